@@ -1,0 +1,236 @@
+//! From a request to the keys it is counted under, and the names of those keys for people.
+//!
+//! Paths are compared in a normal form (percent-encoding of plain characters undone, `//` and dot
+//! segments resolved), or `/x/../login` would slip past a limit on `/login`. The normal form is
+//! only compared and counted by: what is forwarded is the path as it was sent.
+
+use crate::key::{KeyHash, KeyHasher, Seed, network};
+use crate::limit::{LIMITS_MAX, Limit, Part, When};
+use alloc::borrow::Cow;
+use alloc::string::String;
+use core::fmt::Write;
+use core::net::IpAddr;
+
+/// What a limit can see of a request.
+pub trait Attributes {
+    /// The client's address, behind whatever proxies are trusted.
+    fn address(&self) -> IpAddr;
+    /// The method, as sent.
+    fn method(&self) -> &str;
+    /// The path, as sent, without its query.
+    fn path(&self) -> &str;
+    /// The host it names, without a port; empty if none.
+    fn vhost(&self) -> &str;
+    /// The first value of a header, by lower-case name.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+}
+
+/// One key of a request: which limit, which bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The limit's place in its door's list.
+    pub limit: u8,
+    /// Where its bucket is found.
+    pub hash: KeyHash,
+}
+
+/// The keys of one request, in the order of the limits; none for an exempt one.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    len: u8,
+    keys: [Key; LIMITS_MAX],
+}
+
+impl Default for Keys {
+    fn default() -> Keys {
+        Keys { len: 0, keys: [Key { limit: 0, hash: KeyHash::from_bits(1) }; LIMITS_MAX] }
+    }
+}
+
+impl Keys {
+    /// Adds a key; its limit must come after those already there. Beyond [`LIMITS_MAX`] keys it
+    /// is left out; no door has so many limits.
+    pub fn push(&mut self, key: Key) {
+        if let Some(place) = self.keys.get_mut(usize::from(self.len)) {
+            *place = key;
+            self.len += 1;
+        }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Key] {
+        &self.keys[..usize::from(self.len)]
+    }
+}
+
+/// The keys of a request under `limits`.
+#[must_use]
+pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
+    let mut keys = Keys::default();
+    for (index, limit) in limits.iter().enumerate() {
+        if applies(&limit.when, request) {
+            keys.push(Key { limit: index as u8, hash: hash(limit, seed, request) });
+        }
+    }
+    keys
+}
+
+/// The key of a request under one limit.
+#[must_use]
+pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
+    let mut hasher = KeyHasher::new(seed);
+    for part in &limit.by {
+        match part {
+            Part::Ip { v4, v6 } => hasher.address(network(request.address(), *v4, *v6)),
+            Part::Host => hasher.address(network(request.address(), 32, 128)),
+            Part::UserAgent => hasher.part(request.header("user-agent").unwrap_or_default()),
+            Part::Header(name) => hasher.part(request.header(name).unwrap_or_default()),
+            Part::Cookie(name) => hasher.part(cookie(request, name).unwrap_or_default()),
+            Part::Method => hasher.part(request.method().as_bytes()),
+            Part::Path(segments) => {
+                hasher.part(first_segments(&normal_path(request.path()), *segments).as_bytes());
+            }
+            Part::Vhost => hasher.part(request.vhost().to_ascii_lowercase().as_bytes()),
+            Part::All => hasher.part(b""),
+        }
+    }
+    hasher.finish()
+}
+
+/// The longest name made for people, in bytes.
+pub const NAME_BYTES_MAX: usize = 120;
+
+/// The key of a request under one limit, for people: `192.0.2.0/24`, or several parts with spaces
+/// between. At most [`NAME_BYTES_MAX`] bytes; control characters are replaced.
+#[must_use]
+pub fn name(limit: &Limit, request: &impl Attributes) -> String {
+    let mut name = String::new();
+    for (index, part) in limit.by.iter().enumerate() {
+        if index > 0 {
+            name.push(' ');
+        }
+        push_name(&mut name, part, request);
+    }
+    let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    name.truncate(end.unwrap_or(0));
+    name
+}
+
+fn push_name(name: &mut String, part: &Part, request: &impl Attributes) {
+    let mut text = |bytes: &[u8]| {
+        let readable = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_BYTES_MAX)]);
+        name.extend(readable.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
+    };
+    match part {
+        Part::Ip { v4, v6 } => push_network(name, request.address(), *v4, *v6),
+        Part::Host => push_network(name, request.address(), 32, 128),
+        Part::UserAgent => text(request.header("user-agent").unwrap_or(b"-")),
+        Part::Header(header) => text(request.header(header).unwrap_or(b"-")),
+        // A session cookie is a secret: its name is shown, its value is not.
+        Part::Cookie(cookie) => text(cookie.as_bytes()),
+        Part::Method => text(request.method().as_bytes()),
+        Part::Path(segments) => {
+            text(first_segments(&normal_path(request.path()), *segments).as_bytes());
+        }
+        Part::Vhost => text(request.vhost().as_bytes()),
+        Part::All => text(b"all"),
+    }
+}
+
+fn push_network(name: &mut String, address: IpAddr, v4: u8, v6: u8) {
+    let network = network(address, v4, v6);
+    let (bits, all) = if network.is_ipv4() { (v4, 32) } else { (v6, 128) };
+    // Writing to a String cannot fail.
+    let _ = if bits == all { write!(name, "{network}") } else { write!(name, "{network}/{bits}") };
+}
+
+/// Whether a limit's condition holds.
+#[must_use]
+pub fn applies(when: &When, request: &impl Attributes) -> bool {
+    let method = || when.method.iter().any(|m| m.eq_ignore_ascii_case(request.method()));
+    let vhost = || when.vhost.iter().any(|v| v.eq_ignore_ascii_case(request.vhost()));
+    let path = || {
+        let path = normal_path(request.path());
+        when.path.iter().any(|prefix| lies_below(&path, prefix))
+    };
+    (when.method.is_empty() || method())
+        && (when.vhost.is_empty() || vhost())
+        && (when.path.is_empty() || path())
+        && when.header.iter().all(|name| request.header(name).is_some())
+        && when.cookie.iter().all(|name| cookie(request, name).is_some())
+}
+
+/// Whether `path` is `prefix` or below it.
+fn lies_below(path: &str, prefix: &str) -> bool {
+    let prefix = prefix.trim_end_matches('/');
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The value of a cookie (RFC 6265, 5.4: pairs parted by semicolons).
+fn cookie<'a>(request: &'a impl Attributes, name: &str) -> Option<&'a [u8]> {
+    let header = request.header("cookie")?;
+    header.split(|b| *b == b';').find_map(|pair| {
+        let pair = pair.trim_ascii();
+        let equals = pair.iter().position(|b| *b == b'=')?;
+        (&pair[..equals] == name.as_bytes()).then(|| &pair[equals + 1..])
+    })
+}
+
+/// The first `segments` segments of a path, all of them for `None`.
+fn first_segments(path: &str, segments: Option<u8>) -> &str {
+    let Some(segments) = segments else { return path };
+    let mut slashes = path.match_indices('/').map(|(at, _)| at);
+    match slashes.nth(usize::from(segments)) {
+        Some(end) => &path[..end],
+        None => path,
+    }
+}
+
+/// A path in its normal form (RFC 3986, 6.2.2): unreserved characters decoded, empty and dot
+/// segments resolved. A path that is normal already is only borrowed.
+#[must_use]
+pub fn normal_path(path: &str) -> Cow<'_, str> {
+    let plain = !path.contains('%') && !path.contains("//") && !path.contains("/.");
+    if plain {
+        return Cow::Borrowed(path);
+    }
+    let decoded = decode_unreserved(path);
+    let mut normal = String::with_capacity(decoded.len());
+    for segment in decoded.split('/').filter(|s| !s.is_empty() && *s != ".") {
+        if segment == ".." {
+            normal.truncate(normal.rfind('/').unwrap_or(0));
+        } else {
+            normal.push('/');
+            normal.push_str(segment);
+        }
+    }
+    let last = decoded.rsplit('/').next().unwrap_or_default();
+    if normal.is_empty() || matches!(last, "" | "." | "..") {
+        normal.push('/');
+    }
+    Cow::Owned(normal)
+}
+
+/// Undoes percent-encoding where the character did not need it.
+fn decode_unreserved(path: &str) -> String {
+    let mut decoded = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(at) = rest.find('%') {
+        decoded.push_str(&rest[..at]);
+        let byte = rest.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let plain = byte.filter(|b| b.is_ascii_alphanumeric() || b"-._~".contains(b));
+        match plain {
+            Some(byte) => {
+                decoded.push(char::from(byte));
+                rest = &rest[at + 3..];
+            }
+            None => {
+                decoded.push('%');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    decoded.push_str(rest);
+    decoded
+}

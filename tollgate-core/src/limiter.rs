@@ -1,0 +1,350 @@
+//! The decision over all limits of a request: ask, charge, settle.
+//!
+//! `ask` decides and, if the request may run, charges what is known already (hits, and the
+//! estimate if there is one). `charge` brings a running request's cost up to date, as it is known
+//! when the head of its answer arrives. `settle` closes the account with the true cost.
+//!
+//! The sets of all keys of a request are taken together, in the order of the limits, and given
+//! back together: so if one limit refuses, none is charged, and two requests cannot each take
+//! what only one may have. Always the same order: no two requests wait for each other.
+
+use crate::bucket::{Algorithm, STATE_WORDS_MAX};
+use crate::classify::{self, Attributes, Key, Keys};
+use crate::key::Seed;
+use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
+use crate::table::{Entry, Table};
+use crate::units::{Cost, Nanos, Time};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// What a door does where its limits do not say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// For limits in CPU time.
+    pub action: Action,
+    /// Who would wait longer is refused before the backend sees the request; a held answer is let
+    /// go. Too low: bursts of real users are refused. Too high: their clients give up first.
+    pub max_delay: Nanos,
+}
+
+/// All limits of a door with their buckets.
+pub struct Limiter {
+    policy: Policy,
+    limits: Vec<Limit>,
+    tables: Vec<Arc<Table>>,
+    seed: Seed,
+}
+
+/// Which limit decided, and how the client stood there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reason {
+    /// Whose limit, and which bucket.
+    pub key: Key,
+    /// What was left, in nano-units of cost, before this request; below zero it is debt.
+    /// `None` where the algorithm knows no level.
+    pub level: Option<i64>,
+    /// How long until the client is within the limit again.
+    pub wait: Nanos,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// It may run now.
+    Allow,
+    /// It may run after `Reason::wait`.
+    Delay(Reason),
+    /// It may not run. Asking again makes sense after `retry_after`.
+    Deny {
+        /// Which limit says so.
+        reason: Reason,
+        /// How long until the same request would be let in.
+        retry_after: Nanos,
+    },
+}
+
+/// The account of one admitted request. Give it back to the same [`Limiter`] with `settle`.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    keys: Keys,
+    /// How far each key's bucket was moved for this request.
+    moved: [Nanos; LIMITS_MAX],
+    /// What has been charged in CPU time so far.
+    held: Cost,
+    /// When the request starts to run.
+    at: Time,
+    /// Where a limit in hits asks for a hold, until when.
+    hold: Option<Reason>,
+}
+
+impl Ticket {
+    /// When the request starts to run; its charges count from there.
+    #[must_use]
+    pub fn starts_at(&self) -> Time {
+        self.at
+    }
+
+    /// The keys it is counted under.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+}
+
+impl Limiter {
+    /// A limiter with empty buckets. Limits beyond [`LIMITS_MAX`] are left out.
+    #[must_use]
+    pub fn new(policy: Policy, mut limits: Vec<Limit>, seed: Seed) -> Limiter {
+        limits.truncate(LIMITS_MAX);
+        let tables = limits.iter().map(|limit| Arc::new(table_for(limit))).collect();
+        Limiter { policy, limits, tables, seed }
+    }
+
+    /// The limiter for a changed configuration. Limits that still count the same thing by the
+    /// same key keep their buckets: what is owed stays owed, in cost, under the new numbers.
+    #[must_use]
+    pub fn reconfigured(&self, policy: Policy, limits: Vec<Limit>, now: Time) -> Limiter {
+        let mut next = Limiter::new(policy, limits, self.seed);
+        for (limit, table) in next.limits.iter().zip(&mut next.tables) {
+            let old = self.limits.iter().position(|old| counts_alike(old, limit));
+            if let Some(old) = old {
+                adopt(limit, table, &self.limits[old], &self.tables[old], now);
+            }
+        }
+        next
+    }
+
+    /// The limits, in the order that [`Key::limit`] counts them.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// The buckets of each limit, in the same order.
+    #[must_use]
+    pub fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    /// What this door does where its limits do not say.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The keys that a request is counted under here.
+    #[must_use]
+    pub fn keys(&self, request: &impl Attributes) -> Keys {
+        classify::keys(&self.limits, &self.seed, request)
+    }
+
+    /// Decides, and charges hits and `estimate` if the request may run. A request that must wait
+    /// is charged too: its place is taken. One that is refused is charged nothing.
+    #[must_use]
+    pub fn ask(&self, keys: &Keys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
+        let mut ticket = Ticket {
+            keys: *keys,
+            moved: [Nanos::ZERO; LIMITS_MAX],
+            held: estimate,
+            at: now,
+            hold: None,
+        };
+        let mut sets = self.take_all(keys);
+        let sets = &mut sets[..keys.as_slice().len()];
+        let standing = self.standing(keys, sets, now);
+        if let Some(reason) = standing.refusing {
+            let retry_after = reason.wait;
+            return (Verdict::Deny { reason, retry_after }, ticket);
+        }
+        let longest = longer(standing.delaying, standing.holding);
+        let too_long = longest.filter(|reason| reason.wait > self.policy.max_delay);
+        if let Some(reason) = too_long {
+            let retry_after = reason.wait.minus(self.policy.max_delay);
+            return (Verdict::Deny { reason, retry_after }, ticket);
+        }
+        let verdict = match standing.delaying {
+            Some(reason) => {
+                ticket.at = now.plus(reason.wait);
+                Verdict::Delay(reason)
+            }
+            None => Verdict::Allow,
+        };
+        ticket.hold = standing.holding;
+        self.charge_all(&mut ticket, sets, estimate, now);
+        (verdict, ticket)
+    }
+
+    /// Brings the charge of a running request up to `cost` so far, and says how long the head of
+    /// its answer is to be held, counted from the start of the request, and why.
+    pub fn charge(&self, ticket: &mut Ticket, cost: Cost, now: Time) -> Option<Reason> {
+        let more = cost.minus(ticket.held);
+        ticket.held = ticket.held.max(cost);
+        let mut longest = ticket.hold;
+        for (place, key) in ticket.keys.as_slice().iter().enumerate() {
+            let limit = &self.limits[usize::from(key.limit)];
+            let (Algorithm::Debt(debt), Unit::Cpu) = (&limit.algorithm, limit.unit) else {
+                continue;
+            };
+            let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
+            let mut state = [entry.get(0)];
+            let level = Some(debt.level(Time(state[0]), ticket.at));
+            let moved = limit.algorithm.charge(&mut state, more, ticket.at, now);
+            ticket.moved[place] = ticket.moved[place].plus(moved);
+            entry.put(&state, |words| limit.algorithm.worth(words, now));
+            let wait = debt.wait(Time(state[0]), Cost::ZERO, ticket.at);
+            if limit.action(self.policy.action) == Action::Hold && wait > Nanos::ZERO {
+                longest = longer(longest, Some(Reason { key: *key, level, wait }));
+            }
+        }
+        longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
+    }
+
+    /// Closes the account with the true cost in CPU time.
+    pub fn settle(&self, ticket: &Ticket, cost: Cost, now: Time) {
+        let more = cost.minus(ticket.held);
+        let over = ticket.held.minus(cost);
+        for (place, key) in ticket.keys.as_slice().iter().enumerate() {
+            let limit = &self.limits[usize::from(key.limit)];
+            if limit.unit == Unit::Hits {
+                continue;
+            }
+            let cost = if matches!(limit.algorithm, Algorithm::Debt(_)) { more } else { cost };
+            let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
+            let mut words = [0; STATE_WORDS_MAX];
+            let state = &mut words[..limit.algorithm.words()];
+            entry.read(state);
+            match &limit.algorithm {
+                Algorithm::Debt(debt) if over > Cost::ZERO => {
+                    let moved = ticket.moved[place];
+                    state[0] = debt.refund(Time(state[0]), over, moved, ticket.at, now).0;
+                }
+                algorithm => {
+                    algorithm.charge(state, cost, ticket.at, now);
+                }
+            }
+            entry.put(state, |words| limit.algorithm.worth(words, now));
+        }
+    }
+
+    /// Takes the sets of all keys, in order. Looks at all of them first, so that the processor
+    /// fetches them from memory side by side and not one after another.
+    fn take_all(&self, keys: &Keys) -> [Option<Entry<'_>>; LIMITS_MAX] {
+        for key in keys.as_slice() {
+            self.tables[usize::from(key.limit)].touch(key.hash);
+        }
+        let mut sets = [const { None }; LIMITS_MAX];
+        for (place, key) in sets.iter_mut().zip(keys.as_slice()) {
+            *place = Some(self.tables[usize::from(key.limit)].take(key.hash));
+        }
+        sets
+    }
+
+    /// How the request stands with each limit, the longest wait of each kind.
+    fn standing(&self, keys: &Keys, sets: &[Option<Entry<'_>>], now: Time) -> Standing {
+        let mut standing = Standing::default();
+        for (key, entry) in keys.as_slice().iter().zip(sets.iter().flatten()) {
+            let limit = &self.limits[usize::from(key.limit)];
+            let mut words = [0; STATE_WORDS_MAX];
+            let state = &mut words[..limit.algorithm.words()];
+            entry.read(state);
+            let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
+            let wait = limit.algorithm.wait(state, needed, now);
+            if wait == Nanos::ZERO {
+                continue;
+            }
+            let level = match &limit.algorithm {
+                Algorithm::Debt(debt) => Some(debt.level(Time(state[0]), now)),
+                _ => None,
+            };
+            standing.add(limit.action(self.policy.action), Reason { key: *key, level, wait });
+        }
+        standing
+    }
+
+    /// Charges what is known when a request is let in.
+    fn charge_all(
+        &self,
+        ticket: &mut Ticket,
+        sets: &mut [Option<Entry<'_>>],
+        estimate: Cost,
+        now: Time,
+    ) {
+        for (place, entry) in sets.iter_mut().flatten().enumerate() {
+            let key = ticket.keys.as_slice()[place];
+            let limit = &self.limits[usize::from(key.limit)];
+            let cost = match (limit.unit, &limit.algorithm) {
+                (Unit::Hits, _) => Cost::hits(1),
+                (Unit::Cpu, Algorithm::Debt(_)) => estimate,
+                (Unit::Cpu, _) => Cost::ZERO,
+            };
+            if cost == Cost::ZERO {
+                continue;
+            }
+            let mut words = [0; STATE_WORDS_MAX];
+            let state = &mut words[..limit.algorithm.words()];
+            entry.read(state);
+            ticket.moved[place] = limit.algorithm.charge(state, cost, now, now);
+            entry.put(state, |words| limit.algorithm.worth(words, now));
+        }
+    }
+}
+
+/// The longest wait that a request has of each kind.
+#[derive(Default)]
+struct Standing {
+    refusing: Option<Reason>,
+    delaying: Option<Reason>,
+    holding: Option<Reason>,
+}
+
+impl Standing {
+    fn add(&mut self, action: Action, reason: Reason) {
+        let place = match action {
+            Action::Reject => &mut self.refusing,
+            Action::Delay => &mut self.delaying,
+            Action::Hold => &mut self.holding,
+        };
+        *place = longer(*place, Some(reason));
+    }
+}
+
+fn longer(a: Option<Reason>, b: Option<Reason>) -> Option<Reason> {
+    match (a, b) {
+        (Some(x), Some(y)) if y.wait > x.wait => Some(y),
+        (None, b) => b,
+        (a, _) => a,
+    }
+}
+
+fn table_for(limit: &Limit) -> Table {
+    Table::new(limit.keys_max, limit.algorithm.words())
+}
+
+/// Whether the buckets of `old` mean something under `new`.
+fn counts_alike(old: &Limit, new: &Limit) -> bool {
+    let kind = core::mem::discriminant(&old.algorithm) == core::mem::discriminant(&new.algorithm);
+    old.name == new.name
+        && old.by == new.by
+        && old.unit == new.unit
+        && kind
+        && (matches!(old.algorithm, Algorithm::Debt(_)) || old.algorithm == new.algorithm)
+}
+
+/// Lets `limit` take over the buckets of `old`.
+fn adopt(limit: &Limit, table: &mut Arc<Table>, old: &Limit, buckets: &Arc<Table>, now: Time) {
+    if limit.algorithm == old.algorithm && limit.keys_max == old.keys_max {
+        *table = Arc::clone(buckets);
+        return;
+    }
+    buckets.for_each(|hash, state| {
+        let mut words = [0; STATE_WORDS_MAX];
+        let words = &mut words[..state.len()];
+        words.copy_from_slice(state);
+        if let (Algorithm::Debt(new), Algorithm::Debt(old)) = (&limit.algorithm, &old.algorithm) {
+            words[0] = new.converted(old, Time(state[0]), now).0;
+        }
+        if limit.algorithm.worth(words, now) > 0 {
+            table.take(hash).put(words, |words| limit.algorithm.worth(words, now));
+        }
+    });
+}

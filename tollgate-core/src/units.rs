@@ -1,0 +1,378 @@
+//! Quantities as types: a point in time, a length of time, a cost, a rate, a share.
+//!
+//! All are plain numbers underneath and all arithmetic saturates: a hostile or absurd figure ends
+//! at a bound, it never wraps. Text forms (`250ms`, `10%`, `5/m`) are parsed here, because
+//! configuration, command line and cost headers all use them. No clock is read here: see
+//! ARCHITECTURE.md, "Time".
+
+use core::fmt;
+use core::str::FromStr;
+
+/// Nanoseconds in a second.
+pub const SECOND: u64 = 1_000_000_000;
+
+/// A point in time: nanoseconds since the Unix epoch. Ends in the year 2554.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The epoch; as the `full_at` of a bucket it means "full".
+    pub const ZERO: Time = Time(0);
+
+    /// This moment, `length` later.
+    #[must_use]
+    pub const fn plus(self, length: Nanos) -> Time {
+        Time(self.0.saturating_add(length.0))
+    }
+
+    /// This moment, `length` earlier.
+    #[must_use]
+    pub const fn minus(self, length: Nanos) -> Time {
+        Time(self.0.saturating_sub(length.0))
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    #[must_use]
+    pub const fn since(self, earlier: Time) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The whole second this moment lies in, counted from the epoch.
+    #[must_use]
+    pub const fn second(self) -> u64 {
+        self.0 / SECOND
+    }
+}
+
+/// A length of time in nanoseconds. Parsed from `250ms 30s 5m 1h 1d` (also `us` and `ns`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// No time at all.
+    pub const ZERO: Nanos = Nanos(0);
+
+    /// `n` milliseconds.
+    #[must_use]
+    pub const fn from_millis(n: u64) -> Nanos {
+        Nanos(n.saturating_mul(1_000_000))
+    }
+
+    /// `n` seconds.
+    #[must_use]
+    pub const fn from_secs(n: u64) -> Nanos {
+        Nanos(n.saturating_mul(SECOND))
+    }
+
+    /// Seconds, rounded to the nearest nanosecond; negative and NaN become zero.
+    #[must_use]
+    pub fn from_secs_f64(seconds: f64) -> Nanos {
+        Nanos(rounded(seconds * SECOND as f64))
+    }
+
+    /// In seconds, for people and logs.
+    #[must_use]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / SECOND as f64
+    }
+
+    /// In whole seconds, rounded up, never less than one: the form of a `Retry-After`.
+    #[must_use]
+    pub const fn retry_after_secs(self) -> u64 {
+        let seconds = self.0.div_ceil(SECOND);
+        if seconds == 0 { 1 } else { seconds }
+    }
+
+    /// The sum, saturating.
+    #[must_use]
+    pub const fn plus(self, other: Nanos) -> Nanos {
+        Nanos(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, never below zero.
+    #[must_use]
+    pub const fn minus(self, other: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(other.0))
+    }
+}
+
+/// What something takes: nanoseconds of CPU time, or billionths of a hit. One unit for both keeps
+/// one arithmetic: a second of CPU time and one hit are both 10^9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(pub u64);
+
+impl Cost {
+    /// Nothing.
+    pub const ZERO: Cost = Cost(0);
+
+    /// `n` hits.
+    #[must_use]
+    pub const fn hits(n: u64) -> Cost {
+        Cost(n.saturating_mul(SECOND))
+    }
+
+    /// CPU time.
+    #[must_use]
+    pub const fn cpu(time: Nanos) -> Cost {
+        Cost(time.0)
+    }
+
+    /// The sum, saturating.
+    #[must_use]
+    pub const fn plus(self, other: Cost) -> Cost {
+        Cost(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, never below zero.
+    #[must_use]
+    pub const fn minus(self, other: Cost) -> Cost {
+        Cost(self.0.saturating_sub(other.0))
+    }
+
+    /// CPU-seconds, or hits.
+    #[must_use]
+    pub fn as_units(self) -> f64 {
+        self.0 as f64 / SECOND as f64
+    }
+}
+
+/// Cost per time. Kept as the time that one unit of cost takes to be refilled: the quotient that
+/// every bucket needs, and exact for rates such as five a minute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Nanoseconds per nano-unit of cost; finite and above zero.
+    slope: f64,
+}
+
+impl Rate {
+    /// `cost` every `period`; `None` if either is zero.
+    #[must_use]
+    pub fn per(cost: Cost, period: Nanos) -> Option<Rate> {
+        let slope = period.0 as f64 / cost.0 as f64;
+        (cost.0 > 0 && period.0 > 0).then_some(Rate { slope })
+    }
+
+    /// How long `cost` takes to be refilled.
+    #[must_use]
+    pub fn time_for(self, cost: Cost) -> Nanos {
+        Nanos(rounded(cost.0 as f64 * self.slope))
+    }
+
+    /// How much is refilled in `time`.
+    #[must_use]
+    pub fn cost_in(self, time: Nanos) -> Cost {
+        Cost(rounded(time.0 as f64 / self.slope))
+    }
+
+    /// Units (CPU-seconds, hits) per second.
+    #[must_use]
+    pub fn per_second(self) -> f64 {
+        1.0 / self.slope
+    }
+}
+
+/// A part of the server's CPU time. Parsed from `10%` or `0.1`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(f64);
+
+impl Share {
+    /// A share as a fraction: above 0, at most 1.
+    #[must_use]
+    pub fn new(fraction: f64) -> Option<Share> {
+        (fraction > 0.0 && fraction <= 1.0).then_some(Share(fraction))
+    }
+
+    /// As a fraction of one.
+    #[must_use]
+    pub const fn fraction(self) -> f64 {
+        self.0
+    }
+
+    /// The rate this share of `cpus` CPU-seconds per second is; `None` if `cpus` is not positive.
+    #[must_use]
+    pub fn of(self, cpus: f64) -> Option<Rate> {
+        let slope = 1.0 / (self.0 * cpus);
+        (cpus > 0.0 && slope.is_finite()).then_some(Rate { slope })
+    }
+}
+
+/// To the nearest whole number; negative and NaN become 0, too large becomes the largest.
+fn rounded(x: f64) -> u64 {
+    (x + 0.5) as u64
+}
+
+/// Why a quantity could not be read. Nothing was changed; the text is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// Not of the form `250ms 30s 5m 1h 1d`.
+    Duration,
+    /// Not of the form `10%` or `0.1`, or not above 0 and at most 1.
+    Share,
+    /// Not of the form `10/s 100/m 5000/h 1/d` or `1 per 5s`, or zero.
+    Rate,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ParseError::Duration => "not a duration; write 250ms, 30s, 5m, 1h or 1d",
+            ParseError::Share => "not a share; write 10% or 0.1, above 0 and at most 1",
+            ParseError::Rate => "not a rate; write 10/s, 100/m, 5000/h, 1/d or 1 per 5s",
+        })
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+/// A plain decimal number, not negative: digits with at most one point. No exponent, no sign.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let number = text.parse::<f64>().ok()?;
+    (plain && number.is_finite()).then_some(number)
+}
+
+impl FromStr for Nanos {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Nanos, ParseError> {
+        let text = text.trim();
+        let end = text.find(|c: char| c.is_ascii_alphabetic()).ok_or(ParseError::Duration)?;
+        let unit = match text[end..].trim_end() {
+            "ns" => 1,
+            "us" => 1_000,
+            "ms" => 1_000_000,
+            "s" => SECOND,
+            "m" => 60 * SECOND,
+            "h" => 3_600 * SECOND,
+            "d" => 86_400 * SECOND,
+            _ => return Err(ParseError::Duration),
+        };
+        let number = decimal(text[..end].trim_end()).ok_or(ParseError::Duration)?;
+        Ok(Nanos(rounded(number * unit as f64)))
+    }
+}
+
+impl FromStr for Share {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Share, ParseError> {
+        let text = text.trim();
+        let fraction = match text.strip_suffix('%') {
+            Some(percent) => decimal(percent.trim_end()).map(|p| p / 100.0),
+            None => decimal(text),
+        };
+        fraction.and_then(Share::new).ok_or(ParseError::Share)
+    }
+}
+
+impl FromStr for Rate {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Rate, ParseError> {
+        let (count, period) = match text.split_once('/') {
+            Some((count, unit)) => (count, one_of(unit.trim())?),
+            None => {
+                let (count, period) = text.split_once(" per ").ok_or(ParseError::Rate)?;
+                (count, period.parse().map_err(|_| ParseError::Rate)?)
+            }
+        };
+        let count = decimal(count.trim()).ok_or(ParseError::Rate)?;
+        Rate::per(Cost(rounded(count * SECOND as f64)), period).ok_or(ParseError::Rate)
+    }
+}
+
+/// The length of one named unit of a rate.
+fn one_of(unit: &str) -> Result<Nanos, ParseError> {
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(ParseError::Rate),
+    };
+    Ok(Nanos::from_secs(seconds))
+}
+
+/// With the largest unit that leaves a short number: `1.5s`, `250ms`, `2m`, `40us`.
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 6] = [
+            (86_400 * SECOND, "d"),
+            (3_600 * SECOND, "h"),
+            (60 * SECOND, "m"),
+            (SECOND, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+        ];
+        if self.0 == 0 {
+            return f.write_str("0s");
+        }
+        let whole = UNITS.iter().find(|(unit, _)| self.0.is_multiple_of(*unit));
+        if let Some((unit, name)) = whole.filter(|(unit, _)| self.0 / unit < 10_000) {
+            return write!(f, "{}{name}", self.0 / unit);
+        }
+        match self.0 {
+            n if n >= SECOND => write!(f, "{:.3}s", self.as_secs_f64()),
+            n if n >= 1_000_000 => write!(f, "{:.3}ms", n as f64 / 1e6),
+            n => write!(f, "{n}ns"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn durations_are_read_and_written() {
+        for (text, nanos) in [
+            ("250ms", 250_000_000),
+            ("30s", 30 * SECOND),
+            ("5m", 300 * SECOND),
+            ("1h", 3_600 * SECOND),
+            ("1d", 86_400 * SECOND),
+            ("1.5s", 1_500_000_000),
+            ("1300us", 1_300_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Nanos(nanos)), "{text}");
+        }
+        for bad in ["", "s", "30", "-1s", "1e9s", "1 s s", "NaNs", "infs", "1.2.3s", "1w"] {
+            assert_eq!(bad.parse::<Nanos>(), Err(ParseError::Duration), "{bad}");
+        }
+        assert_eq!(Nanos(1_050_000_000).to_string(), "1050ms");
+        assert_eq!(Nanos::from_secs(120).to_string(), "2m");
+    }
+
+    #[test]
+    fn shares_and_rates_are_read() {
+        assert_eq!("10%".parse(), Ok(Share(0.1)));
+        assert_eq!("0.1".parse(), Ok(Share(0.1)));
+        for bad in ["0", "0%", "101%", "1.1", "-1%", "NaN", "x"] {
+            assert_eq!(bad.parse::<Share>(), Err(ParseError::Share), "{bad}");
+        }
+        let five_a_minute: Rate = "5/m".parse().expect("a rate");
+        assert_eq!(five_a_minute.time_for(Cost::hits(1)), Nanos::from_secs(12));
+        let slow: Rate = "1 per 5s".parse().expect("a rate");
+        assert_eq!(slow.time_for(Cost::hits(3)), Nanos::from_secs(15));
+        for bad in ["0/s", "5", "5/x", "/s", "-1/s", "1 per 0s", "1e3/s"] {
+            assert_eq!(bad.parse::<Rate>(), Err(ParseError::Rate), "{bad}");
+        }
+    }
+
+    #[test]
+    fn t1_a_share_of_the_cpus_is_a_rate() {
+        for (share, cpus, rate) in [(0.5, 1.0, 0.5), (1.0, 4.0, 4.0), (0.1, 4.0, 0.4)] {
+            let got = Share(share).of(cpus).expect("positive").per_second();
+            assert!((got - rate).abs() < 1e-12, "{share} of {cpus}");
+        }
+        assert_eq!(Share(0.5).of(0.0), None);
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_and_never_zero() {
+        assert_eq!(Nanos::ZERO.retry_after_secs(), 1);
+        assert_eq!(Nanos(SECOND + 1).retry_after_secs(), 2);
+    }
+}
