@@ -10,7 +10,7 @@
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::{self, Attributes, Key, Keys};
-use crate::key::Seed;
+use crate::key::{KeyHash, Seed};
 use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
 use crate::table::{Entry, Table};
 use crate::units::{Cost, Nanos, Time};
@@ -226,6 +226,20 @@ impl Limiter {
         }
     }
 
+    /// How the bucket `hash` of the limit at `index` stands now; nothing owed if there is none.
+    #[must_use]
+    pub fn standing_of(&self, index: usize, hash: KeyHash, now: Time) -> Reason {
+        let key = Key { limit: index as u8, hash };
+        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
+            return Reason { key, level: None, wait: Nanos::ZERO };
+        };
+        let mut words = [0; STATE_WORDS_MAX];
+        let state = &mut words[..limit.algorithm.words()];
+        table.take(hash).read(state);
+        let wait = limit.algorithm.wait(state, Cost::ZERO, now);
+        Reason { key, level: level(&limit.algorithm, state, now), wait }
+    }
+
     /// Takes the sets of all keys, in order. Looks at all of them first, so that the processor
     /// fetches them from memory side by side and not one after another.
     fn take_all(&self, keys: &Keys) -> [Option<Entry<'_>>; LIMITS_MAX] {
@@ -252,10 +266,7 @@ impl Limiter {
             if wait == Nanos::ZERO {
                 continue;
             }
-            let level = match &limit.algorithm {
-                Algorithm::Debt(debt) => Some(debt.level(Time(state[0]), now)),
-                _ => None,
-            };
+            let level = level(&limit.algorithm, state, now);
             standing.add(limit.action(self.policy.action), Reason { key: *key, level, wait });
         }
         standing
@@ -305,6 +316,14 @@ impl Standing {
             Action::Hold => &mut self.holding,
         };
         *place = longer(*place, Some(reason));
+    }
+}
+
+/// What is left in a bucket, where its algorithm knows such a thing.
+fn level(algorithm: &Algorithm, state: &[u64], now: Time) -> Option<i64> {
+    match algorithm {
+        Algorithm::Debt(debt) => Some(debt.level(Time(state[0]), now)),
+        _ => None,
     }
 }
 

@@ -1,2 +1,6 @@
-//! x
+//! The program: picks the allocator, hands the rest to the library.
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {}

@@ -1,0 +1,49 @@
+//! The only reader of clocks.
+//!
+//! Time is Unix time at start plus monotonic time since: it never goes back, and a wall clock that
+//! is set anew moves no bucket. What runs on a schedule (timeouts, holds) uses the runtime's
+//! timers; what is counted uses this.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tollgate_core::units::Time;
+
+/// A clock that never goes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    started: Instant,
+    unix_at_start: u64,
+}
+
+impl Clock {
+    /// Starts at the system's present time.
+    #[must_use]
+    pub fn start() -> Clock {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { started: Instant::now(), unix_at_start: nanos(unix) }
+    }
+
+    /// The present.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        Time(self.unix_at_start.saturating_add(nanos(self.started.elapsed())))
+    }
+
+    /// The runtime's instant for a moment of this clock, for its timers.
+    #[must_use]
+    pub fn instant(&self, at: Time) -> tokio::time::Instant {
+        let since = Duration::from_nanos(at.0.saturating_sub(self.unix_at_start));
+        tokio::time::Instant::from_std(self.started) + since
+    }
+
+    /// How far the system's clock has been moved since the start: positive if it was set ahead.
+    #[must_use]
+    pub fn step(&self) -> i64 {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        signed(nanos(unix)).saturating_sub(signed(self.now().0))
+    }
+}
+
+fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}

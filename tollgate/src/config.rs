@@ -1,0 +1,3 @@
+//! Configuration: as written, checked, as it runs.
+
+pub mod settings;

@@ -1,0 +1,182 @@
+//! What runs: the configuration after checking, every default filled in, every figure in its type.
+//!
+//! Doors take their part of it and nothing else. How it is written in a file and what can be wrong
+//! with it: `config/written.rs`.
+
+use ipnet::IpNet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_core::limit::{Action, Limit};
+use tollgate_core::units::Nanos;
+
+/// Everything that runs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The admin door; `None` if it is off.
+    pub admin: Option<Admin>,
+    /// The log.
+    pub log: Log,
+    /// The reverse proxy; `None` if the file has no such section.
+    pub proxy: Option<Proxy>,
+}
+
+/// The admin door: metrics, health, JSON.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Where it listens. Default: 127.0.0.1:9970.
+    pub listen: Vec<SocketAddr>,
+    /// Whether the address was asked for. If not, a taken port is a warning and not an end.
+    pub asked_for: bool,
+    /// Holds the token that callers from beyond loopback must send.
+    pub token_file: Option<PathBuf>,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// The least severe level that is written. Default: info.
+    pub level: Level,
+    /// Text for people or JSON for machines. Default: text.
+    pub format: Format,
+}
+
+/// How severe a log line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Something failed.
+    Error,
+    /// Something is not as it should be.
+    Warn,
+    /// Decisions, starts, reloads.
+    Info,
+    /// What happens to single requests.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The reverse proxy.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    /// Where it listens. Default: 0.0.0.0:8888.
+    pub listen: Vec<SocketAddr>,
+    /// The server it stands in front of.
+    pub backend: Backend,
+    /// CPU-seconds per second to share out. Default: this machine's, or its cgroup's quota.
+    pub cpus: f64,
+    /// How a request's cost is measured. Default: shared.
+    pub cost: CostSource,
+    /// What happens to a client in debt where its limit does not say.
+    pub action: Action,
+    /// Who would wait longer is refused. Default: 30 s.
+    pub max_delay: Nanos,
+    /// Whose forwarded headers are believed. Default: nobody's.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Where a trusted proxy writes the client's address. Default: X-Forwarded-For.
+    pub client_address: ClientAddress,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// How much of everything there may be.
+    pub bounds: Bounds,
+    /// Neither counted nor held.
+    pub exempt: Vec<IpNet>,
+    /// Decide, count and show, but enforce nothing. Default: false.
+    pub shadow: bool,
+    /// Pass the backend's cost header on to the client. Default: false.
+    pub keep_cost_header: bool,
+    /// The limits, in the order of the file.
+    pub limits: Vec<Limit>,
+}
+
+/// The server that the proxy stands in front of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// Host and port to connect to, as written; resolved at each connect.
+    pub authority: String,
+}
+
+/// How a request's cost is measured; engine.md's four ways, as far as they are built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CostSource {
+    /// Elapsed time while the backend works.
+    Wall,
+    /// Elapsed time, shared out equally among the requests that run when there are more than cpus.
+    Shared,
+    /// What the backend says in this header (lower case), else `Shared`.
+    Header(String),
+}
+
+/// Where a trusted proxy writes the client's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// `X-Forwarded-For`, walked from the right past trusted proxies; else `X-Real-IP`.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239), walked likewise.
+    Forwarded,
+    /// One address in this header (lower case).
+    Header(String),
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a request's head to arrive. Default: 10 s.
+    pub header: Duration,
+    /// To connect to the backend. Default: 3 s.
+    pub connect: Duration,
+    /// Without a byte, on a connection between requests or inside a body. Default: 60 s.
+    pub idle: Duration,
+    /// For the backend to begin its answer. Default: 300 s.
+    pub backend: Duration,
+    /// For running requests to end when the program stops. Default: 30 s.
+    pub drain: Duration,
+    /// How long an aborted request's clock runs on. Default: 5 s.
+    pub abort_linger: Duration,
+}
+
+/// How much of everything there may be; zero: no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Client connections at once. Default: 10 000.
+    pub connections: usize,
+    /// Bytes of a request's head. Default: 64 KiB.
+    pub header_bytes: usize,
+    /// Bytes of a request's body. Default: 0.
+    pub body_bytes: u64,
+    /// Requests on one connection. Default: 0.
+    pub requests_per_connection: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            header: Duration::from_secs(10),
+            connect: Duration::from_secs(3),
+            idle: Duration::from_secs(60),
+            backend: Duration::from_secs(300),
+            drain: Duration::from_secs(30),
+            abort_linger: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            connections: 10_000,
+            header_bytes: 64 * 1024,
+            body_bytes: 0,
+            requests_per_connection: 0,
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The decision engine as all doors share it: limiter, meter and the list of the heaviest clients,
+//! with the clock read and the outcome counted.
+//!
+//! It decides nothing itself (the core does) and speaks no protocol (the doors do). A door asks
+//! through its [`Lane`] and gets a [`Charge`]: the open account of one request, which settles
+//! itself when it is dropped, however the request ended.
+
+use crate::clock::Clock;
+use crate::config::settings::{CostSource, Proxy};
+use crate::watch::Watch;
+use crate::watch::decision::Decision;
+use arc_swap::ArcSwap;
+use ipnet::IpNet;
+use parking_lot::Mutex;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tollgate_core::classify::{self, Attributes, Keys};
+use tollgate_core::key::Seed;
+use tollgate_core::limit::{Limit, Unit};
+use tollgate_core::limiter::{Limiter, Policy, Reason, Ticket, Verdict};
+use tollgate_core::meter::{self, Measure, Meter, Reading};
+use tollgate_core::top::{Row, Top};
+use tollgate_core::units::{Cost, Nanos, Time};
+
+/// How many clients each limit remembers by name, per lane.
+const TOP_KEYS: usize = 1_000;
+
+/// What the engine needs of a door's configuration; replaced whole on reload.
+struct Rules {
+    limiter: Limiter,
+    cost: CostSource,
+    exempt: Vec<IpNet>,
+    shadow: bool,
+}
+
+/// Limiter, meter and top, shared by all threads of a door.
+pub struct Engine {
+    clock: Clock,
+    rules: ArcSwap<Rules>,
+    meter: Mutex<Meter>,
+    lanes: Vec<Arc<Mutex<Vec<Top>>>>,
+    watch: Arc<Watch>,
+}
+
+impl Engine {
+    /// An engine for `lanes` threads.
+    #[must_use]
+    pub fn new(
+        proxy: &Proxy,
+        lanes: usize,
+        seed: Seed,
+        clock: Clock,
+        watch: Arc<Watch>,
+    ) -> Arc<Engine> {
+        let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
+        let tops = || proxy.limits.iter().map(|_| Top::new(TOP_KEYS)).collect();
+        Arc::new(Engine {
+            clock,
+            meter: Mutex::new(Meter::new(virtual_clock(proxy))),
+            lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(tops()))).collect(),
+            rules: ArcSwap::from_pointee(rules(proxy, limiter)),
+            watch,
+        })
+    }
+
+    /// Takes over a changed configuration; what clients owe stays owed.
+    pub fn reload(&self, proxy: &Proxy) {
+        let now = self.clock.now();
+        let old = self.rules.load();
+        let limiter = old.limiter.reconfigured(policy(proxy), proxy.limits.clone(), now);
+        let kept = |new: &Limit| {
+            old.limiter.limits().iter().position(|old| old.name == new.name && old.by == new.by)
+        };
+        let places: Vec<_> = limiter.limits().iter().map(kept).collect();
+        self.rules.store(Arc::new(rules(proxy, limiter)));
+        self.meter.lock().set_clock(virtual_clock(proxy), now);
+        for lane in &self.lanes {
+            let mut tops = lane.lock();
+            let mut before: Vec<Option<Top>> = tops.drain(..).map(Some).collect();
+            let carried = places.iter().map(|place| {
+                place
+                    .and_then(|at| before.get_mut(at)?.take())
+                    .unwrap_or_else(|| Top::new(TOP_KEYS))
+            });
+            *tops = carried.collect();
+        }
+    }
+
+    /// The handle of thread `index`.
+    #[must_use]
+    pub fn lane(self: &Arc<Engine>, index: usize) -> Lane {
+        let tops = Arc::clone(&self.lanes[index % self.lanes.len()]);
+        Lane { engine: Arc::clone(self), tops }
+    }
+
+    /// The clock that everything is counted by.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// How many requests the backend works on now, and all it has worked so far.
+    #[must_use]
+    pub fn load(&self) -> (u32, Cost) {
+        let now = self.clock.now();
+        let meter = self.meter.lock();
+        (meter.working(), meter.total(now))
+    }
+
+    /// The limits that run.
+    #[must_use]
+    pub fn limits(&self) -> Vec<Limit> {
+        self.rules.load().limiter.limits().to_vec()
+    }
+
+    /// The heaviest clients of the limit at `index`, heaviest first, with their levels.
+    #[must_use]
+    pub fn top(&self, index: usize) -> Vec<Standing> {
+        let now = self.clock.now();
+        let rules = self.rules.load();
+        let tops = self.lanes.iter().map(|lane| {
+            let tops = lane.lock();
+            tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
+        });
+        let rows = Top::merge(tops.collect());
+        let standing = |row: Row| {
+            let reason = rules.limiter.standing_of(index, row.hash, now);
+            Standing { level: reason.level, wait: reason.wait, row }
+        };
+        rows.into_iter().map(standing).collect()
+    }
+}
+
+/// One of the heaviest clients, and how it stands.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Its name, cost and requests.
+    pub row: Row,
+    /// What is left, in nano-units; below zero it is debt.
+    pub level: Option<i64>,
+    /// How long until it is within the limit.
+    pub wait: Nanos,
+}
+
+fn policy(proxy: &Proxy) -> Policy {
+    Policy { action: proxy.action, max_delay: proxy.max_delay }
+}
+
+fn rules(proxy: &Proxy, limiter: Limiter) -> Rules {
+    let (cost, exempt) = (proxy.cost.clone(), proxy.exempt.clone());
+    Rules { limiter, cost, exempt, shadow: proxy.shadow }
+}
+
+fn virtual_clock(proxy: &Proxy) -> meter::Clock {
+    match proxy.cost {
+        CostSource::Wall => meter::Clock::Wall,
+        CostSource::Shared | CostSource::Header(_) => meter::Clock::Shared { cpus: proxy.cpus },
+    }
+}
+
+/// One thread's way to the engine.
+#[derive(Clone)]
+pub struct Lane {
+    engine: Arc<Engine>,
+    tops: Arc<Mutex<Vec<Top>>>,
+}
+
+/// The answer to an ask.
+pub enum Asked {
+    /// It may run, perhaps after [`Charge::delay_until`].
+    Pass(Charge),
+    /// It may not.
+    Refused(Refusal),
+}
+
+/// Why a request was refused, as the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The name of the limit.
+    pub limit: String,
+    /// Whole seconds, at least one, after which the request would be let in.
+    pub retry_after_secs: u64,
+    /// Whether a limit in requests refused (429) or one in CPU time (503).
+    pub by_rate: bool,
+}
+
+impl Lane {
+    /// Decides on one request. Counts and logs the outcome.
+    #[must_use]
+    pub fn ask(&self, request: &impl Attributes) -> Asked {
+        let now = self.engine.clock.now();
+        let rules = self.engine.rules.load_full();
+        let client = request.address();
+        let exempt = rules.exempt.iter().any(|net| net.contains(&client.to_canonical()));
+        let keys = if exempt { Keys::default() } else { rules.limiter.keys(request) };
+        self.touch(&rules, &keys, request, now);
+        let (verdict, ticket) = rules.limiter.ask(&keys, Cost::ZERO, now);
+        match verdict {
+            Verdict::Deny { reason, .. } if rules.shadow => {
+                self.report("reject", &rules, client, reason, None);
+            }
+            Verdict::Deny { reason, retry_after } => {
+                self.report("reject", &rules, client, reason, None);
+                return Asked::Refused(refusal(&rules, reason, retry_after));
+            }
+            Verdict::Delay(reason) => self.report("delay", &rules, client, reason, None),
+            Verdict::Allow => self.engine.watch.allowed.increment(1),
+        }
+        let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
+        let waited = ticket.starts_at().since(now);
+        Asked::Pass(Charge {
+            lane: self.clone(),
+            rules,
+            ticket,
+            delayed,
+            waited,
+            client,
+            reading: None,
+            cost: Cost::ZERO,
+            stated: None,
+        })
+    }
+
+    /// Makes sure that the keys of a request have names in the lists of the heaviest.
+    fn touch(&self, rules: &Rules, keys: &Keys, request: &impl Attributes, now: Time) {
+        let mut tops = self.tops.lock();
+        for key in keys.as_slice() {
+            let index = usize::from(key.limit);
+            if let (Some(top), Some(limit)) =
+                (tops.get_mut(index), rules.limiter.limits().get(index))
+            {
+                top.touch(key.hash, now, || classify::name(limit, request));
+            }
+        }
+    }
+
+    /// Counts and logs a request that was held, delayed or refused.
+    fn report(
+        &self,
+        verdict: &'static str,
+        rules: &Rules,
+        client: IpAddr,
+        reason: Reason,
+        cost: Option<(Cost, Measure)>,
+    ) {
+        let index = usize::from(reason.key.limit);
+        let name = self.tops.lock().get(index).and_then(|top| top.name(reason.key.hash));
+        self.engine.watch.decided(&Decision {
+            verdict,
+            limit: rules.limiter.limits().get(index).map_or("", |limit| &limit.name),
+            key: name.as_deref().unwrap_or("?"),
+            client,
+            level: reason.level,
+            wait: reason.wait,
+            cost,
+            shadow: rules.shadow,
+        });
+    }
+}
+
+fn refusal(rules: &Rules, reason: Reason, retry_after: Nanos) -> Refusal {
+    let limit = &rules.limiter.limits()[usize::from(reason.key.limit)];
+    Refusal {
+        limit: limit.name.to_string(),
+        retry_after_secs: retry_after.retry_after_secs(),
+        by_rate: limit.unit == Unit::Hits,
+    }
+}
+
+/// The open account of one request. Settles when dropped.
+pub struct Charge {
+    lane: Lane,
+    rules: Arc<Rules>,
+    ticket: Ticket,
+    delayed: bool,
+    waited: Nanos,
+    client: IpAddr,
+    /// Where the virtual clock stood when the backend last began to work; `None` while it rests.
+    reading: Option<Reading>,
+    /// What has been measured so far.
+    cost: Cost,
+    /// What the backend said it cost.
+    stated: Option<Cost>,
+}
+
+impl Charge {
+    /// Until when the request must wait before the backend sees it.
+    #[must_use]
+    pub fn delay_until(&self) -> Option<Time> {
+        self.delayed.then(|| self.ticket.starts_at())
+    }
+
+    /// The name of the header in which the backend states costs, if there is one.
+    #[must_use]
+    pub fn cost_header(&self) -> Option<&str> {
+        match &self.rules.cost {
+            CostSource::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The backend works for this request from now on.
+    pub fn work(&mut self) {
+        if self.reading.is_none() {
+            let now = self.lane.engine.clock.now();
+            self.reading = Some(self.lane.engine.meter.lock().enter(now));
+        }
+    }
+
+    /// The backend does not work for this request any more, or we wait for the client.
+    pub fn rest(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            let now = self.lane.engine.clock.now();
+            let cost = self.lane.engine.meter.lock().leave(reading, now);
+            self.cost = self.cost.plus(cost);
+        }
+    }
+
+    /// The head of the answer is here, perhaps with what the backend says the request cost. The
+    /// clock rests. Returns until when the head is to be held.
+    pub fn head(&mut self, stated: Option<&[u8]>) -> Option<Time> {
+        self.rest();
+        if let Some(value) = stated {
+            self.state(value);
+        }
+        let now = self.lane.engine.clock.now();
+        let (cost, measure) = self.measured();
+        let reason = self.rules.limiter.charge(&mut self.ticket, cost, now)?;
+        let until = self.ticket.starts_at().plus(reason.wait);
+        if until <= now {
+            return None;
+        }
+        let rules = &self.rules;
+        self.lane.report("hold", rules, self.client, reason, Some((cost, measure)));
+        self.waited = self.waited.plus(until.since(now));
+        (!rules.shadow).then_some(until)
+    }
+
+    /// Takes over what the backend says of itself; what cannot be believed is counted.
+    fn state(&mut self, value: &[u8]) {
+        match meter::header_cost(value) {
+            Ok(Some(cost)) => self.stated = Some(Cost::cpu(cost)),
+            Ok(None) => {}
+            Err(_) => self.lane.engine.watch.cost_header_faults.increment(1),
+        }
+    }
+
+    /// The cost so far, and how it was measured.
+    fn measured(&self) -> (Cost, Measure) {
+        match (self.stated, &self.rules.cost) {
+            (Some(cost), _) => (cost, Measure::Header),
+            (None, CostSource::Wall) => (self.cost, Measure::Wall),
+            (None, _) => (self.cost, Measure::Shared),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.rest();
+        let now = self.lane.engine.clock.now();
+        let (cost, _) = self.measured();
+        self.rules.limiter.settle(&self.ticket, cost, now);
+        self.lane.engine.watch.charged(cost);
+        let mut tops = self.lane.tops.lock();
+        for key in self.ticket.keys().as_slice() {
+            if let Some(top) = tops.get_mut(usize::from(key.limit)) {
+                top.add(key.hash, cost, self.waited, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Tollgate touches the world here: doors, configuration, clocks, metrics.
+//!
+//! What is decided, and how, is `tollgate-core`; this crate turns bytes into questions for it and
+//! its verdicts into bytes. The binary is `main`; ARCHITECTURE.md has the tree and the journey of
+//! one request.
+
+pub mod clock;
+pub mod config;
+pub mod engine;
+pub mod watch;
