@@ -1,1 +1,233 @@
-//! Being built.
+//! The bounded store of buckets: fixed memory, no list, no key stored, no sweeper.
+//!
+//! A slot is a hash of 63 bits and the words of one bucket. Each key belongs to one set of
+//! neighbouring slots and lives nowhere else; all writing to a set happens while its writer's bit
+//! is held (`set`), so a charge never lands on another key and no key is there twice. When a set
+//! is full, the bucket goes whose loss forgives least. A bucket worth nothing equals an absent
+//! one and is simply overwritten, so nothing needs sweeping.
+//!
+//! Which sets are taken together, and in what order, is the business of `limiter`; what a bucket
+//! is worth is asked of the caller (`bucket`). Tables of up to [`EXACT_KEYS_MAX`] keys are one
+//! single set with an order of its own (`exact`), and drop the least of all their buckets.
+
+mod exact;
+mod set;
+
+use crate::bucket::STATE_WORDS_MAX;
+use crate::key::KeyHash;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use set::{AtomicU64, LINE_WORDS, Line, Relaxed, Set, Shape};
+
+/// Up to this many keys, a full table drops the least worthy of *all* its buckets and never holds
+/// more than it was made for; above, the least worthy of a set.
+pub const EXACT_KEYS_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
+
+/// Slots in a set of a large table.
+const WAYS: usize = 8;
+
+/// Slots per key in a large table, in halves. At 3/2 a key costs 24 bytes (one word of state).
+const SLOTS_PER_KEY_HALVES: usize = 3;
+
+/// The buckets of one limit.
+pub struct Table {
+    lines: Box<[Line]>,
+    shape: Shape,
+    sets: usize,
+    keys_max: usize,
+    counts: Counts,
+}
+
+/// Written seldom, and kept off the cache line of what every decision reads.
+#[repr(align(64))]
+struct Counts {
+    used: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Table {
+    /// A table for `keys_max` buckets (at least 1) of `words` words of state each
+    /// (1 to [`STATE_WORDS_MAX`]). All its memory is taken here.
+    #[must_use]
+    pub fn new(keys_max: usize, words: usize) -> Table {
+        let keys_max = keys_max.max(1);
+        let words = words.clamp(1, STATE_WORDS_MAX);
+        let (sets, ways) = if keys_max <= EXACT_KEYS_MAX {
+            (1, (2 * keys_max).next_multiple_of(LINE_WORDS))
+        } else {
+            (keys_max.saturating_mul(SLOTS_PER_KEY_HALVES).div_ceil(2).div_ceil(WAYS), WAYS)
+        };
+        let shape = Shape { ways, words };
+        let lines = (0..sets * shape.lines()).map(|_| Line::default()).collect();
+        let counts = Counts { used: AtomicU64::new(0), dropped: AtomicU64::new(0) };
+        Table { lines, shape, sets, keys_max, counts }
+    }
+
+    /// Reads the lines of a key's set and forgets them: when several tables are touched before
+    /// the first is taken, the processor fetches all of them from memory side by side.
+    pub fn touch(&self, hash: KeyHash) {
+        let set = self.set_of(hash);
+        if self.is_exact() {
+            set.touch(exact::home(&set, hash));
+        }
+        set.touch(0);
+        set.touch(self.shape.ways - 1);
+    }
+
+    /// The state of a key's bucket, read without taking its set; `None` if the key is absent, is
+    /// just being moved, or if buckets here are wider than one word.
+    ///
+    /// What this returns was true at some moment during the call, with one exception that is
+    /// accepted: if between two neighbouring loads the slot is given to another key and then
+    /// given back to this one, the other's state is returned. So it serves to refuse early and
+    /// cheaply, and never to charge.
+    #[must_use]
+    pub fn peek(&self, hash: KeyHash) -> Option<u64> {
+        if self.shape.words != 1 {
+            return None;
+        }
+        let set = self.set_of(hash);
+        let slot = self.find(&set, hash)?;
+        set.peek(slot, hash)
+    }
+
+    /// Takes the writer's bit of the key's set, waiting for whoever has it, and finds the key.
+    /// The set is given back when the entry is dropped. Who takes entries of several tables must
+    /// take them in the same order as everybody else, and at most one of each table.
+    #[must_use]
+    pub fn take(&self, hash: KeyHash) -> Entry<'_> {
+        let set = self.set_of(hash);
+        set.take();
+        let slot = self.find(&set, hash);
+        Entry { table: self, set, hash, slot }
+    }
+
+    /// Shows every bucket once, those that are worth nothing any more included. Each set is
+    /// copied before it is shown: `f` may take entries, of this table too.
+    pub fn for_each(&self, mut f: impl FnMut(KeyHash, &[u64])) {
+        let stride = 1 + self.shape.words;
+        let mut copy = Vec::with_capacity(self.shape.ways * stride);
+        for index in 0..self.sets {
+            self.set(index).copy_all(&mut copy);
+            for slot in copy.chunks_exact(stride) {
+                f(KeyHash::from_bits(slot[0]), &slot[1..]);
+            }
+            copy.clear();
+        }
+    }
+
+    /// How many keys it was made for.
+    #[must_use]
+    pub fn keys_max(&self) -> usize {
+        self.keys_max
+    }
+
+    /// Words of state per bucket.
+    #[must_use]
+    pub fn words(&self) -> usize {
+        self.shape.words
+    }
+
+    /// Slots in use. Buckets that are worth nothing any more count until they are overwritten.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.counts.used.load(Relaxed)
+    }
+
+    /// Buckets that were still worth something and had to go.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.counts.dropped.load(Relaxed)
+    }
+
+    /// The memory of all slots, in bytes. It never changes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        core::mem::size_of_val::<[Line]>(&self.lines)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.keys_max <= EXACT_KEYS_MAX
+    }
+
+    /// The upper bits of the hash choose the set, so that any number of sets will do.
+    fn set_of(&self, hash: KeyHash) -> Set<'_> {
+        self.set(scaled(hash, self.sets))
+    }
+
+    fn set(&self, index: usize) -> Set<'_> {
+        let lines = self.shape.lines();
+        Set::new(&self.lines[index * lines..(index + 1) * lines], self.shape)
+    }
+
+    fn find(&self, set: &Set<'_>, hash: KeyHash) -> Option<usize> {
+        if self.is_exact() { exact::find(set, hash) } else { set.find(hash) }
+    }
+
+    /// A slot for a key that is not there, in a set whose bit is held.
+    fn room(&self, set: &Set<'_>, hash: KeyHash, worth: impl Fn(&[u64]) -> u64) -> usize {
+        if self.is_exact() {
+            return exact::room(self, set, hash, worth);
+        }
+        let mut least = (u64::MAX, 0);
+        for slot in 0..self.shape.ways {
+            if set.hash(slot) == 0 {
+                self.counts.used.fetch_add(1, Relaxed);
+                return slot;
+            }
+            match set.with_state(slot, &worth) {
+                0 => return slot,
+                worth => least = least.min((worth, slot)),
+            }
+        }
+        self.counts.dropped.fetch_add(1, Relaxed);
+        least.1
+    }
+}
+
+/// A hash as an index below `count`.
+fn scaled(hash: KeyHash, count: usize) -> usize {
+    ((u128::from(hash.bits()) * count as u128) >> 63) as usize
+}
+
+/// One key's place in a set that is held. Nobody else writes to the set until this is dropped.
+pub struct Entry<'a> {
+    table: &'a Table,
+    set: Set<'a>,
+    hash: KeyHash,
+    slot: Option<usize>,
+}
+
+impl Entry<'_> {
+    /// One word of the bucket's state; zero if the key is absent.
+    #[must_use]
+    pub fn get(&self, word: usize) -> u64 {
+        self.slot.map_or(0, |slot| self.set.state(slot, word))
+    }
+
+    /// The bucket's state; all zero if the key is absent.
+    pub fn read(&self, state: &mut [u64]) {
+        for (word, value) in state.iter_mut().enumerate() {
+            *value = self.get(word);
+        }
+    }
+
+    /// Writes the bucket's state. An absent key gets an empty slot or one that is worth nothing,
+    /// else that of the least worthy bucket: its own is never the one that goes, for who was seen
+    /// just now is the likeliest to come again. A state that is worth nothing is not brought in.
+    pub fn put(&mut self, state: &[u64], worth: impl Fn(&[u64]) -> u64) {
+        if let Some(slot) = self.slot {
+            self.set.write(slot, state);
+        } else if worth(state) > 0 {
+            let slot = self.table.room(&self.set, self.hash, worth);
+            self.set.assign(slot, self.hash.bits(), state);
+            self.slot = Some(slot);
+        }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.set.give_back();
+    }
+}

@@ -1,0 +1,185 @@
+//! One set of slots: where its words lie, its writer's bit, and the order of its writes.
+//!
+//! The 64th bit of the first slot's hash is the writer's bit: whoever sets it may write to the
+//! set until he clears it. Readers without it (`peek`) are safe against torn slots because a slot
+//! changes its owner in a fixed order: hash away, state, hash. Nothing here decides which slot a
+//! key gets: `table` and `exact` do.
+
+use crate::bucket::STATE_WORDS_MAX;
+use crate::key::KeyHash;
+use alloc::vec::Vec;
+use core::hint::black_box;
+
+#[cfg(not(loom))]
+pub(super) use core::sync::atomic::{
+    AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+#[cfg(loom)]
+pub(super) use loom::sync::atomic::{
+    AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+/// Words in a cache line.
+pub(super) const LINE_WORDS: usize = 8;
+
+/// The writer's bit, in the hash of a set's first slot.
+const WRITER: u64 = !KeyHash::MASK;
+
+/// One cache line.
+#[derive(Default)]
+#[repr(align(64))]
+pub(super) struct Line([AtomicU64; LINE_WORDS]);
+
+/// How the words of a set are laid out.
+///
+/// With one word of state, hash and state lie side by side, so that a key found in the first line
+/// costs one line. Wider states follow after all hashes, so that a search does not step over them.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Slots in a set, a multiple of [`LINE_WORDS`].
+    pub(super) ways: usize,
+    /// Words of state in a slot.
+    pub(super) words: usize,
+}
+
+impl Shape {
+    /// Lines in a set.
+    pub(super) fn lines(self) -> usize {
+        self.ways / LINE_WORDS * (1 + self.words)
+    }
+
+    fn hash(self, slot: usize) -> usize {
+        if self.words == 1 { 2 * slot } else { slot }
+    }
+
+    fn state(self, slot: usize, word: usize) -> usize {
+        if self.words == 1 { 2 * slot + 1 } else { self.ways + slot * self.words + word }
+    }
+}
+
+/// The slots of one set.
+pub(super) struct Set<'a> {
+    lines: &'a [Line],
+    shape: Shape,
+}
+
+impl<'a> Set<'a> {
+    pub(super) fn new(lines: &'a [Line], shape: Shape) -> Set<'a> {
+        Set { lines, shape }
+    }
+
+    pub(super) fn ways(&self) -> usize {
+        self.shape.ways
+    }
+
+    fn word(&self, at: usize) -> &'a AtomicU64 {
+        &self.lines[at / LINE_WORDS].0[at % LINE_WORDS]
+    }
+
+    /// Waits for the writer's bit. It is held for some hundred nanoseconds at most, and never
+    /// across anything that could block, so waiting is spinning.
+    pub(super) fn take(&self) {
+        while self.word(0).fetch_or(WRITER, Acquire) & WRITER != 0 {
+            while self.word(0).load(Relaxed) & WRITER != 0 {
+                relax();
+            }
+        }
+    }
+
+    /// Gives the writer's bit back, and everything written under it to the next taker.
+    pub(super) fn give_back(&self) {
+        self.word(0).store(self.hash(0), Release);
+    }
+
+    /// The hash in a slot; zero if it is empty.
+    pub(super) fn hash(&self, slot: usize) -> u64 {
+        self.word(self.shape.hash(slot)).load(Relaxed) & KeyHash::MASK
+    }
+
+    pub(super) fn state(&self, slot: usize, word: usize) -> u64 {
+        self.word(self.shape.state(slot, word)).load(Relaxed)
+    }
+
+    /// Where a key is, searching all slots.
+    pub(super) fn find(&self, hash: KeyHash) -> Option<usize> {
+        (0..self.shape.ways).find(|slot| self.hash(*slot) == hash.bits())
+    }
+
+    /// Fetches the line of a slot's hash.
+    pub(super) fn touch(&self, slot: usize) {
+        black_box(self.word(self.shape.hash(slot)).load(Relaxed));
+    }
+
+    /// The one word of a slot's state if it belongs to `hash`, read without the writer's bit.
+    ///
+    /// Whoever gives the slot away clears the hash before he writes the state (`assign`). So a
+    /// reader that saw a foreign state, and with it all that its writer did before, finds
+    /// the hash gone when it looks again.
+    pub(super) fn peek(&self, slot: usize, hash: KeyHash) -> Option<u64> {
+        let owner = self.word(self.shape.hash(slot));
+        let owned = || owner.load(Acquire) & KeyHash::MASK == hash.bits();
+        if !owned() {
+            return None;
+        }
+        let state = self.word(self.shape.state(slot, 0)).load(Acquire);
+        owned().then_some(state)
+    }
+
+    /// Shows a slot's state as a slice.
+    pub(super) fn with_state<R>(&self, slot: usize, f: impl FnOnce(&[u64]) -> R) -> R {
+        if self.shape.words == 1 {
+            return f(&[self.state(slot, 0)]);
+        }
+        let mut words = [0; STATE_WORDS_MAX];
+        let words = &mut words[..self.shape.words];
+        for (word, value) in words.iter_mut().enumerate() {
+            *value = self.state(slot, word);
+        }
+        f(words)
+    }
+
+    /// Writes a slot's state; its owner stays.
+    pub(super) fn write(&self, slot: usize, state: &[u64]) {
+        for (word, value) in state.iter().take(self.shape.words).enumerate() {
+            self.word(self.shape.state(slot, word)).store(*value, Release);
+        }
+    }
+
+    /// Gives a slot to another key: hash away, state, hash.
+    pub(super) fn assign(&self, slot: usize, hash: u64, state: &[u64]) {
+        self.own(slot, 0);
+        self.write(slot, state);
+        self.own(slot, hash);
+    }
+
+    /// Empties a slot.
+    pub(super) fn vacate(&self, slot: usize) {
+        self.own(slot, 0);
+    }
+
+    /// Writes a slot's hash, under the writer's bit.
+    fn own(&self, slot: usize, hash: u64) {
+        let bit = if slot == 0 { WRITER } else { 0 };
+        self.word(self.shape.hash(slot)).store(hash | bit, Release);
+    }
+
+    /// Appends hash and state of every slot in use, as they are at one moment.
+    pub(super) fn copy_all(&self, copy: &mut Vec<u64>) {
+        self.take();
+        for slot in 0..self.shape.ways {
+            let hash = self.hash(slot);
+            if hash != 0 {
+                copy.push(hash);
+                self.with_state(slot, |state| copy.extend_from_slice(state));
+            }
+        }
+        self.give_back();
+    }
+}
+
+fn relax() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+}
