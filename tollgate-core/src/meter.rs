@@ -1,1 +1,192 @@
-//! Being built.
+//! The virtual CPU clock: what a request cost, read off at its start and at its end.
+//!
+//! ```text
+//! wall:    dV/dt = 1               what a stopwatch would say
+//! shared:  dV/dt = min(1, C / n)   n requests share C processors equally
+//! cost of a request = V(leave) - V(enter)
+//! ```
+//!
+//! Why: with eight requests on two cores a second of wall time is a quarter of a CPU-second, and
+//! everybody would be overcharged just when it matters. One clock serves all requests, so
+//! entering and leaving take the same short time whatever their number.
+//!
+//! Invariant: all charges together are the integral of min(n, C), exactly. What does not divide
+//! evenly is carried over, never dropped. It fails where the backend works for somebody who is
+//! not counted here. No lock is taken: whoever shares a meter between threads brings one. What a
+//! backend says of itself is read in [`header`].
+
+pub mod header;
+
+pub use header::{HeaderFault, header_cost};
+
+use crate::units::{Cost, Nanos, Time};
+
+/// What the virtual clock follows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clock {
+    /// Time itself: a request costs as long as it runs.
+    Wall,
+    /// Processors shared equally by the requests that run.
+    Shared {
+        /// CPU-seconds per second that the backend has; fractions are quotas. From 0.001 to
+        /// 1 048 576, brought within that. Too high: everybody is overcharged under load. Too
+        /// low: everybody is undercharged.
+        cpus: f64,
+    },
+}
+
+/// How the cost of a request came to be known; decision logs and the dashboard say which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// By [`Clock::Wall`].
+    Wall,
+    /// By [`Clock::Shared`].
+    Shared,
+    /// The backend said so in a header.
+    Header,
+}
+
+impl Measure {
+    /// As it is written in the configuration and in logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Measure::Wall => "wall",
+            Measure::Shared => "shared",
+            Measure::Header => "header",
+        }
+    }
+}
+
+impl Clock {
+    /// What a cost read off this clock is called.
+    #[must_use]
+    pub const fn measure(self) -> Measure {
+        match self {
+            Clock::Wall => Measure::Wall,
+            Clock::Shared { .. } => Measure::Shared,
+        }
+    }
+}
+
+/// Bits behind the point of the clock's own arithmetic: a quarter of a billionth of a nanosecond.
+const FRACTION: u32 = 32;
+/// One nanosecond in that arithmetic.
+const ONE: u128 = 1 << FRACTION;
+/// The fewest and the most processors that are taken at their word.
+const CPUS: (f64, f64) = (0.001, 1_048_576.0);
+
+/// What the clock showed when a request entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading(u128);
+
+/// The clock, and how many requests the backend works on.
+///
+/// A request is in here only while the backend works for it: it leaves while we wait for a slow
+/// client and enters again afterwards, and its cost is the sum. Times may come slightly out of
+/// order, as several threads bring them; the clock never goes back.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    clock: Clock,
+    working: u32,
+    last: Time,
+    /// V, with [`FRACTION`] bits behind the point.
+    virtual_time: u128,
+    /// The integral of min(n, C), in the same form.
+    total: u128,
+    /// Processor time that did not divide by n yet.
+    undivided: u128,
+    /// The part of a nanosecond by which charges made so far were rounded down.
+    unbilled: u128,
+}
+
+impl Meter {
+    /// A clock at zero, nobody working.
+    #[must_use]
+    pub fn new(clock: Clock) -> Meter {
+        Meter {
+            clock,
+            working: 0,
+            last: Time::ZERO,
+            virtual_time: 0,
+            total: 0,
+            undivided: 0,
+            unbilled: 0,
+        }
+    }
+
+    /// Follows another clock from `now` on. Readings taken before stay good.
+    pub fn set_clock(&mut self, clock: Clock, now: Time) {
+        self.advance(now);
+        self.clock = clock;
+    }
+
+    /// What the clock follows.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The backend starts, or goes on, to work on a request. Keep the reading for [`leave`].
+    ///
+    /// [`leave`]: Meter::leave
+    pub fn enter(&mut self, now: Time) -> Reading {
+        self.advance(now);
+        self.working = self.working.saturating_add(1);
+        Reading(self.virtual_time)
+    }
+
+    /// The backend no longer works on the request that got `from`. What it cost since.
+    pub fn leave(&mut self, from: Reading, now: Time) -> Cost {
+        self.advance(now);
+        self.working = self.working.saturating_sub(1);
+        let exact = self.virtual_time.saturating_sub(from.0).saturating_add(self.unbilled);
+        self.unbilled = exact % ONE;
+        whole(exact)
+    }
+
+    /// How many requests the backend works on.
+    #[must_use]
+    pub fn working(&self) -> u32 {
+        self.working
+    }
+
+    /// All that requests have cost until `now`, those that still run included: the integral of
+    /// min(n, C).
+    #[must_use]
+    pub fn total(&self, now: Time) -> Cost {
+        let mut later = self.clone();
+        later.advance(now);
+        whole(later.total)
+    }
+
+    fn advance(&mut self, now: Time) {
+        let elapsed = now.since(self.last);
+        self.last = self.last.max(now);
+        if self.working == 0 || elapsed == Nanos::ZERO {
+            return;
+        }
+        let n = u128::from(self.working);
+        let spent = u128::from(elapsed.0).saturating_mul(self.processors(n));
+        self.total = self.total.saturating_add(spent);
+        let divisible = spent.saturating_add(self.undivided);
+        self.virtual_time = self.virtual_time.saturating_add(divisible / n);
+        self.undivided = divisible % n;
+    }
+
+    /// Processors at work for `n` requests, with [`FRACTION`] bits behind the point.
+    fn processors(&self, n: u128) -> u128 {
+        match self.clock {
+            Clock::Wall => n * ONE,
+            Clock::Shared { cpus } => {
+                let all = (cpus.max(CPUS.0).min(CPUS.1) * ONE as f64) as u128;
+                all.min(n * ONE)
+            }
+        }
+    }
+}
+
+/// Rounded down to whole nanoseconds.
+fn whole(exact: u128) -> Cost {
+    Cost(u64::try_from(exact >> FRACTION).unwrap_or(u64::MAX))
+}

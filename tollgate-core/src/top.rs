@@ -1,1 +1,345 @@
-//! Being built.
+//! The heaviest clients of one limit, by name, in bounded memory.
+//!
+//! Space-saving (Metwally, Agrawal, El Abbadi, 2005): as many counters as there is room for;
+//! whoever is not tracked takes over the smallest counter and what it stands at. So a client with
+//! more than one part in `capacity` of all cost is always listed, and a flood of unique keys
+//! fights for one counter, the smallest. What was taken over is the error: the true figure lies
+//! between `cost_per_second` and that plus `error_per_second`.
+//!
+//! Rates decay over [`MEMORY`], also while a client is idle. Decay is turned around: later cost
+//! weighs more instead of earlier cost less, so the order of the counters does not change by
+//! itself, and a heap keeps it. This is for people to look at; nothing is decided by it.
+
+use crate::classify::NAME_BYTES_MAX;
+use crate::key::KeyHash;
+use crate::units::{Cost, Nanos, SECOND, Time};
+use alloc::string::String;
+use alloc::vec::Vec;
+use hashbrown::HashTable;
+
+/// How long rates remember: what happened this long ago weighs 1/e of what happens now. Shorter:
+/// figures jump. Longer: who has stopped is listed for longer.
+pub const MEMORY: Nanos = Nanos::from_secs(10);
+/// The most clients one list can track.
+pub const CAPACITY_MAX: usize = 1 << 20;
+/// Weights are brought down again when they have grown by e to this power.
+const GROWTH_MAX: f64 = 300.0;
+
+/// One client as it stands now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its key.
+    pub hash: KeyHash,
+    /// Its name for people, at most [`NAME_BYTES_MAX`] bytes; empty until a `touch` tells it.
+    pub name: String,
+    /// CPU-seconds (or hits) per second, decayed over [`MEMORY`]; at least this.
+    pub cost_per_second: f64,
+    /// By how much `cost_per_second` may be too low: what came before it was tracked.
+    pub error_per_second: f64,
+    /// Requests per second, decayed over [`MEMORY`].
+    pub requests_per_second: f64,
+    /// The mean wait; the last request weighs a tenth, the one before 0.09, and so on.
+    pub wait: Nanos,
+    /// When it last did anything.
+    pub last_seen: Time,
+    /// All it has cost since it is tracked.
+    pub total: Cost,
+}
+
+/// A bounded list of the clients that cost most.
+#[derive(Debug)]
+pub struct Top {
+    capacity: usize,
+    /// Weights count from here: cost at `t` weighs e to the (t - since) / MEMORY.
+    since: Time,
+    entries: Vec<Entry>,
+    /// Places in `entries`, the lightest first: a binary heap.
+    heap: Vec<u32>,
+    /// From hash to place in `entries`.
+    index: HashTable<u32>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    hash: KeyHash,
+    name: String,
+    /// Where in the heap this entry is.
+    place: usize,
+    /// The counter, in nano-units as of `since`; `error` of it is taken over.
+    weight: f64,
+    error: f64,
+    requests: f64,
+    wait: f64,
+    last_seen: Time,
+    total: Cost,
+}
+
+impl Top {
+    /// A list for at most `capacity` clients: from 1 to [`CAPACITY_MAX`], brought within that.
+    #[must_use]
+    pub fn new(capacity: usize) -> Top {
+        Top {
+            capacity: capacity.clamp(1, CAPACITY_MAX),
+            since: Time::ZERO,
+            entries: Vec::new(),
+            heap: Vec::new(),
+            index: HashTable::new(),
+        }
+    }
+
+    /// A request comes. `name` is called if the client has no name here yet.
+    pub fn touch(&mut self, hash: KeyHash, now: Time, name: impl FnOnce() -> String) {
+        let weight = self.weight_at(now);
+        let entry = self.entry(hash, now);
+        entry.requests += weight;
+        if entry.name.is_empty() {
+            entry.name = bounded(name());
+        }
+    }
+
+    /// A request has cost `cost` and waited for `wait`. A client that is not tracked (any more)
+    /// comes in without a name: else a flood between a request and its end would hide its cost.
+    pub fn add(&mut self, hash: KeyHash, cost: Cost, wait: Nanos, now: Time) {
+        let weight = self.weight_at(now) * cost.0 as f64;
+        let entry = self.entry(hash, now);
+        entry.weight += weight;
+        entry.total = entry.total.plus(cost);
+        entry.wait += (wait.0 as f64 - entry.wait) / 10.0;
+        let place = entry.place;
+        self.sink(place);
+    }
+
+    /// All that are tracked, the heaviest first.
+    #[must_use]
+    pub fn rows(&self, now: Time) -> Vec<Row> {
+        let faded = exp(-self.age(now)) / MEMORY.as_secs_f64();
+        let row = |entry: &Entry| Row {
+            hash: entry.hash,
+            name: entry.name.clone(),
+            cost_per_second: (entry.weight - entry.error) * faded / SECOND as f64,
+            error_per_second: entry.error * faded / SECOND as f64,
+            requests_per_second: entry.requests * faded,
+            wait: Nanos(entry.wait as u64),
+            last_seen: entry.last_seen,
+            total: entry.total,
+        };
+        sorted(self.entries.iter().map(row).collect())
+    }
+
+    /// One list out of several, such as one of each thread: figures of the same client add up, its
+    /// waits are averaged by requests.
+    #[must_use]
+    pub fn merge(lists: Vec<Vec<Row>>) -> Vec<Row> {
+        let mut merged: Vec<Row> = Vec::new();
+        let mut index: HashTable<usize> = HashTable::new();
+        for row in lists.into_iter().flatten() {
+            let found = index.find(spread(row.hash), |i| merged[*i].hash == row.hash).copied();
+            match found {
+                Some(i) => merged[i].join(row),
+                None => {
+                    let hash = spread(row.hash);
+                    index.insert_unique(hash, merged.len(), |i| spread(merged[*i].hash));
+                    merged.push(row);
+                }
+            }
+        }
+        sorted(merged)
+    }
+
+    /// What `hash` is called, if it is tracked and has a name.
+    #[must_use]
+    pub fn name(&self, hash: KeyHash) -> Option<String> {
+        let i = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash)?;
+        let name = &self.entries[*i as usize].name;
+        (!name.is_empty()).then(|| name.clone())
+    }
+
+    /// How many clients are tracked.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nobody is tracked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How much one nano-unit of cost weighs at `now`.
+    fn weight_at(&mut self, now: Time) -> f64 {
+        if self.age(now) > GROWTH_MAX {
+            self.rebase(now);
+        }
+        exp(self.age(now))
+    }
+
+    /// From `since` to `now` in units of [`MEMORY`]; what comes late by a moment counts as new.
+    fn age(&self, now: Time) -> f64 {
+        now.since(self.since).as_secs_f64() / MEMORY.as_secs_f64()
+    }
+
+    /// Counts weights from `now` on. All shrink alike, so the order stays.
+    fn rebase(&mut self, now: Time) {
+        let faded = exp(-self.age(now));
+        for entry in &mut self.entries {
+            entry.weight *= faded;
+            entry.error *= faded;
+            entry.requests *= faded;
+        }
+        self.since = now;
+    }
+
+    /// The entry of `hash`, which takes the place of the lightest if it must.
+    fn entry(&mut self, hash: KeyHash, now: Time) -> &mut Entry {
+        let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
+        let i = match found {
+            Some(i) => *i as usize,
+            None if self.entries.len() < self.capacity => self.insert(hash),
+            None => self.replace(hash),
+        };
+        let entry = &mut self.entries[i];
+        entry.last_seen = entry.last_seen.max(now);
+        entry
+    }
+
+    fn insert(&mut self, hash: KeyHash) -> usize {
+        let i = self.entries.len();
+        self.entries.push(Entry::new(hash, i, 0.0));
+        self.heap.push(i as u32);
+        self.remember(hash, i);
+        self.rise(i);
+        i
+    }
+
+    fn replace(&mut self, hash: KeyHash) -> usize {
+        let i = self.heap[0] as usize;
+        let gone = self.entries[i].hash;
+        let old = self.index.find_entry(spread(gone), |j| self.entries[*j as usize].hash == gone);
+        if let Ok(old) = old {
+            old.remove();
+        }
+        self.entries[i] = Entry::new(hash, 0, self.entries[i].weight);
+        self.remember(hash, i);
+        i
+    }
+
+    fn remember(&mut self, hash: KeyHash, i: usize) {
+        let entries = &self.entries;
+        self.index.insert_unique(spread(hash), i as u32, |j| spread(entries[*j as usize].hash));
+    }
+
+    fn lighter(&self, a: usize, b: usize) -> bool {
+        let weight = |place: usize| self.entries[self.heap[place] as usize].weight;
+        weight(a) < weight(b)
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.entries[self.heap[a] as usize].place = a;
+        self.entries[self.heap[b] as usize].place = b;
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 && self.lighter(place, (place - 1) / 2) {
+            self.swap(place, (place - 1) / 2);
+            place = (place - 1) / 2;
+        }
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let (left, right) = (2 * place + 1, 2 * place + 2);
+            if left >= self.heap.len() {
+                return;
+            }
+            let child =
+                if right < self.heap.len() && self.lighter(right, left) { right } else { left };
+            if !self.lighter(child, place) {
+                return;
+            }
+            self.swap(place, child);
+            place = child;
+        }
+    }
+}
+
+impl Entry {
+    /// A client that takes over a counter at `weight`.
+    fn new(hash: KeyHash, place: usize, weight: f64) -> Entry {
+        Entry {
+            hash,
+            name: String::new(),
+            place,
+            weight,
+            error: weight,
+            requests: 0.0,
+            wait: 0.0,
+            last_seen: Time::ZERO,
+            total: Cost::ZERO,
+        }
+    }
+}
+
+impl Row {
+    fn join(&mut self, other: Row) {
+        let requests = self.requests_per_second + other.requests_per_second;
+        let part = if requests > 0.0 { other.requests_per_second / requests } else { 0.5 };
+        let wait = self.wait.0 as f64 * (1.0 - part) + other.wait.0 as f64 * part;
+        self.wait = Nanos(wait as u64);
+        self.requests_per_second = requests;
+        self.cost_per_second += other.cost_per_second;
+        self.error_per_second += other.error_per_second;
+        self.last_seen = self.last_seen.max(other.last_seen);
+        self.total = self.total.plus(other.total);
+        if self.name.is_empty() {
+            self.name = other.name;
+        }
+    }
+}
+
+/// The heaviest first; of equals, who was there last.
+fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort_unstable_by(|a, b| {
+        b.cost_per_second
+            .total_cmp(&a.cost_per_second)
+            .then(b.last_seen.cmp(&a.last_seen))
+            .then(a.hash.cmp(&b.hash))
+    });
+    rows
+}
+
+/// Cut to [`NAME_BYTES_MAX`], between characters.
+fn bounded(mut name: String) -> String {
+    let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    name.truncate(end.unwrap_or(0));
+    name
+}
+
+/// A key's hash is one already; its top bit is always zero, and the map looks at the top bits.
+fn spread(hash: KeyHash) -> u64 {
+    hash.bits().rotate_left(32)
+}
+
+/// e to the `x`, for -700 < x < 700, to some 12 digits: `core` has none.
+fn exp(x: f64) -> f64 {
+    // x = k ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^k e^r and the series for e^r is short.
+    let x = x.clamp(-700.0, 700.0);
+    let k = (x * core::f64::consts::LOG2_E + if x < 0.0 { -0.5 } else { 0.5 }) as i64;
+    let r = x - k as f64 * core::f64::consts::LN_2;
+    let series = (1..=12).rev().fold(1.0, |sum, n| 1.0 + sum * r / f64::from(n));
+    series * f64::from_bits(((k + 1023) as u64) << 52)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_that_of_the_standard_library() {
+        for i in -6990..=6990 {
+            let x = f64::from(i) / 10.0;
+            assert!((exp(x) / x.exp() - 1.0).abs() < 1e-12, "{x}: {} {}", exp(x), x.exp());
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What a backend says a request cost it, in a header of its answer.
+//!
+//! Four forms are read: the metric `cpu` of `Server-Timing` (W3C; its `dur` in milliseconds), the
+//! request cost `cpu` of an ORCA load report as text or JSON (in seconds), a plain number of
+//! seconds, and a number with its unit. Binary ORCA reports are not read. A figure that cannot be
+//! true is refused and no more than that: the caller falls back to the clock and counts it.
+
+use crate::units::{Nanos, SECOND};
+use core::fmt;
+
+/// The most that a single request is believed to have cost.
+const COST_MAX: Nanos = Nanos::from_secs(3_600);
+
+/// Why a header's figure was not taken. The backend is at fault; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderFault {
+    /// There is no number where one must be.
+    Number,
+    /// Negative, not a number, or over an hour.
+    Range,
+}
+
+impl fmt::Display for HeaderFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HeaderFault::Number => "the cost header holds no number",
+            HeaderFault::Range => "the cost header's figure is negative, no number or over an hour",
+        })
+    }
+}
+
+impl core::error::Error for HeaderFault {}
+
+/// The CPU time that a header's value names. `None`: it is well-formed and says nothing of CPU
+/// time, as a `Server-Timing` of other metrics does. Where a header comes on several lines, ask
+/// each. Of several figures the first counts.
+///
+/// # Errors
+/// The figure is not to be believed: see [`HeaderFault`].
+pub fn header_cost(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+    let value = value.trim_ascii();
+    if let Some(report) = after_word(value, b"TEXT") {
+        return orca_text(report);
+    }
+    if let Some(report) = after_word(value, b"JSON") {
+        return orca_json(report);
+    }
+    if value.starts_with(b"{") {
+        return orca_json(value);
+    }
+    if value.iter().any(|b| b";,=\"".contains(b)) {
+        return server_timing(value);
+    }
+    match quantity(value, 1.0) {
+        // A lone word is a metric of `Server-Timing` without a duration.
+        Err(HeaderFault::Number) if !value.iter().any(u8::is_ascii_digit) => Ok(None),
+        cost => cost.map(Some),
+    }
+}
+
+/// What follows `word` and a space.
+fn after_word<'a>(value: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
+    let (head, rest) = value.split_at_checked(word.len())?;
+    let spaced = rest.first().is_some_and(u8::is_ascii_whitespace);
+    (spaced && head.eq_ignore_ascii_case(word)).then(|| rest.trim_ascii())
+}
+
+/// `db;dur=53, cpu;desc="of all, really";dur=2.4`
+fn server_timing(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+    for metric in pieces(value, b',') {
+        let mut parts = pieces(metric, b';').map(<[u8]>::trim_ascii);
+        if !parts.next().is_some_and(|name| name.eq_ignore_ascii_case(b"cpu")) {
+            continue;
+        }
+        let dur = parts.filter_map(pair).find(|(name, _)| name.eq_ignore_ascii_case(b"dur"));
+        if let Some((_, value)) = dur {
+            return quantity(unquoted(value), 1e-3).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// `cpu_utilization=0.3, request_cost.cpu=0.012`; early reports wrote a colon.
+fn orca_text(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+    let mut pairs = pieces(report, b',').filter_map(pair);
+    match pairs.find(|(name, _)| *name == b"request_cost.cpu") {
+        Some((_, value)) => quantity(unquoted(value), 1.0).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// `{"cpu_utilization": 0.3, "request_cost": {"cpu": 0.012}}`: the member `cpu` of the member
+/// `request_cost`. Everything else is passed over, well-formed or not.
+fn orca_json(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
+    let (mut rest, mut depth, mut costs) = (report, 0_u32, false);
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'{' | b'[' => depth = depth.saturating_add(1),
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let (name, after) = rest.split_at(string_end(rest));
+                rest = after.strip_prefix(b"\"").unwrap_or(after).trim_ascii_start();
+                let Some(value) = rest.strip_prefix(b":") else { continue };
+                if depth == 1 {
+                    costs = name == b"request_cost" || name == b"requestCost";
+                } else if depth == 2 && costs && name == b"cpu" {
+                    return quantity(json_scalar(value), 1.0).map(Some);
+                }
+                rest = value;
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Where the string that starts here ends: at its closing quote, or with the text.
+fn string_end(text: &[u8]) -> usize {
+    let mut escaped = false;
+    let end = text.iter().position(|b| {
+        let closes = *b == b'"' && !escaped;
+        escaped = *b == b'\\' && !escaped;
+        closes
+    });
+    end.unwrap_or(text.len())
+}
+
+/// A number, or the string that JSON keeps one in.
+fn json_scalar(value: &[u8]) -> &[u8] {
+    let value = value.trim_ascii_start();
+    match value.strip_prefix(b"\"") {
+        Some(text) => &text[..string_end(text)],
+        None => value.split(|b| b",}]".contains(b)).next().unwrap_or_default(),
+    }
+}
+
+/// The pieces of `text` between `separator`s that stand outside quotes.
+fn pieces(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |b| {
+        let plain = !escaped;
+        escaped = quoted && plain && *b == b'\\';
+        if *b == b'"' && plain {
+            quoted = !quoted;
+        }
+        *b == separator && !quoted
+    })
+}
+
+/// `name=value` or `name:value`, trimmed.
+fn pair(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|b| b"=:".contains(b))?;
+    Some((text[..at].trim_ascii(), text[at + 1..].trim_ascii()))
+}
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    value.strip_prefix(b"\"").map_or(value, |text| &text[..string_end(text)])
+}
+
+/// A number with a unit, or one that counts `plain` seconds.
+fn quantity(value: &[u8], plain: f64) -> Result<Nanos, HeaderFault> {
+    const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let text = core::str::from_utf8(value).map_err(|_| HeaderFault::Number)?.trim();
+    let with_unit =
+        UNITS.iter().find_map(|(unit, size)| text.strip_suffix(unit).map(|number| (number, *size)));
+    let (number, size) = with_unit.unwrap_or((text, plain));
+    let number: f64 = number.trim_end().parse().map_err(|_| HeaderFault::Number)?;
+    let seconds = number * size;
+    let credible = seconds >= 0.0 && seconds * SECOND as f64 <= COST_MAX.0 as f64;
+    credible.then(|| Nanos::from_secs_f64(seconds)).ok_or(HeaderFault::Range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+
+    fn cost(value: &str) -> Result<Option<Nanos>, HeaderFault> {
+        header_cost(value.as_bytes())
+    }
+
+    #[test]
+    fn numbers_are_seconds_unless_they_say_otherwise() {
+        for (value, micros) in [
+            ("0.012", 12_000),
+            ("12ms", 12_000),
+            ("12 ms", 12_000),
+            ("1300us", 1_300),
+            ("1300000ns", 1_300),
+            ("1.5s", 1_500_000),
+            (" 3 ", 3_000_000),
+            ("1.2e-3", 1_200),
+            ("0", 0),
+            ("3600", 3_600_000_000),
+        ] {
+            assert_eq!(cost(value), Ok(Some(Nanos(micros * 1_000))), "{value}");
+        }
+    }
+
+    #[test]
+    fn server_timing_is_milliseconds_of_the_metric_cpu() {
+        for value in [
+            "cpu;dur=12.3",
+            "CPU;DUR=12.3",
+            "cpu; dur = \"12.3\"",
+            "miss, db;dur=53, cpu;desc=\"a, \\\"b\\\"; dur=1\";dur=12.3, cpu;dur=99",
+            "cpu, cpu;dur=12.3",
+        ] {
+            assert_eq!(cost(value), Ok(Some(Nanos(12_300_000))), "{value}");
+        }
+        for value in ["", "miss", "db;dur=53", "cpu", "cpu;desc=x", "total;desc=\"cpu;dur=3\""] {
+            assert_eq!(cost(value), Ok(None), "{value}");
+        }
+    }
+
+    #[test]
+    fn orca_reports_are_seconds_of_the_request_cost_cpu() {
+        for value in [
+            "TEXT cpu_utilization=0.3, request_cost.cpu=0.012",
+            "TEXT request_cost.cpu:0.012",
+            "JSON {\"cpu_utilization\": 0.3, \"request_cost\": {\"x\\\"\": 1, \"cpu\": 0.012}}",
+            "{\"requestCost\":{\"cpu\":\"0.012\"}}",
+        ] {
+            assert_eq!(cost(value), Ok(Some(Nanos(12_000_000))), "{value}");
+        }
+        for value in [
+            "TEXT cpu_utilization=0.3",
+            "JSON {\"cpu\": 3, \"utilization\": {\"cpu\": 1}, \"request_cost\": \"cpu\"}",
+            "JSON {",
+        ] {
+            assert_eq!(cost(value), Ok(None), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_true_is_refused() {
+        for value in [
+            "-1",
+            "-1ms",
+            "NaN",
+            "inf",
+            "1e300",
+            "3600.1",
+            "3601s",
+            "cpu;dur=-1",
+            "cpu;dur=nan",
+            "cpu;dur=3600001",
+            "TEXT request_cost.cpu=-0.1",
+            "JSON {\"request_cost\":{\"cpu\":\"NaN\"}}",
+        ] {
+            assert_eq!(cost(value), Err(HeaderFault::Range), "{value}");
+        }
+        for value in ["12x", "1 2", "1.2.3", "cpu;dur=", "cpu;dur=x", "TEXT request_cost.cpu=x"] {
+            assert_eq!(cost(value), Err(HeaderFault::Number), "{value}");
+        }
+        let long: String = core::iter::repeat_n('{', 100_000).collect();
+        assert_eq!(cost(&long), Ok(None));
+        assert_eq!(header_cost(b"\xff\xfe 7"), Err(HeaderFault::Number));
+    }
+}
