@@ -10,6 +10,7 @@ pub mod history;
 pub mod sliding;
 
 use crate::units::{Cost, Nanos, Time};
+use core::fmt;
 use debt::Debt;
 use fixed::Fixed;
 use history::History;
@@ -68,7 +69,7 @@ impl Algorithm {
                 Nanos::ZERO
             }
             Algorithm::History(history) => {
-                history.record(state, at);
+                history.record(state, at, now);
                 Nanos::ZERO
             }
         }
@@ -89,3 +90,32 @@ impl Algorithm {
 
 /// The widest state any algorithm may ask for.
 pub const STATE_WORDS_MAX: usize = 64;
+
+/// What is wrong with the numbers of an algorithm. The configuration is at fault; nothing was
+/// built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A window that is not of whole seconds, or too short or too long.
+    Window,
+    /// A window in which nothing may be charged.
+    Max,
+    /// A history of no requests, or of more than [`history::BURST_MAX`].
+    Burst,
+    /// No time between two requests, or centuries.
+    Interval,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::Window => "`window` must be whole seconds, from 1s to 30d",
+            Fault::Max => "`max` must be above zero, or every client would be blocked at once",
+            Fault::Burst => "`burst` of a history must be from 1 to 63 requests",
+            Fault::Interval => "the rate of a history must leave from 1ns to centuries between",
+        })
+    }
+}
+
+impl core::error::Error for Fault {}
+
+const _: () = assert!(history::BURST_MAX == 63, "Fault::Burst names the number");
