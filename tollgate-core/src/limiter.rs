@@ -190,7 +190,7 @@ impl Limiter {
             let level = Some(debt.level(Time(state[0]), ticket.at));
             let moved = limit.algorithm.charge(&mut state, more, ticket.at, now);
             ticket.moved[place] = ticket.moved[place].plus(moved);
-            entry.put(&state, |words| limit.algorithm.worth(words, now));
+            entry.put(&state, worth_to(limit, ticket, now));
             let wait = debt.wait(Time(state[0]), Cost::ZERO, ticket.at);
             if limit.action(self.policy.action) == Action::Hold && wait > Nanos::ZERO {
                 longest = longer(longest, Some(Reason { key: *key, level, wait }));
@@ -222,7 +222,7 @@ impl Limiter {
                     algorithm.charge(state, cost, ticket.at, now);
                 }
             }
-            entry.put(state, |words| limit.algorithm.worth(words, now));
+            entry.put(state, worth_to(limit, ticket, now));
         }
     }
 
@@ -317,6 +317,17 @@ impl Standing {
         };
         *place = longer(*place, Some(reason));
     }
+}
+
+/// What a bucket is worth after a charge for `ticket`. A debt bucket that is full by now was not
+/// when the request started, and others that started with it are still to be charged: were it
+/// forgotten, a client with many requests at once would refill anew for each of them.
+fn worth_to(limit: &Limit, ticket: &Ticket, now: Time) -> impl Fn(&[u64]) -> u64 {
+    let since = match limit.algorithm {
+        Algorithm::Debt(_) => ticket.at.min(now),
+        _ => now,
+    };
+    move |words| limit.algorithm.worth(words, since)
 }
 
 /// What is left in a bucket, where its algorithm knows such a thing.
