@@ -191,7 +191,8 @@ fn first_segments(path: &str, segments: Option<u8>) -> &str {
 /// segments resolved. A path that is normal already is only borrowed.
 #[must_use]
 pub fn normal_path(path: &str) -> Cow<'_, str> {
-    let plain = !path.contains('%') && !path.contains("//") && !path.contains("/.");
+    let odd = ["%", "//", "/."].iter().any(|piece| path.contains(piece));
+    let plain = path.starts_with('/') && !odd;
     if plain {
         return Cow::Borrowed(path);
     }

@@ -27,8 +27,11 @@ impl Naive {
     }
 }
 
-/// Runs `events` of (time step, who, whether to enter) and compares.
-fn compare(cpus: f64, events: &[(i64, usize, bool)]) -> Result<(), TestCaseError> {
+/// After how many nanoseconds, who, whether to enter.
+type Event = (i64, usize, bool);
+
+/// Runs both and compares.
+fn compare(cpus: f64, events: &[Event]) -> Result<(), TestCaseError> {
     let mut meter = Meter::new(Clock::Shared { cpus });
     let mut naive = Naive { last: START, cpus, running: Vec::new(), total: 0.0 };
     let mut readings: Vec<Reading> = Vec::new();
@@ -57,11 +60,15 @@ fn compare(cpus: f64, events: &[(i64, usize, bool)]) -> Result<(), TestCaseError
     Ok(())
 }
 
+fn event() -> impl Strategy<Value = Event> {
+    (-1_000..50_000_000_i64, 0..64_usize, any::<bool>())
+}
+
 proptest! {
     #[test]
     fn charges_are_the_integral_of_the_processors_at_work(
         cpus in 0.05..12.0_f64,
-        events in prop::collection::vec((-1_000..50_000_000_i64, 0..64_usize, any::<bool>()), 1..400),
+        events in prop::collection::vec(event(), 1..400),
     ) {
         compare(cpus, &events)?;
     }

@@ -148,8 +148,11 @@ fn pieces(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// A name and a value.
+type Pair<'a> = (&'a [u8], &'a [u8]);
+
 /// `name=value` or `name:value`, trimmed.
-fn pair(text: &[u8]) -> Option<(&[u8], &[u8])> {
+fn pair(text: &[u8]) -> Option<Pair<'_>> {
     let at = text.iter().position(|b| b"=:".contains(b))?;
     Some((text[..at].trim_ascii(), text[at + 1..].trim_ascii()))
 }

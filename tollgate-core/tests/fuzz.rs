@@ -1,0 +1,212 @@
+//! Fuzz harnesses for everything here that reads foreign bytes. Under `cargo test` each runs a
+//! bounded number of inputs; under a fuzzing engine, as long as it is let.
+
+use bolero::check;
+use std::net::{IpAddr, Ipv4Addr};
+use tollgate_core::bucket::{Algorithm, debt::Debt};
+use tollgate_core::classify::{self, Attributes, NAME_BYTES_MAX, normal_path};
+use tollgate_core::key::Seed;
+use tollgate_core::limit::{Limit, Part, Unit, When};
+use tollgate_core::meter::header_cost;
+use tollgate_core::units::{Cost, Nanos, Rate, Share};
+
+const ITERATIONS: usize = 20_000;
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+struct Request<'a> {
+    path: &'a str,
+    value: &'a [u8],
+}
+
+impl Attributes for Request<'_> {
+    fn address(&self) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    }
+    fn method(&self) -> &str {
+        "GET"
+    }
+    fn path(&self) -> &str {
+        self.path
+    }
+    fn vhost(&self) -> &str {
+        self.path
+    }
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        Some(self.value)
+    }
+}
+
+fn limit(by: Vec<Part>) -> Limit {
+    let rate = "1/s".parse().expect("a rate");
+    Limit {
+        name: "fuzzed".into(),
+        by,
+        when: When { cookie: vec!["session".into()], ..When::default() },
+        unit: Unit::Hits,
+        algorithm: Algorithm::Debt(Debt::new(rate, Cost::hits(1))),
+        action: None,
+        keys_max: 1,
+    }
+}
+
+#[test]
+fn fuzz_units() {
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        if let Ok(length) = text.parse::<Nanos>() {
+            let written = length.to_string();
+            assert!(written.parse::<Nanos>().is_ok(), "{written} of {text}");
+        }
+        if let Ok(share) = text.parse::<Share>() {
+            assert!(share.fraction() > 0.0 && share.fraction() <= 1.0, "{text}");
+        }
+        if let Ok(rate) = text.parse::<Rate>() {
+            assert!(rate.per_second() > 0.0 && rate.per_second().is_finite(), "{text}");
+        }
+    });
+}
+
+/// Text made of what the parsers look for, which random bytes hardly ever hit.
+#[test]
+fn fuzz_units_of_likely_pieces() {
+    const PIECES: [&str; 16] = [
+        "0",
+        "7",
+        "99999999999999999999",
+        ".",
+        "%",
+        "/",
+        " per ",
+        " ",
+        "ns",
+        "us",
+        "ms",
+        "s",
+        "m",
+        "h",
+        "d",
+        "-",
+    ];
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        let _ = text.parse::<Nanos>();
+        let _ = text.parse::<Share>();
+        if let Ok(rate) = text.parse::<Rate>() {
+            assert!(rate.per_second() > 0.0 && rate.per_second().is_finite(), "{text}");
+        }
+    });
+}
+
+#[test]
+fn fuzz_header_cost() {
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        if let Ok(Some(cost)) = header_cost(bytes) {
+            assert!(cost <= HOUR);
+        }
+    });
+}
+
+#[test]
+fn fuzz_header_cost_of_likely_pieces() {
+    const PIECES: [&str; 24] = [
+        "cpu",
+        ";dur=",
+        "dur",
+        "=",
+        ";",
+        ",",
+        "\"",
+        "\\",
+        "12.5",
+        "-",
+        "nan",
+        "1e9",
+        "ms",
+        "us",
+        "s",
+        " ",
+        "TEXT ",
+        "JSON ",
+        "request_cost",
+        ".cpu=",
+        "{",
+        "}",
+        ":",
+        "\"cpu\":",
+    ];
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 24]).collect();
+        if let Ok(Some(cost)) = header_cost(text.as_bytes()) {
+            assert!(cost <= HOUR, "{text}");
+        }
+    });
+}
+
+fn path_is_normal(path: &str) {
+    let normal = normal_path(path);
+    assert_eq!(normal_path(&normal), normal, "of {path:?}");
+    let dots = normal.split('/').any(|segment| segment == "." || segment == "..");
+    assert!(!dots, "{normal:?} of {path:?}");
+    assert!(!path.starts_with('/') || normal.starts_with('/'), "{normal:?} of {path:?}");
+}
+
+#[test]
+fn fuzz_paths() {
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        path_is_normal(&format!("/{}", String::from_utf8_lossy(bytes)));
+        path_is_normal(&String::from_utf8_lossy(bytes));
+    });
+}
+
+#[test]
+fn fuzz_paths_of_likely_pieces() {
+    const PIECES: [&str; 16] = [
+        "/", "//", ".", "..", "%2e", "%2E", "%2f", "%", "%25", "2e", "login", "%6C", "%zz", "ß",
+        "%+1", "/../",
+    ];
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        path_is_normal(&path);
+        path_is_normal(&format!("/{path}"));
+    });
+}
+
+#[test]
+fn fuzz_keys_and_names() {
+    let parts = vec![
+        Part::Ip { v4: 24, v6: 48 },
+        Part::UserAgent,
+        Part::Cookie("session".into()),
+        Part::Header("x".into()),
+        Part::Path(Some(2)),
+        Part::Vhost,
+    ];
+    let (limit, seed) = (limit(parts), Seed([3; 16]));
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let request = Request { path: &text, value: bytes };
+        assert_eq!(
+            classify::hash(&limit, &seed, &request),
+            classify::hash(&limit, &seed, &request)
+        );
+        let name = classify::name(&limit, &request);
+        assert!(name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control));
+        let _ = classify::applies(&limit.when, &request);
+    });
+}
+
+/// Whatever stands around it, a cookie is found and counted by.
+#[test]
+fn fuzz_cookies() {
+    let (limit, seed) = (limit(vec![Part::Cookie("session".into())]), Seed([3; 16]));
+    let hash = |value: &[u8]| classify::hash(&limit, &seed, &Request { path: "/", value });
+    let plain = hash(b"session=abc");
+    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+        let after = [b"session=abc; ", bytes].concat();
+        assert_eq!(hash(&after), plain);
+        let named = bytes.windows(7).any(|window| window == b"session");
+        if !named {
+            assert_eq!(hash(&[bytes, b"; session=abc"].concat()), plain);
+        }
+    });
+}
