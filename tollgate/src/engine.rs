@@ -16,9 +16,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::Seed;
-use tollgate_core::limit::{Limit, Unit};
+use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::limiter::{Limiter, Policy, Reason, Ticket, Verdict};
 use tollgate_core::meter::{self, Measure, Meter, Reading};
+use tollgate_core::table::Table;
 use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -28,6 +29,7 @@ const TOP_KEYS: usize = 1_000;
 /// What the engine needs of a door's configuration; replaced whole on reload.
 struct Rules {
     limiter: Limiter,
+    cpus: f64,
     cost: CostSource,
     exempt: Vec<IpNet>,
     shadow: bool,
@@ -107,6 +109,26 @@ impl Engine {
         (meter.working(), meter.total(now))
     }
 
+    /// CPU-seconds per second that are shared out.
+    #[must_use]
+    pub fn cpus(&self) -> f64 {
+        self.rules.load().cpus
+    }
+
+    /// What happens to a client in debt where its limit does not say.
+    #[must_use]
+    pub fn action(&self) -> Action {
+        self.rules.load().limiter.policy().action
+    }
+
+    /// Shows every limit that runs, with its buckets.
+    pub fn for_each_table(&self, mut f: impl FnMut(&Limit, &Table)) {
+        let rules = self.rules.load();
+        for (limit, table) in rules.limiter.limits().iter().zip(rules.limiter.tables()) {
+            f(limit, table);
+        }
+    }
+
     /// The limits that run.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
@@ -148,7 +170,7 @@ fn policy(proxy: &Proxy) -> Policy {
 
 fn rules(proxy: &Proxy, limiter: Limiter) -> Rules {
     let (cost, exempt) = (proxy.cost.clone(), proxy.exempt.clone());
-    Rules { limiter, cost, exempt, shadow: proxy.shadow }
+    Rules { limiter, cpus: proxy.cpus, cost, exempt, shadow: proxy.shadow }
 }
 
 fn virtual_clock(proxy: &Proxy) -> meter::Clock {
@@ -245,7 +267,7 @@ impl Lane {
     ) {
         let index = usize::from(reason.key.limit);
         let name = self.tops.lock().get(index).and_then(|top| top.name(reason.key.hash));
-        self.engine.watch.decided(&Decision {
+        let decision = Decision {
             verdict,
             limit: rules.limiter.limits().get(index).map_or("", |limit| &limit.name),
             key: name.as_deref().unwrap_or("?"),
@@ -254,7 +276,8 @@ impl Lane {
             wait: reason.wait,
             cost,
             shadow: rules.shadow,
-        });
+        };
+        self.engine.watch.decided(&decision, self.engine.clock.now());
     }
 }
 

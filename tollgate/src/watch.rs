@@ -1,28 +1,178 @@
-//! What can be seen of a running Tollgate: counters, decision log, doctor.
+//! What can be seen of a running Tollgate: counters, the decision log, doctor.
+//!
+//! [`Watch`] holds a handle of everything that is counted on the path of a request and writes the
+//! line of each decision, thinned out under flood. It reads no clock: whoever decides says when.
+//! The table of metrics: [`metrics`]; how they are shown: [`prometheus`] and the admin door.
 
+pub mod counts;
 pub mod decision;
+pub mod front;
+pub mod log;
+pub mod metrics;
+pub mod printable;
+pub mod prometheus;
+pub mod registry;
+pub mod sampler;
 
+use counts::ProxyCounts;
 use decision::Decision;
-use metrics::{Counter, Histogram};
-use tollgate_core::units::Cost;
+use front::Front;
+use metrics::{
+    BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED, WAITS,
+};
+use parking_lot::{Mutex, RwLock};
+use registry::{Counter, Histogram, Registry, SERIES_MAX};
+use sampler::Sampler;
+use std::net::IpAddr;
+use tollgate_core::units::{Cost, Time};
 
-/// Handles of everything that is counted on the path of a request.
+/// Handles of everything that is counted on the path of a request, and the decision log.
+#[derive(Debug)]
 pub struct Watch {
     /// Requests that passed at once.
     pub allowed: Counter,
     /// Cost headers that could not be believed.
     pub cost_header_faults: Counter,
+    /// What the proxy counts itself.
+    pub proxy: ProxyCounts,
+    registry: Registry,
     cost: Histogram,
+    charged: Counter,
+    waits: Histogram,
+    reloads: [Counter; 2],
+    lines_left_out: Counter,
+    decisions: RwLock<Vec<Decided>>,
+    samplers: [(&'static str, Sampler); 4],
+    front: Mutex<Front>,
+}
+
+/// What lines are thinned out by; the last is for any other.
+const VERDICTS: [&str; 4] = ["hold", "delay", "reject", ""];
+
+/// The counter of one verdict of one limit.
+#[derive(Debug)]
+struct Decided {
+    verdict: &'static str,
+    limit: Box<str>,
+    shadow: bool,
+    counter: Counter,
 }
 
 impl Watch {
-    /// A request was held, delayed or refused.
-    pub fn decided(&self, decision: &Decision<'_>) {
-        let _ = decision;
+    /// A watch that has seen nothing yet, of a program that started at `now`.
+    #[must_use]
+    pub fn new(now: Time) -> Watch {
+        let registry = Registry::default();
+        registry.gauge(&BUILD, &[env!("CARGO_PKG_VERSION")]).set(1);
+        registry.gauge(&STARTED, &[]).set(i64::try_from(now.second()).unwrap_or(i64::MAX));
+        Watch {
+            allowed: registry.counter(&DECISIONS, &["allow", "", "false"]),
+            cost_header_faults: registry.counter(&HEADER_FAULTS, &[]),
+            proxy: ProxyCounts::new(&registry, "proxy"),
+            cost: registry.histogram(&COST, &[]),
+            charged: registry.nanos(&CHARGED, &[]),
+            waits: registry.histogram(&WAITS, &[]),
+            reloads: ["ok", "failed"].map(|result| registry.counter(&RELOADS, &[result])),
+            lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
+            decisions: RwLock::default(),
+            samplers: VERDICTS.map(|verdict| (verdict, Sampler::default())),
+            front: Mutex::default(),
+            registry,
+        }
+    }
+
+    /// Everything that has been counted.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// A request was held, delayed or refused, at `now`.
+    pub fn decided(&self, decision: &Decision<'_>, now: Time) {
+        self.count(decision);
+        if !decision.shadow && decision.verdict != "reject" {
+            self.waits.record(decision.wait.0);
+        }
+        let advice = self.sampler(decision.verdict).ask(now);
+        self.left_out(decision.verdict, advice.left_out);
+        if advice.write {
+            decision.log();
+        }
     }
 
     /// A request was charged.
     pub fn charged(&self, cost: Cost) {
-        self.cost.record(cost.as_units());
+        self.cost.record(cost.0);
+        self.charged.increment(cost.0);
+    }
+
+    /// The configuration was read again, and runs, or could not be used.
+    pub fn reloaded(&self, ok: bool) {
+        self.reloads[usize::from(!ok)].increment(1);
+    }
+
+    /// Tells how many lines were left out, where that is still to be told. To be called about
+    /// once a second, so that the end of a flood is told too.
+    pub fn tick(&self, now: Time) {
+        for (verdict, sampler) in &self.samplers {
+            self.left_out(verdict, sampler.flush(now));
+        }
+    }
+
+    /// A request came from `peer`, which is not trusted; `forwards`: it sent forwarded headers all
+    /// the same. Warns if most traffic does so. Skips the look when another thread is at it.
+    pub fn seen(&self, peer: IpAddr, forwards: bool, now: Time) {
+        let Some(mut front) = self.front.try_lock() else { return };
+        let found = front.seen(peer, forwards, now);
+        drop(front);
+        if let Some(peer) = found {
+            tracing::warn!(
+                target: "tollgate::proxy",
+                %peer,
+                "most requests come from one address that sends forwarded headers and is not \
+                 trusted: all its users share one bucket; if it is your proxy, name it in \
+                 `trusted_proxies`"
+            );
+        }
+    }
+
+    fn count(&self, decision: &Decision<'_>) {
+        let is = |known: &&Decided| {
+            known.verdict == decision.verdict
+                && known.shadow == decision.shadow
+                && *known.limit == *decision.limit
+        };
+        let known = self.decisions.read();
+        if let Some(found) = known.iter().find(is) {
+            return found.counter.increment(1);
+        }
+        drop(known);
+        let shadow = if decision.shadow { "true" } else { "false" };
+        let labels = [decision.verdict, decision.limit, shadow];
+        let counter = self.registry.counter(&DECISIONS, &labels);
+        counter.increment(1);
+        let mut known = self.decisions.write();
+        if known.len() < SERIES_MAX && !known.iter().any(|known| is(&known)) {
+            let (verdict, limit) = (decision.verdict, decision.limit.into());
+            known.push(Decided { verdict, limit, shadow: decision.shadow, counter });
+        }
+    }
+
+    fn sampler(&self, verdict: &str) -> &Sampler {
+        let [named @ .., (_, other)] = &self.samplers;
+        named.iter().find(|(name, _)| *name == verdict).map_or(other, |(_, sampler)| sampler)
+    }
+
+    fn left_out(&self, verdict: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.lines_left_out.increment(count);
+        tracing::info!(
+            target: "tollgate::decision",
+            verdict,
+            left_out = count,
+            "more decisions than are logged"
+        );
     }
 }

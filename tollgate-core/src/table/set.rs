@@ -79,10 +79,13 @@ impl<'a> Set<'a> {
     /// Waits for the writer's bit. It is held for some hundred nanoseconds at most, and never
     /// across anything that could block, so waiting is spinning.
     pub(super) fn take(&self) {
-        while self.word(0).fetch_or(WRITER, Acquire) & WRITER != 0 {
-            while self.word(0).load(Relaxed) & WRITER != 0 {
-                relax();
+        let first = self.word(0);
+        loop {
+            let free = first.load(Relaxed) & KeyHash::MASK;
+            if first.compare_exchange(free, free | WRITER, Acquire, Relaxed).is_ok() {
+                return;
             }
+            wait_while(|| first.load(Relaxed) & WRITER != 0);
         }
     }
 
@@ -177,9 +180,16 @@ impl<'a> Set<'a> {
     }
 }
 
-fn relax() {
-    #[cfg(loom)]
+/// Spins without writing, so that the line can stay with whoever holds the bit.
+#[cfg(not(loom))]
+fn wait_while(held: impl Fn() -> bool) {
+    while held() {
+        core::hint::spin_loop();
+    }
+}
+
+/// Lets the holder run: loom would follow a spinning reader for ever.
+#[cfg(loom)]
+fn wait_while(_held: impl Fn() -> bool) {
     loom::thread::yield_now();
-    #[cfg(not(loom))]
-    core::hint::spin_loop();
 }

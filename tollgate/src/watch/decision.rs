@@ -1,8 +1,11 @@
 //! One decision, as it is logged.
+//!
+//! A line has the same fields whatever the verdict, so that it can be searched and counted; text
+//! and JSON have the same names. Which lines are written: `watch` and `sampler`.
 
 use std::net::IpAddr;
 use tollgate_core::meter::Measure;
-use tollgate_core::units::{Cost, Nanos};
+use tollgate_core::units::{Cost, Nanos, SECOND};
 
 /// Why a request was held, delayed or refused.
 #[derive(Clone, Debug)]
@@ -23,4 +26,34 @@ pub struct Decision<'a> {
     pub cost: Option<(Cost, Measure)>,
     /// Decided but not enforced.
     pub shadow: bool,
+}
+
+impl Decision<'_> {
+    /// Writes the line. Levels and costs are in CPU-seconds (a limit in requests: in requests),
+    /// waits in seconds; what is not known is left out.
+    pub fn log(&self) {
+        let message = match self.verdict {
+            "hold" => "answer held",
+            "delay" => "request delayed",
+            _ => "request refused",
+        };
+        tracing::info!(
+            target: "tollgate::decision",
+            verdict = self.verdict,
+            limit = self.limit,
+            key = self.key,
+            client = %self.client,
+            level = self.level.map(|level| rounded(level as f64 / SECOND as f64)),
+            wait = rounded(self.wait.as_secs_f64()),
+            cost = self.cost.map(|(cost, _)| rounded(cost.as_units())),
+            measured = self.cost.map(|(_, measure)| measure.name()),
+            shadow = self.shadow,
+            "{message}"
+        );
+    }
+}
+
+/// To microseconds: enough for people, and short.
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e6
 }

@@ -1,0 +1,268 @@
+"""What the benchmarks share: servers pinned to a core, their CPU time, their memory, figures.
+
+The method: the server under test alone on core 0, load and origin on core 1, everything on
+loopback, contestants in turns within each round, so that what disturbs the machine disturbs all.
+Only the standard library is used.
+"""
+
+import glob
+import os
+import platform
+import resource
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SERVER_CORE, LOAD_CORE = 0, 1
+TICK = os.sysconf("SC_CLK_TCK")
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+# Enough for whatever a benchmark asks: nobody is ever in debt.
+BOUNDLESS = """\
+  limits:
+    - {name: ip,    by: ip/32, share: 10%, burst: 30d}
+    - {name: net24, by: ip/24, share: 25%, burst: 30d}
+    - {name: net16, by: ip/16, share: 50%, burst: 30d}
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def need(*commands):
+    missing = [name for name in commands if not shutil.which(name)]
+    if missing:
+        sys.exit(f"missing: {' '.join(missing)}; install with apt-get (ci/long does)")
+
+
+def php_fpm():
+    found = sorted(glob.glob("/usr/sbin/php-fpm*"))
+    return found[-1] if found else sys.exit("missing: php-fpm; install with apt-get (ci/long does)")
+
+
+def tollgate():
+    """The release binary, built if need be."""
+    given = os.environ.get("TOLLGATE")
+    if given:
+        return given
+    build = ["cargo", "build", "--release", "--locked", "-q", "-p", "tollgate"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    return os.path.join(os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target"), "release/tollgate")
+
+
+def first_line(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.stdout.splitlines()[0] if done.stdout else "?"
+
+
+def describe(*lines):
+    """Machine and versions, as every table of figures has to state them."""
+    cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if "model name" in l), "?")
+    print(f"# {cpu}, {os.cpu_count()} CPUs, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}")
+    for line in lines:
+        print(f"# {line}")
+
+
+def raise_file_limit(wanted):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
+
+
+class Server:
+    """A process with its children, on one core; ended by its id."""
+
+    def __init__(self, name, command, port, core, cwd):
+        self.name, self.port = name, port
+        self.log = open(os.path.join(cwd, f"{name.replace(' ', '-')}.log"), "wb")
+        self.process = subprocess.Popen(
+            ["taskset", "-c", str(core), *command], cwd=cwd, stdout=self.log, stderr=self.log)
+        self.await_port()
+
+    def await_port(self):
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        text = open(self.log.name, errors="replace").read()[-2000:]
+        self.stop()
+        sys.exit(f"{self.name} does not listen on {self.port}:\n{text}")
+
+    def family(self):
+        found, todo = [], [self.process.pid]
+        while todo:
+            pid = todo.pop()
+            found.append(pid)
+            for path in glob.glob(f"/proc/{pid}/task/*/children"):
+                try:
+                    todo += [int(child) for child in open(path).read().split()]
+                except OSError:
+                    pass
+        return found
+
+    def cpu_seconds(self):
+        total = 0
+        for pid in self.family():
+            try:
+                fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+                total += int(fields[11]) + int(fields[12])
+            except OSError:
+                pass
+        return total / TICK
+
+    def memory_bytes(self):
+        """Proportional share of all resident pages of the process and its children."""
+        total = 0
+        for pid in self.family():
+            for line in open(f"/proc/{pid}/smaps_rollup"):
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) * 1024
+        return total
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(3)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+
+
+class Bench:
+    """A folder for the servers' files; all servers end when it does."""
+
+    def __enter__(self):
+        self.folder = tempfile.mkdtemp(prefix="bench-")
+        os.chmod(self.folder, 0o755)
+        self.servers = []
+        return self
+
+    def __exit__(self, *_):
+        for server in reversed(self.servers):
+            server.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def file(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+    def start(self, name, command, port, core=SERVER_CORE):
+        server = Server(name, command, port, core, self.folder)
+        self.servers.append(server)
+        return server
+
+    def stop(self, server):
+        server.stop()
+        self.servers.remove(server)
+
+    def nginx(self, name, port, http, core=SERVER_CORE):
+        """An nginx of one worker with this inside its `http` block."""
+        slug = name.replace(" ", "-")
+        temp = "".join(f"  {kind}_temp_path {self.folder}/{slug}-{kind};\n"
+                       for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        path = self.file(f"{slug}.conf", f"""\
+worker_processes 1;
+worker_rlimit_nofile 20000;
+daemon off;
+pid {self.folder}/{slug}.pid;
+error_log stderr crit;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off;
+  keepalive_requests 1000000000;
+  keepalive_timeout 3600s;
+  limit_req_log_level info;
+{temp}{http}}}
+""")
+        return self.start(name, ["nginx", "-c", path, "-p", self.folder], port, core)
+
+    def nginx_proxy(self, name, port, backend, zone="", rule=""):
+        return self.nginx(name, port, f"""\
+  upstream origin {{ server 127.0.0.1:{backend}; keepalive 256; }}
+  {zone}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      {rule}
+      proxy_pass http://origin;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    }}
+  }}
+""")
+
+    def haproxy(self, name, port, backend):
+        path = self.file("haproxy.cfg", f"""\
+global
+  nbthread 1
+  maxconn 9000
+defaults
+  mode http
+  timeout connect 3s
+  timeout client 3600s
+  timeout server 300s
+  option http-keep-alive
+  option forwardfor
+  http-reuse always
+frontend front
+  bind 127.0.0.1:{port}
+  stick-table type ip size 1m expire 1m store http_req_rate(10s)
+  http-request track-sc0 src
+  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 2000000000 }}
+  default_backend origin
+backend origin
+  server origin 127.0.0.1:{backend} maxconn 8000
+""")
+        return self.start(name, ["haproxy", "-db", "-f", path], port)
+
+    def tollgate(self, name, port, backend, proxy=BOUNDLESS, binary=None):
+        slug = name.replace(" ", "-")
+        path = self.file(f"{slug}.yaml", f"""\
+admin: off
+proxy:
+  listen: 127.0.0.1:{port}
+  backend: http://127.0.0.1:{backend}
+  cpus: 1
+  bounds: {{connections: 9000}}
+  timeouts: {{idle: 1h}}
+{proxy}""")
+        return self.start(name, [binary or tollgate(), "serve", "--config", path], port)
+
+    def answering_origin(self):
+        """An origin that answers `ok` at once, on the load's core."""
+        port = free_port()
+        self.nginx("origin", port, f"""\
+  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 ok; }} }}
+""", LOAD_CORE)
+        return port
+
+
+def spread(values, digits=1):
+    """median (min-max)"""
+    low, high = min(values), max(values)
+    return f"{statistics.median(values):.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def percentile(values, percent):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0

@@ -1,0 +1,142 @@
+//! The handles that the proxy counts with.
+//!
+//! All are made at the start, so every series is there from the first scrape, at zero, and the
+//! path of a request looks nothing up. What each means: `metrics`.
+
+use super::metrics::{
+    ABORTED, ACCEPTED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS, CONNECTIONS, REQUESTS,
+    RESPONSES, SHED,
+};
+use super::registry::{Counter, Gauge, Registry};
+
+/// How the backend failed a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendFault {
+    /// Its name could not be resolved.
+    Resolve,
+    /// It refused the connection.
+    Connect,
+    /// It did not take the connection in time.
+    ConnectTimeout,
+    /// It did not begin its answer in time.
+    AnswerTimeout,
+    /// It fell silent within its answer.
+    Idle,
+    /// It closed the connection before its answer was complete.
+    Closed,
+    /// What it sent was not HTTP.
+    Protocol,
+}
+
+/// Every [`BackendFault`], in its order.
+const FAULTS: [BackendFault; 7] = [
+    BackendFault::Resolve,
+    BackendFault::Connect,
+    BackendFault::ConnectTimeout,
+    BackendFault::AnswerTimeout,
+    BackendFault::Idle,
+    BackendFault::Closed,
+    BackendFault::Protocol,
+];
+
+impl BackendFault {
+    /// As it is written in metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendFault::Resolve => "resolve",
+            BackendFault::Connect => "connect",
+            BackendFault::ConnectTimeout => "connect_timeout",
+            BackendFault::AnswerTimeout => "answer_timeout",
+            BackendFault::Idle => "idle",
+            BackendFault::Closed => "closed",
+            BackendFault::Protocol => "protocol",
+        }
+    }
+}
+
+/// Who made an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// The backend.
+    Backend,
+    /// Tollgate itself: refusals and faults.
+    Tollgate,
+}
+
+const CLASSES: [&str; 6] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Everything that the proxy counts itself.
+#[derive(Debug)]
+pub struct ProxyCounts {
+    /// Requests that came in.
+    pub requests: Counter,
+    /// Client connections open; keep [`Gauge::hold`] as long as the connection.
+    pub connections: Gauge,
+    /// Client connections accepted.
+    pub accepted: Counter,
+    /// Client connections closed at once because as many as allowed were open.
+    pub shed: Counter,
+    /// Requests that were not proper HTTP, came too slowly or were beyond a bound.
+    pub bad_requests: Counter,
+    /// Connections to the backend; keep [`Gauge::hold`] as long as the connection.
+    pub backend_connections: Gauge,
+    /// Requests whose client went away before the answer was complete.
+    pub aborted: Counter,
+    responses: [[Counter; CLASSES.len()]; 2],
+    failures: [Counter; FAULTS.len()],
+}
+
+impl ProxyCounts {
+    /// Handles of the door called `door`.
+    #[must_use]
+    pub fn new(registry: &Registry, door: &str) -> ProxyCounts {
+        let responses =
+            |maker: &str| CLASSES.map(|class| registry.counter(&RESPONSES, &[class, maker]));
+        ProxyCounts {
+            requests: registry.counter(&REQUESTS, &[door]),
+            connections: registry.gauge(&CONNECTIONS, &[door]),
+            accepted: registry.counter(&ACCEPTED, &[door]),
+            shed: registry.counter(&SHED, &[door]),
+            bad_requests: registry.counter(&BAD_REQUESTS, &[door]),
+            backend_connections: registry.gauge(&BACKEND_CONNECTIONS, &[]),
+            aborted: registry.counter(&ABORTED, &[]),
+            responses: [responses("backend"), responses("tollgate")],
+            failures: FAULTS.map(|fault| registry.counter(&BACKEND_FAILURES, &[fault.name()])),
+        }
+    }
+
+    /// An answer with this status was sent.
+    pub fn responded(&self, status: u16, maker: Maker) {
+        let class = usize::from(status / 100);
+        let class = if class < CLASSES.len() { class } else { 0 };
+        self.responses[maker as usize][class].increment(1);
+    }
+
+    /// The backend failed a request.
+    pub fn failed(&self, fault: BackendFault) {
+        self.failures[fault as usize].increment(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_and_failures_are_counted_where_they_belong() {
+        let registry = Registry::default();
+        let counts = ProxyCounts::new(&registry, "proxy");
+        counts.responded(204, Maker::Backend);
+        counts.responded(503, Maker::Tollgate);
+        counts.responded(999, Maker::Backend);
+        counts.responded(42, Maker::Backend);
+        for fault in FAULTS {
+            counts.failed(fault);
+            assert_eq!(registry.counter(&BACKEND_FAILURES, &[fault.name()]).get(), 1);
+        }
+        assert_eq!(registry.counter(&RESPONSES, &["2xx", "backend"]).get(), 1);
+        assert_eq!(registry.counter(&RESPONSES, &["5xx", "tollgate"]).get(), 1);
+        assert_eq!(registry.counter(&RESPONSES, &["other", "backend"]).get(), 2);
+    }
+}

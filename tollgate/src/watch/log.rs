@@ -1,0 +1,99 @@
+//! The log: lines of text or JSON on standard error.
+//!
+//! Whatever a stranger sent, a line stays one line and moves no cursor: the writer escapes control
+//! characters once more, however the field came to be written. Which decisions get a line:
+//! `watch`.
+
+use super::printable::printable;
+use crate::config::settings::{Format, Level, Log};
+use std::io::{self, Write};
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The running log; its level can be changed.
+#[derive(Clone)]
+pub struct Handle(reload::Handle<LevelFilter, tracing_subscriber::Registry>);
+
+impl Handle {
+    /// Takes over the level of a changed configuration. Its format needs a new start.
+    pub fn reload(&self, log: Log) {
+        // It fails only when the log is gone, and then there is nobody to tell.
+        let _ = self.0.reload(filter(log.level));
+    }
+}
+
+/// The log could not be set up, because this process has one already.
+#[derive(Debug, thiserror::Error)]
+#[error("the log is set up already")]
+pub struct Taken;
+
+/// Sends everything logged from now on to standard error.
+///
+/// # Errors
+/// [`Taken`] when called twice in one process.
+pub fn install(log: Log) -> Result<Handle, Taken> {
+    let (subscriber, handle) = subscriber(log, io::stderr);
+    subscriber.try_init().map_err(|_| Taken)?;
+    Ok(handle)
+}
+
+/// The log as it would be installed, on another writer.
+pub fn subscriber<W>(log: Log, writer: W) -> (impl Subscriber + Send + Sync, Handle)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let (filter, handle) = reload::Layer::new(filter(log.level));
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Safe(writer));
+    let lines = match log.format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().boxed(),
+    };
+    (tracing_subscriber::registry().with(filter).with(lines), Handle(handle))
+}
+
+fn filter(level: Level) -> LevelFilter {
+    match level {
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    }
+}
+
+/// Writers whose lines are made safe.
+struct Safe<W>(W);
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Safe<W> {
+    type Writer = SafeWriter<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        SafeWriter(self.0.make_writer())
+    }
+}
+
+/// Escapes whatever is hidden in a line, its last line feed excepted. A line comes in one piece.
+struct SafeWriter<W>(W);
+
+impl<W: Write> Write for SafeWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let body = text.strip_suffix('\n').unwrap_or(&text);
+        let mut safe = printable(body).into_owned();
+        safe.push('\n');
+        self.0.write_all(safe.as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;

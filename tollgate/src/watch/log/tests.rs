@@ -1,0 +1,106 @@
+use super::*;
+use crate::watch::Watch;
+use crate::watch::decision::Decision;
+use parking_lot::Mutex;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tollgate_core::meter::Measure;
+use tollgate_core::units::{Cost, Nanos, Time};
+
+/// Where the lines of one test go.
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The lines that `act` logs.
+fn logged(format: Format, level: Level, act: impl FnOnce(&Handle)) -> Vec<String> {
+    let paper = Paper::default();
+    let made = paper.clone();
+    let (subscriber, handle) = subscriber(Log { level, format }, move || made.clone());
+    tracing::subscriber::with_default(subscriber, || act(&handle));
+    let text = String::from_utf8(paper.0.lock().clone()).expect("UTF-8");
+    text.lines().map(String::from).collect()
+}
+
+fn decision(key: &str) -> Decision<'_> {
+    Decision {
+        verdict: "hold",
+        limit: "ip",
+        key,
+        client: IpAddr::from([192, 0, 2, 1]),
+        level: Some(-1_500_000_000),
+        wait: Nanos::from_secs(3),
+        cost: Some((Cost(250_000_000), Measure::Shared)),
+        shadow: false,
+    }
+}
+
+#[test]
+fn a_decision_says_why_in_text_and_in_json() {
+    let act = |_: &Handle| Watch::new(Time::ZERO).decided(&decision("192.0.2.1"), Time::ZERO);
+    let text = logged(Format::Text, Level::Info, act);
+    let fields = "tollgate::decision: answer held verdict=\"hold\" limit=\"ip\" key=\"192.0.2.1\" \
+                  client=192.0.2.1 level=-1.5 wait=3.0 cost=0.25 measured=\"shared\" shadow=false";
+    assert!(text.len() == 1 && text[0].ends_with(fields), "{text:?}");
+
+    let json = logged(Format::Json, Level::Info, act);
+    let line: serde_json::Value = serde_json::from_str(&json[0]).expect("JSON");
+    assert_eq!(line["level"], "INFO", "the severity, not the client's level");
+    assert_eq!(line["fields"]["message"], "answer held");
+    for (field, value) in [("level", -1.5), ("wait", 3.0), ("cost", 0.25)] {
+        assert_eq!(line["fields"][field].as_f64(), Some(value), "{field}");
+    }
+}
+
+#[test]
+fn a_flood_is_thinned_out_and_what_is_left_out_is_told() {
+    let watch = Watch::new(Time::ZERO);
+    let lines = logged(Format::Text, Level::Info, |_| {
+        for n in 0..5_000 {
+            let now = Time::ZERO.plus(Nanos::from_secs(10)).plus(Nanos::from_millis(n / 5));
+            watch.decided(&decision("192.0.2.1"), now);
+        }
+        watch.tick(Time::ZERO.plus(Nanos::from_secs(11)));
+        watch.tick(Time::ZERO.plus(Nanos::from_secs(12)));
+    });
+    assert_eq!(lines.len(), 11);
+    assert!(lines[10].contains("verdict=\"hold\" left_out=4990"), "{}", lines[10]);
+}
+
+#[test]
+fn nothing_a_client_sends_makes_a_line_of_its_own() {
+    let evil = "x\n2026-11-01 INFO forged\r\x1b[2J\u{9b}31m\u{202e}\u{7f}";
+    for format in [Format::Text, Format::Json] {
+        let lines = logged(format, Level::Info, |_| {
+            Watch::new(Time::ZERO).decided(&decision(evil), Time::ZERO);
+            tracing::info!(error = %evil, "{evil}");
+            tracing::info!(error = evil, other = ?evil);
+        });
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        for line in lines {
+            assert!(matches!(printable(&line), std::borrow::Cow::Borrowed(_)), "{line:?}");
+            if format == Format::Json {
+                serde_json::from_str::<serde_json::Value>(&line).expect("still JSON");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_level_can_be_changed_while_it_runs() {
+    let lines = logged(Format::Text, Level::Warn, |handle| {
+        tracing::info!("not yet");
+        handle.reload(Log { level: Level::Info, format: Format::Text });
+        tracing::info!("now");
+    });
+    assert!(lines.len() == 1 && lines[0].ends_with("now"), "{lines:?}");
+}

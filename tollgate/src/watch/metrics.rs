@@ -1,0 +1,161 @@
+//! The one table of everything that is counted: name, kind, help and labels.
+//!
+//! Handles are made from it (`watch`), what is read off the engine refers to it (`observe`), the
+//! guide's page is checked against it, and every form of output walks it (`prometheus`). What a
+//! metric is worth is kept in `registry`, not here.
+
+/// How a metric behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, from zero at the start of the program.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// How often values fell at or below each of some bounds, their number and their sum.
+    Histogram,
+}
+
+impl Kind {
+    /// As Prometheus calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// What it is called everywhere.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// What one of it is: `seconds`, `bytes`, `requests` and so on.
+    pub unit: &'static str,
+    /// What it says, in one sentence.
+    pub help: &'static str,
+    /// The names of its labels, in the order in which their values are given.
+    pub labels: &'static [&'static str],
+}
+
+macro_rules! table {
+    ($($id:ident = $kind:ident $name:literal [$($label:literal)*] $unit:literal $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub static $id: Metric = Metric {
+                name: $name,
+                kind: Kind::$kind,
+                unit: $unit,
+                help: $help,
+                labels: &[$($label),*],
+            };
+        )*
+        /// Every metric there is, in the order of output.
+        pub static TABLE: &[&Metric] = &[$(&$id),*];
+    };
+}
+
+table! {
+    UP = Gauge "tollgate_up" [] "state"
+        "1 when every listener is open and nothing is being drained, else 0.";
+    BUILD = Gauge "tollgate_build_info" ["version"] "state"
+        "Always 1; its label says which version runs.";
+    STARTED = Gauge "tollgate_start_time_seconds" [] "seconds"
+        "When the program started, in seconds since the Unix epoch.";
+
+    REQUESTS = Counter "tollgate_requests_total" ["door"] "requests"
+        "Requests that came in through a door, whatever became of them.";
+    RESPONSES = Counter "tollgate_responses_total" ["class" "from"] "responses"
+        "Answers sent, by class of status code and by who made them: the backend or Tollgate.";
+    DECISIONS = Counter "tollgate_decisions_total" ["verdict" "limit" "shadow"] "requests"
+        "Decisions; a held request was let in first, so it is counted as allow and as hold.";
+    WAITS = Histogram "tollgate_wait_seconds" [] "seconds"
+        "How long requests were held or delayed; those that were not are not in it.";
+    COST = Histogram "tollgate_request_cost_seconds" [] "CPU-seconds"
+        "What requests were charged.";
+    CHARGED = Counter "tollgate_cost_seconds_total" [] "CPU-seconds"
+        "All that has been charged.";
+    HEADER_FAULTS = Counter "tollgate_cost_header_faults_total" [] "headers"
+        "Cost headers of the backend that could not be believed.";
+
+    WORKING = Gauge "tollgate_working_requests" ["door"] "requests"
+        "Requests that the backend works on now.";
+    BUSY = Counter "tollgate_cpu_busy_seconds_total" ["door"] "CPU-seconds"
+        "CPU time that the virtual clock says the backend has worked; all charges add up to it.";
+    CAPACITY = Gauge "tollgate_capacity_cpus" ["door"] "CPUs"
+        "CPU-seconds per second that are shared out.";
+
+    CONNECTIONS = Gauge "tollgate_connections_open" ["door"] "connections"
+        "Client connections that are open now.";
+    ACCEPTED = Counter "tollgate_connections_accepted_total" ["door"] "connections"
+        "Client connections accepted.";
+    SHED = Counter "tollgate_connections_refused_total" ["door"] "connections"
+        "Client connections closed at once because as many as allowed were open.";
+    BAD_REQUESTS = Counter "tollgate_bad_requests_total" ["door"] "requests"
+        "Requests that were not proper HTTP, came too slowly or were beyond a bound.";
+    BACKEND_CONNECTIONS = Gauge "tollgate_backend_connections_open" [] "connections"
+        "Connections to the backend that are open now, idle ones included.";
+    BACKEND_FAILURES = Counter "tollgate_backend_failures_total" ["kind"] "requests"
+        "Requests that the backend failed, by how.";
+    ABORTED = Counter "tollgate_requests_aborted_total" [] "requests"
+        "Requests whose client went away before the answer was complete.";
+
+    KEYS_MAX = Gauge "tollgate_table_keys_max" ["door" "limit"] "keys"
+        "Keys that a limit can remember.";
+    KEYS_USED = Gauge "tollgate_table_keys_used" ["door" "limit"] "keys"
+        "Places of a limit's table in use, those of keys that owe nothing any more included.";
+    KEYS_DROPPED = Counter "tollgate_table_keys_dropped_total" ["door" "limit"] "keys"
+        "Keys forgotten while they still owed something, because the table was full.";
+    TABLE_BYTES = Gauge "tollgate_table_bytes" ["door" "limit"] "bytes"
+        "Memory of a limit's table; fixed at start.";
+
+    RELOADS = Counter "tollgate_config_reloads_total" ["result"] "reloads"
+        "Reloads of the configuration: ok, or failed (then the old one stays).";
+    LINES_LEFT_OUT = Counter "tollgate_log_lines_left_out_total" [] "lines"
+        "Decisions that were not logged because too many were made at once.";
+    ADMIN_REFUSED = Counter "tollgate_admin_refused_total" ["why"] "requests"
+        "Requests to the admin address that were refused: host, origin, token, method or body.";
+    SERIES_FOLDED = Counter "tollgate_series_folded_total" [] "series"
+        "Label values counted under `other` because a metric had too many already.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_say_their_kind() {
+        let names: HashSet<_> = TABLE.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), TABLE.len());
+        for metric in TABLE {
+            assert!(metric.name.starts_with("tollgate_"), "{}", metric.name);
+            let total = metric.name.ends_with("_total");
+            assert_eq!(total, metric.kind == Kind::Counter, "{}", metric.name);
+            assert!(metric.help.ends_with('.'), "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn the_guide_lists_every_metric_as_the_table_does() {
+        let guide = include_str!("../../../docs/guide/seeing.md");
+        for metric in TABLE {
+            let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+            let row = format!(
+                "| `{}` | {} | {} | {} | {} |",
+                metric.name,
+                metric.kind.name(),
+                metric.unit,
+                labels.join(" "),
+                metric.help
+            );
+            assert!(guide.contains(&row), "docs/guide/seeing.md lacks this row:\n{row}");
+        }
+        let listed = guide.lines().filter(|line| line.starts_with("| `tollgate_")).count();
+        assert_eq!(listed, TABLE.len(), "docs/guide/seeing.md lists a metric that is gone");
+    }
+}

@@ -1,0 +1,267 @@
+//! What has been counted so far: counters, gauges and histograms behind cheap handles.
+//!
+//! A handle is a shared atomic, so counting takes no lock and no look-up, and whoever counts needs
+//! no global. Histograms keep fixed bounds and nothing else. (The exporter of the `metrics` crate
+//! keeps every single value until somebody scrapes: 16 bytes and four times the time a request;
+//! and its counters know whole numbers only.) What there is to count: `metrics`; how it is
+//! written: `prometheus`.
+
+use super::metrics::{Kind, Metric};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+/// The most label combinations that one metric is kept for; more are counted as `other`.
+pub const SERIES_MAX: usize = 512;
+
+/// The bounds of all histograms, in nanoseconds (of time or CPU time): 100 us to 2 minutes.
+pub const BOUNDS_NS: [u64; 19] = [
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    60_000_000_000,
+    120_000_000_000,
+];
+
+/// A number that only grows.
+#[derive(Clone, Debug, Default)]
+pub struct Counter(Arc<AtomicU64>);
+
+impl Counter {
+    /// Counts `n` more.
+    pub fn increment(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// How many so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// How many of something there are now.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<AtomicI64>);
+
+impl Gauge {
+    /// One more, until the answer is dropped.
+    #[must_use]
+    pub fn hold(&self) -> Held {
+        self.0.fetch_add(1, Relaxed);
+        Held(self.clone())
+    }
+
+    /// Sets it.
+    pub fn set(&self, n: i64) {
+        self.0.store(n, Relaxed);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn get(&self) -> i64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// One of what a [`Gauge`] counts; it is gone when this is dropped.
+#[derive(Debug)]
+pub struct Held(Gauge);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How values are spread, in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram(Arc<Spread>);
+
+#[derive(Debug, Default)]
+struct Spread {
+    /// How many values fell into each interval; the last is above all bounds.
+    counts: [AtomicU64; BOUNDS_NS.len() + 1],
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    /// Counts one value.
+    pub fn record(&self, nanos: u64) {
+        let place = BOUNDS_NS.partition_point(|bound| *bound < nanos);
+        self.0.counts[place].fetch_add(1, Relaxed);
+        self.0.sum.fetch_add(nanos, Relaxed);
+    }
+
+    /// How many values there were in each interval between the bounds, and beyond the last.
+    #[must_use]
+    pub fn counts(&self) -> [u64; BOUNDS_NS.len() + 1] {
+        std::array::from_fn(|place| self.0.counts[place].load(Relaxed))
+    }
+
+    /// The sum of all values, in nanoseconds.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.0.sum.load(Relaxed)
+    }
+}
+
+/// One handle of any kind.
+#[derive(Clone, Debug)]
+pub enum Cell {
+    /// Whole numbers that grow.
+    Counter(Counter),
+    /// Nanoseconds that grow, shown as seconds.
+    Nanos(Counter),
+    /// A number that goes up and down.
+    Gauge(Gauge),
+    /// A spread of nanoseconds, shown as seconds.
+    Histogram(Histogram),
+}
+
+/// One metric with the values of its labels, and what it is worth.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Which metric.
+    pub metric: &'static Metric,
+    /// The values of its labels, in its order.
+    pub labels: Vec<String>,
+    /// What it is worth.
+    pub cell: Cell,
+}
+
+/// All series that handles were made for.
+#[derive(Debug, Default)]
+pub struct Registry {
+    series: Mutex<Vec<Series>>,
+    folded: Counter,
+}
+
+impl Registry {
+    /// The counter for these label values; the same one each time.
+    pub fn counter(&self, metric: &'static Metric, labels: &[&str]) -> Counter {
+        debug_assert_eq!(metric.kind, Kind::Counter);
+        match self.cell(metric, labels, || Cell::Counter(Counter::default())) {
+            Cell::Counter(counter) | Cell::Nanos(counter) => counter,
+            _ => Counter::default(),
+        }
+    }
+
+    /// A counter of nanoseconds, shown as seconds.
+    pub fn nanos(&self, metric: &'static Metric, labels: &[&str]) -> Counter {
+        debug_assert_eq!(metric.kind, Kind::Counter);
+        match self.cell(metric, labels, || Cell::Nanos(Counter::default())) {
+            Cell::Counter(counter) | Cell::Nanos(counter) => counter,
+            _ => Counter::default(),
+        }
+    }
+
+    /// The gauge for these label values.
+    pub fn gauge(&self, metric: &'static Metric, labels: &[&str]) -> Gauge {
+        debug_assert_eq!(metric.kind, Kind::Gauge);
+        match self.cell(metric, labels, || Cell::Gauge(Gauge::default())) {
+            Cell::Gauge(gauge) => gauge,
+            _ => Gauge::default(),
+        }
+    }
+
+    /// The histogram for these label values.
+    pub fn histogram(&self, metric: &'static Metric, labels: &[&str]) -> Histogram {
+        debug_assert_eq!(metric.kind, Kind::Histogram);
+        match self.cell(metric, labels, || Cell::Histogram(Histogram::default())) {
+            Cell::Histogram(histogram) => histogram,
+            _ => Histogram::default(),
+        }
+    }
+
+    /// Everything so far, and how many label values were folded into `other`.
+    #[must_use]
+    pub fn all(&self) -> (Vec<Series>, u64) {
+        (self.series.lock().clone(), self.folded.get())
+    }
+
+    /// Finds a series or makes it; beyond [`SERIES_MAX`] of a metric, that of `other`.
+    fn cell(&self, metric: &'static Metric, labels: &[&str], make: impl FnOnce() -> Cell) -> Cell {
+        debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
+        let mut all = self.series.lock();
+        let is = |series: &&Series, labels: &[&str]| {
+            std::ptr::eq(series.metric, metric) && series.labels == labels
+        };
+        if let Some(found) = all.iter().find(|series| is(series, labels)) {
+            return found.cell.clone();
+        }
+        let other = vec!["other"; labels.len()];
+        let count = all.iter().filter(|series| std::ptr::eq(series.metric, metric)).count();
+        let labels = if count < SERIES_MAX { labels } else { &other };
+        if count >= SERIES_MAX {
+            self.folded.increment(1);
+            if let Some(found) = all.iter().find(|series| is(series, labels)) {
+                return found.cell.clone();
+            }
+        }
+        let labels = labels.iter().map(ToString::to_string).collect();
+        let cell = make();
+        all.push(Series { metric, labels, cell: cell.clone() });
+        cell
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::metrics::{CONNECTIONS, DECISIONS, WAITS};
+
+    #[test]
+    fn the_same_labels_mean_the_same_series() {
+        let registry = Registry::default();
+        registry.counter(&DECISIONS, &["hold", "ip", "false"]).increment(2);
+        registry.counter(&DECISIONS, &["hold", "ip", "false"]).increment(3);
+        assert_eq!(registry.counter(&DECISIONS, &["hold", "ip", "false"]).get(), 5);
+        assert_eq!(registry.counter(&DECISIONS, &["hold", "net", "false"]).get(), 0);
+    }
+
+    #[test]
+    fn too_many_label_values_are_counted_together() {
+        let registry = Registry::default();
+        for n in 0..SERIES_MAX + 10 {
+            registry.counter(&DECISIONS, &["hold", &n.to_string(), "false"]).increment(1);
+        }
+        let (series, folded) = registry.all();
+        assert_eq!((series.len(), folded), (SERIES_MAX + 1, 10));
+        assert_eq!(registry.counter(&DECISIONS, &["hold", "another", "false"]).get(), 10);
+    }
+
+    #[test]
+    fn what_is_held_is_counted_until_it_is_dropped() {
+        let gauge = Registry::default().gauge(&CONNECTIONS, &["proxy"]);
+        let held = (gauge.hold(), gauge.hold());
+        assert_eq!(gauge.get(), 2);
+        drop(held);
+        assert_eq!(gauge.get(), 0);
+    }
+
+    #[test]
+    fn a_value_on_a_bound_lies_within_it() {
+        let histogram = Registry::default().histogram(&WAITS, &[]);
+        for nanos in [0, BOUNDS_NS[0], BOUNDS_NS[0] + 1, u64::MAX >> 1] {
+            histogram.record(nanos);
+        }
+        let counts = histogram.counts();
+        assert_eq!((counts[0], counts[1], counts[BOUNDS_NS.len()]), (2, 1, 1));
+        assert_eq!(counts.iter().sum::<u64>(), 4);
+    }
+}
