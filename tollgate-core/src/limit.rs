@@ -83,6 +83,12 @@ impl Action {
     }
 }
 
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// A rule: which key, which algorithm, which numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {

@@ -4,6 +4,7 @@
 //! with it: `config/written.rs`.
 
 use ipnet::IpNet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tollgate_core::limit::{Action, Limit};
 use tollgate_core::units::Nanos;
 
 /// Everything that runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The admin door; `None` if it is off.
     pub admin: Option<Admin>,
@@ -22,7 +23,7 @@ pub struct Settings {
 }
 
 /// The admin door: metrics, health, JSON.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
     /// Where it listens. Default: 127.0.0.1:9970.
     pub listen: Vec<SocketAddr>,
@@ -56,6 +57,23 @@ pub enum Level {
     Trace,
 }
 
+impl Level {
+    /// How each is written.
+    pub const WORDS: [(&str, Level); 5] = [
+        ("error", Level::Error),
+        ("warn", Level::Warn),
+        ("info", Level::Info),
+        ("debug", Level::Debug),
+        ("trace", Level::Trace),
+    ];
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Level::WORDS[*self as usize].0)
+    }
+}
+
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -65,8 +83,19 @@ pub enum Format {
     Json,
 }
 
+impl Format {
+    /// How each is written.
+    pub const WORDS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Format::WORDS[*self as usize].0)
+    }
+}
+
 /// The reverse proxy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Proxy {
     /// Where it listens. Default: 0.0.0.0:8888.
     pub listen: Vec<SocketAddr>,
@@ -105,6 +134,12 @@ pub struct Backend {
     pub authority: String,
 }
 
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.authority)
+    }
+}
+
 /// How a request's cost is measured; engine.md's four ways, as far as they are built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostSource {
@@ -116,6 +151,16 @@ pub enum CostSource {
     Header(String),
 }
 
+impl fmt::Display for CostSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CostSource::Wall => f.write_str("wall"),
+            CostSource::Shared => f.write_str("shared"),
+            CostSource::Header(name) => write!(f, "header:{name}"),
+        }
+    }
+}
+
 /// Where a trusted proxy writes the client's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientAddress {
@@ -125,6 +170,16 @@ pub enum ClientAddress {
     Forwarded,
     /// One address in this header (lower case).
     Header(String),
+}
+
+impl fmt::Display for ClientAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientAddress::XForwardedFor => f.write_str("xff"),
+            ClientAddress::Forwarded => f.write_str("forwarded"),
+            ClientAddress::Header(name) => write!(f, "header:{name}"),
+        }
+    }
 }
 
 /// How long things may take.

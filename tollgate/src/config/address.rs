@@ -1,0 +1,102 @@
+//! Addresses as they are written: where to listen, where the backend is, networks.
+//!
+//! Nothing is resolved here: reading a configuration asks no name server. A backend's name is
+//! resolved at each connect, by the proxy.
+
+use super::reader::Read;
+use super::settings::Backend;
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Where to listen: `127.0.0.1:9970`, `[::1]:9970`, `localhost:9970`; `:9970` and `*:9970` are all
+/// IPv4 addresses of the machine.
+///
+/// # Errors
+/// If it is none of these.
+pub fn listen(text: &str) -> Read<SocketAddr> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let wrong = || "not an address to listen on; write 127.0.0.1:8888 or [::1]:8888".to_owned();
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    let host = match host {
+        "" | "*" => Ipv4Addr::UNSPECIFIED,
+        "localhost" => Ipv4Addr::LOCALHOST,
+        _ => return Err(wrong()),
+    };
+    Ok(SocketAddr::from((host, port)))
+}
+
+/// A network, or one address: `10.0.0.0/8`, `::1`.
+///
+/// # Errors
+/// If it is neither.
+pub fn network(text: &str) -> Read<IpNet> {
+    let net = text.parse::<IpNet>().map(|net| net.trunc());
+    net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map_err(|_| "not a network; write 10.0.0.0/8, 192.0.2.7 or ::1".to_owned())
+}
+
+/// An exempt client: `ip:` and a network.
+///
+/// # Errors
+/// If it is not that, or a form that is not built.
+pub fn exempt(text: &str) -> Read<IpNet> {
+    match text.split_once(':') {
+        Some(("ip", rest)) => network(rest),
+        Some(("host", _)) => {
+            Err("`host:` is not built in this version; name networks with `ip:`".to_owned())
+        }
+        _ => Err("write `ip:` and a network, such as ip:192.0.2.0/24".to_owned()),
+    }
+}
+
+/// A backend: `http://host`, `http://host:port`.
+///
+/// # Errors
+/// If it is not that, or a form that is not built.
+pub fn backend(text: &str) -> Read<Backend> {
+    let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
+    match scheme {
+        "http" => {}
+        "https" | "h2c" => {
+            return Err(format!("{scheme}:// is not built in this version; use http://"));
+        }
+        _ => return Err("write it as http://127.0.0.1:80".to_owned()),
+    }
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.contains(['/', '?', '#', '@']) {
+        return Err("only a host and a port are possible here; paths pass as they are".to_owned());
+    }
+    let authority: http::uri::Authority =
+        rest.parse().map_err(|_| "not a host and port; write http://127.0.0.1:80")?;
+    let host = authority.host();
+    match (host.is_empty(), authority.port_u16(), rest.len() == host.len()) {
+        (false, Some(1..), _) => Ok(Backend { authority: rest.to_owned() }),
+        (false, None, true) => Ok(Backend { authority: format!("{rest}:80") }),
+        _ => Err("not a host and port; write http://127.0.0.1:80".to_owned()),
+    }
+}
+
+/// Whether requests sent to `backend` would come back in at `listen`, as far as the addresses
+/// tell. A name that resolves to this machine is not seen through.
+#[must_use]
+pub fn loops(backend: &Backend, listen: SocketAddr) -> bool {
+    let local = backend.authority.replacen("localhost:", "127.0.0.1:", 1);
+    let Ok(to) = local.parse::<SocketAddr>() else { return false };
+    let same = to.ip() == listen.ip();
+    let any = listen.ip().is_unspecified() && (to.ip().is_loopback() || to.ip().is_unspecified());
+    to.port() == listen.port() && (same || any || (to.ip().is_unspecified() && local_only(listen)))
+}
+
+fn local_only(listen: SocketAddr) -> bool {
+    listen.ip().is_loopback()
+}
+
+/// Whether two listeners want the same port of the same address.
+#[must_use]
+pub fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let any = (a.ip().is_unspecified() || b.ip().is_unspecified()) && a.is_ipv4() == b.is_ipv4();
+    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || any)
+}

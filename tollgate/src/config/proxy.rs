@@ -1,0 +1,206 @@
+//! The `proxy` section.
+//!
+//! Each key is read with its default and its range. What the settings mean: `settings`. The limits:
+//! `limits`.
+
+use super::reader::{Read, Section, one_of, within};
+use super::settings::{Backend, Bounds, ClientAddress, CostSource, Proxy, Timeouts};
+use super::{address, limits};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tollgate_core::limit::Action;
+use tollgate_core::units::Nanos;
+
+/// Keys of the contract that are not built.
+pub const LATER: &[&str] = &["tls", "backend_tls", "queue", "merge", "headers"];
+
+/// The longest time that can be configured anywhere here.
+const DAY: Nanos = Nanos::from_secs(86_400);
+/// The shortest timeout.
+const MILLI: Nanos = Nanos::from_millis(1);
+/// The most addresses that one door listens on.
+const LISTENERS_MAX: usize = 64;
+
+/// Reads the section; `cpus` is what the machine has.
+pub fn read(proxy: &mut Section<'_, '_>, cpus: f64) -> Proxy {
+    let listen =
+        proxy.list("listen", vec![SocketAddr::from(([0, 0, 0, 0], 8888))], address::listen);
+    let backend = backend(proxy);
+    let cpus = proxy.value("cpus", cpus, read_cpus);
+    let cost = proxy.value("cost", CostSource::Shared, read_cost);
+    let action = proxy.value("action", Action::Hold, read_action);
+    let max_delay =
+        proxy.value("max_delay", Nanos::from_secs(30), |t| within(duration(t)?, Nanos::ZERO..=DAY));
+    let settings = Proxy {
+        listen,
+        backend,
+        cpus,
+        cost,
+        action,
+        max_delay,
+        trusted_proxies: proxy.list("trusted_proxies", Vec::new(), address::network),
+        client_address: proxy.value("client_address", ClientAddress::XForwardedFor, read_client),
+        timeouts: proxy.section("timeouts", &[], timeouts),
+        bounds: proxy.section("bounds", &[], bounds),
+        exempt: proxy.list("exempt", Vec::new(), address::exempt),
+        shadow: proxy.value("shadow", false, truth),
+        keep_cost_header: proxy.value("cost_header", CostHeader(false), keep).0,
+        limits: limits::read(proxy, cpus, action),
+    };
+    consistent(proxy, &settings);
+    settings
+}
+
+/// What each key allows but the keys together do not.
+fn consistent(proxy: &mut Section<'_, '_>, settings: &Proxy) {
+    if let Some(listen) = settings.listen.iter().find(|l| address::loops(&settings.backend, **l)) {
+        let what = format!(
+            "`backend` {} is the proxy itself, which listens on {listen}; name the server behind it",
+            settings.backend
+        );
+        proxy.fault("backend", what);
+    }
+    if settings.listen.len() > LISTENERS_MAX {
+        proxy.fault("listen", format!("more than {LISTENERS_MAX} listeners; remove some"));
+    }
+    let believed = !settings.trusted_proxies.is_empty();
+    if !believed && settings.client_address != ClientAddress::XForwardedFor {
+        let what =
+            "`client_address` is believed only from `trusted_proxies`; name them, or remove it";
+        proxy.fault("client_address", what);
+    }
+    if settings.keep_cost_header && !matches!(settings.cost, CostSource::Header(_)) {
+        proxy.fault("cost_header", "`cost_header: keep` needs `cost: header:NAME`; remove it");
+    }
+}
+
+fn backend(proxy: &mut Section<'_, '_>) -> Backend {
+    let default = Backend { authority: "127.0.0.1:80".to_owned() };
+    let several = proxy.list("backend", vec![default.clone()], address::backend);
+    if several.len() > 1 {
+        proxy.fault("backend", "several backends are not built in this version; name one");
+    }
+    several.into_iter().next().unwrap_or(default)
+}
+
+fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
+    let default = Timeouts::default();
+    let mut time = |key, default: Duration| {
+        let default = Nanos(u64::try_from(default.as_nanos()).unwrap_or(u64::MAX));
+        let read = |text: &str| within(duration(text)?, MILLI..=DAY);
+        Duration::from_nanos(section.value(key, default, read).0)
+    };
+    Timeouts {
+        header: time("header", default.header),
+        connect: time("connect", default.connect),
+        idle: time("idle", default.idle),
+        backend: time("backend", default.backend),
+        drain: time("drain", default.drain),
+        abort_linger: time("abort_linger", default.abort_linger),
+    }
+}
+
+fn bounds(section: &mut Section<'_, '_>) -> Bounds {
+    let default = Bounds::default();
+    let header = |text: &str| match size(text)? {
+        0 => Ok(0),
+        bytes => within(bytes, 1024..=1 << 24),
+    };
+    Bounds {
+        connections: section.value("connections", default.connections, |text| {
+            within(count(text)?, 0..=10_000_000).map(|n| n as usize)
+        }),
+        header_bytes: section.value("header_bytes", default.header_bytes as u64, header) as usize,
+        body_bytes: section.value("body_bytes", default.body_bytes, size),
+        requests_per_connection: section.value(
+            "requests_per_connection",
+            default.requests_per_connection,
+            count,
+        ),
+    }
+}
+
+/// Whether the cost header is passed on, as it is written.
+struct CostHeader(bool);
+
+impl std::fmt::Display for CostHeader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0 { "keep" } else { "strip" })
+    }
+}
+
+fn keep(text: &str) -> Read<CostHeader> {
+    one_of(text, &[("keep", true), ("strip", false)]).map(CostHeader)
+}
+
+fn read_cpus(text: &str) -> Read<f64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let number = text.parse().ok().filter(|_| plain);
+    within(number.ok_or("not a number of CPUs; write 4 or 0.5")?, 0.01..=65_536.0)
+}
+
+fn read_cost(text: &str) -> Read<CostSource> {
+    match text.split_once(':') {
+        None => one_of(text, &[("wall", CostSource::Wall), ("shared", CostSource::Shared)]),
+        Some(("header", name)) => Ok(CostSource::Header(limits::header_name(name)?.into())),
+        Some(("cgroup", _)) => Err("`cgroup:` is not built in this version".to_owned()),
+        Some(_) => Err("must be wall, shared or header:NAME".to_owned()),
+    }
+}
+
+/// What happens to a client in debt.
+///
+/// # Errors
+/// If it is none of the known actions.
+pub fn read_action(text: &str) -> Read<Action> {
+    if text == "queue" {
+        return Err("`queue` is not built in this version; use hold, delay or reject".to_owned());
+    }
+    let actions = [Action::Hold, Action::Delay, Action::Reject];
+    one_of(text, &actions.map(|action| (action.name(), action)))
+}
+
+fn read_client(text: &str) -> Read<ClientAddress> {
+    match text {
+        "xff" => Ok(ClientAddress::XForwardedFor),
+        "forwarded" => Ok(ClientAddress::Forwarded),
+        "proxy-protocol" => Err("`proxy-protocol` is not built in this version".to_owned()),
+        _ => match text.strip_prefix("header:") {
+            Some(name) => Ok(ClientAddress::Header(limits::header_name(name)?.into())),
+            None => Err("must be xff, forwarded or header:NAME".to_owned()),
+        },
+    }
+}
+
+/// A length of time.
+///
+/// # Errors
+/// If it is not of the form `250ms`.
+pub fn duration(text: &str) -> Read<Nanos> {
+    text.parse().map_err(|error: tollgate_core::units::ParseError| error.to_string())
+}
+
+fn truth(text: &str) -> Read<bool> {
+    one_of(text, &[("true", true), ("false", false)])
+}
+
+/// A whole number.
+///
+/// # Errors
+/// If it is anything else.
+pub fn count(text: &str) -> Read<u64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| plain).ok_or_else(|| "not a whole number".to_owned())
+}
+
+/// A number of bytes: `65536`, `64k`, `10m`, `1g`.
+fn size(text: &str) -> Read<u64> {
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = count(number).ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "not a size; write 65536, 64k, 10m or 1g".to_owned())
+}

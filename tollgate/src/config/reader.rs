@@ -1,0 +1,264 @@
+//! Reads one section of the tree, key by key, and writes down what it read.
+//!
+//! Asking for a key makes it known: what nobody asked for is reported as unknown when the section
+//! is closed, with the nearest known key. Each answer, written or default, is also kept as text, so
+//! that `show` prints exactly what runs and cannot forget a key. A fault never stops the reading: a
+//! default takes the place of the faulty value, and the whole is refused at the end.
+
+use super::fault::{Fault, Place, quoted};
+use super::tree::{Key, Node, Value};
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// A section with more faults than this is not read on: nobody would read them either.
+const FAULTS_MAX: usize = 100;
+
+/// How a single value is read from its text.
+pub type Read<T> = Result<T, String>;
+
+/// One section being read.
+pub struct Section<'n, 'f> {
+    /// Where it begins.
+    pub place: Place,
+    name: &'static str,
+    entries: &'n [(Key, Node)],
+    asked: Vec<&'static str>,
+    shown: Vec<(&'static str, Node)>,
+    faults: &'f mut Vec<Fault>,
+}
+
+impl<'n, 'f> Section<'n, 'f> {
+    /// Opens the section that `node` holds; one that is absent or empty has all its defaults.
+    pub fn open(
+        name: &'static str,
+        node: Option<&'n Node>,
+        place: Place,
+        faults: &'f mut Vec<Fault>,
+    ) -> Section<'n, 'f> {
+        let place = node.map_or(place, |node| node.place);
+        let entries: &[(Key, Node)] = match node.map(|node| &node.value) {
+            Some(Value::Map(entries)) => entries,
+            None | Some(Value::Null) => &[],
+            Some(_) => {
+                let what = format!("`{name}` must be a section: keys with values");
+                faults.push(Fault::new(place, what));
+                &[]
+            }
+        };
+        Section { place, name, entries, asked: Vec::new(), shown: Vec::new(), faults }
+    }
+
+    /// Ends the section: reports keys that nobody asked for, those that are there twice, and
+    /// those in `later`, which belong to doors that are not built. Returns what was read.
+    pub fn close(self, later: &[&str]) -> Node {
+        let mut seen = HashMap::new();
+        for (key, _) in self.entries {
+            let name = key.name.as_str();
+            let first = *seen.entry(name).or_insert(key.place);
+            let what = if first != key.place {
+                format!("{} is here twice, first in line {}; remove one", quoted(name), first.line)
+            } else if later.contains(&name) {
+                format!("`{name}` is not built in this version; remove it")
+            } else if !self.asked.contains(&name) {
+                unknown(name, self.name, &self.asked)
+            } else {
+                continue;
+            };
+            self.faults.push(Fault::new(key.place, what));
+            if self.faults.len() > FAULTS_MAX {
+                break;
+            }
+        }
+        Node::map(self.shown)
+    }
+
+    /// Whether the section has this key, with a value.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|(k, node)| k.name == key && node.value != Value::Null)
+    }
+
+    /// Whether the section has this key, with or without a value.
+    #[must_use]
+    pub fn written(&self, key: &str) -> bool {
+        self.entries.iter().any(|(k, _)| k.name == key)
+    }
+
+    /// The place of a key's value; the section's own if it has no such key.
+    #[must_use]
+    pub fn place_of(&self, key: &str) -> Place {
+        self.entries.iter().find(|e| e.0.name == key).map_or(self.place, |e| e.1.place)
+    }
+
+    /// Reports something wrong at `key`.
+    pub fn fault(&mut self, key: &str, what: impl Into<String>) {
+        let place = self.place_of(key);
+        self.faults.push(Fault::new(place, what));
+    }
+
+    /// The value of `key` as it stands in the tree.
+    pub fn node(&mut self, key: &'static str) -> Option<&'n Node> {
+        self.asked.push(key);
+        let (_, node) = self.entries.iter().find(|(k, _)| k.name == key)?;
+        (node.value != Value::Null).then_some(node)
+    }
+
+    /// Makes a key known that is not read here.
+    pub fn allow(&mut self, key: &'static str) {
+        self.asked.push(key);
+    }
+
+    /// Writes down what runs for `key`.
+    pub fn show(&mut self, key: &'static str, node: Node) {
+        self.shown.push((key, node));
+    }
+
+    /// A single value, if the key is there and the value is good.
+    pub fn optional<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Option<T> {
+        let node = self.node(key)?;
+        let value = self.read(key, node, &read)?;
+        if let Value::Text(text) = &node.value {
+            self.show(key, Node::text(text));
+        }
+        Some(value)
+    }
+
+    /// A single value, or its default.
+    pub fn value<T: Display>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        read: impl Fn(&str) -> Read<T>,
+    ) -> T {
+        self.optional(key, read).unwrap_or_else(|| {
+            self.show(key, Node::text(default.to_string()));
+            default
+        })
+    }
+
+    /// A list; a single value is a list of one. Empty or absent: the default.
+    pub fn list<T: Display>(
+        &mut self,
+        key: &'static str,
+        default: Vec<T>,
+        read: impl Fn(&str) -> Read<T>,
+    ) -> Vec<T> {
+        let values = self.values(key, read);
+        if !values.is_empty() {
+            return values;
+        }
+        if !default.is_empty() {
+            let texts = default.iter().map(|value| Node::text(value.to_string())).collect();
+            self.show(key, Node::made(Value::List(texts)));
+        }
+        default
+    }
+
+    /// A list; a single value is a list of one, an absent key an empty list.
+    pub fn values<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Vec<T> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        let items = match &node.value {
+            Value::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        let values = items.iter().filter_map(|item| self.read(key, item, &read)).collect();
+        if !items.is_empty() {
+            self.show(key, Node::made(Value::List(items.to_vec())));
+        }
+        values
+    }
+
+    /// A section inside this one. Absent: all its defaults.
+    pub fn section<T>(
+        &mut self,
+        key: &'static str,
+        later: &[&str],
+        read: impl FnOnce(&mut Section<'n, '_>) -> T,
+    ) -> T {
+        let node = self.node(key);
+        let (value, shown) = self.inner(key, node, later, read);
+        if !matches!(&shown.value, Value::Map(entries) if entries.is_empty()) {
+            self.show(key, shown);
+        }
+        value
+    }
+
+    /// A list of sections under `key`.
+    pub fn sections<T>(
+        &mut self,
+        key: &'static str,
+        nodes: &'n [Node],
+        later: &[&str],
+        mut read: impl FnMut(&mut Section<'n, '_>) -> T,
+    ) -> Vec<T> {
+        let mut values = Vec::with_capacity(nodes.len());
+        let mut shown = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let (value, node) = self.inner(key, Some(node), later, &mut read);
+            values.push(value);
+            shown.push(node);
+        }
+        self.show(key, Node::made(Value::List(shown)));
+        values
+    }
+
+    fn inner<T>(
+        &mut self,
+        key: &'static str,
+        node: Option<&'n Node>,
+        later: &[&str],
+        read: impl FnOnce(&mut Section<'n, '_>) -> T,
+    ) -> (T, Node) {
+        let mut section = Section::open(key, node, self.place, self.faults);
+        let value = read(&mut section);
+        (value, section.close(later))
+    }
+
+    fn read<T>(&mut self, key: &str, node: &Node, read: impl Fn(&str) -> Read<T>) -> Option<T> {
+        let result = match &node.value {
+            Value::Text(text) => {
+                read(text).map_err(|why| format!("`{key}` is {}: {why}", quoted(text)))
+            }
+            Value::Null => Err(format!("`{key}` has an empty entry; remove it")),
+            Value::List(_) => Err(format!("`{key}` must be a single value, not a list")),
+            Value::Map(_) => Err(format!("`{key}` must be a single value, not a section")),
+        };
+        result.map_err(|what| self.faults.push(Fault::new(node.place, what))).ok()
+    }
+}
+
+fn unknown(name: &str, section: &str, known: &[&'static str]) -> String {
+    let place = if section.is_empty() { String::new() } else { format!(" in `{section}`") };
+    let short = name.len() <= 64;
+    let near = known
+        .iter()
+        .filter(|_| short)
+        .map(|known| (strsim::damerau_levenshtein(known, name), known));
+    let start = format!("there is no key {}{place}", quoted(name));
+    match near.filter(|(far, known)| *far <= 1 + known.len() / 4).min() {
+        Some((_, nearest)) => format!("{start}; did you mean `{nearest}`?"),
+        None => format!("{start}; known are {}", known.join(", ")),
+    }
+}
+
+/// Refuses what lies outside of a range.
+///
+/// # Errors
+/// If `value` is not in `range`; the text names both ends.
+pub fn within<T: PartialOrd + Display>(value: T, range: RangeInclusive<T>) -> Read<T> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(format!("must be from {} to {}", range.start(), range.end()))
+}
+
+/// Reads one of a few words.
+///
+/// # Errors
+/// If `text` is none of them; the message lists them.
+pub fn one_of<T: Clone>(text: &str, words: &[(&str, T)]) -> Read<T> {
+    let found = words.iter().find(|(word, _)| *word == text);
+    let all = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+    found.map(|(_, value)| value.clone()).ok_or_else(|| format!("must be one of: {}", all()))
+}

@@ -1,0 +1,68 @@
+//! Writes a tree as YAML that a person would have written.
+//!
+//! Sections stand in block form, lists of single values in one line. Text that YAML could take for
+//! something else is quoted as JSON, which YAML is a superset of.
+
+use super::tree::{Node, Value};
+use std::fmt::Write;
+
+/// The document that `node` is.
+#[must_use]
+pub fn yaml(node: &Node) -> String {
+    let mut out = String::new();
+    if let Value::Map(entries) = &node.value {
+        for (key, node) in entries {
+            entry(&mut out, &key.name, node, 0);
+        }
+    }
+    out
+}
+
+fn entry(out: &mut String, key: &str, node: &Node, indent: usize) {
+    let _ = write!(out, "{:indent$}{key}:", "");
+    match &node.value {
+        Value::Null => out.push('\n'),
+        Value::Text(text) => {
+            let _ = writeln!(out, " {}", scalar(text));
+        }
+        Value::List(items) if items.iter().all(|item| matches!(item.value, Value::Text(_))) => {
+            let _ = writeln!(out, " {}", inline(items));
+        }
+        Value::List(items) => {
+            out.push('\n');
+            items.iter().for_each(|item| list_item(out, item, indent + 2));
+        }
+        Value::Map(entries) if entries.is_empty() => out.push_str(" {}\n"),
+        Value::Map(entries) => {
+            out.push('\n');
+            entries.iter().for_each(|(key, node)| entry(out, &key.name, node, indent + 2));
+        }
+    }
+}
+
+/// A section in a list: its first key stands behind the dash.
+fn list_item(out: &mut String, item: &Node, indent: usize) {
+    let mut section = String::new();
+    if let Value::Map(entries) = &item.value {
+        entries.iter().for_each(|(key, node)| entry(&mut section, &key.name, node, indent + 2));
+    }
+    let _ = write!(out, "{:indent$}- {}", "", section.trim_start());
+}
+
+fn inline(items: &[Node]) -> String {
+    let texts = items.iter().filter_map(|item| match &item.value {
+        Value::Text(text) => Some(scalar(text)),
+        _ => None,
+    });
+    format!("[{}]", texts.collect::<Vec<_>>().join(", "))
+}
+
+fn scalar(text: &str) -> String {
+    let safe = |b: u8| b.is_ascii_alphanumeric() || b"-_./%:+".contains(&b);
+    let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
+    let odd = text.ends_with(':') || text.eq_ignore_ascii_case("null");
+    if starts && !odd && text.bytes().all(safe) {
+        return text.to_owned();
+    }
+    serde_json::to_string(text).unwrap_or_default()
+}

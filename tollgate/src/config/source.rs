@@ -1,0 +1,123 @@
+//! The file a configuration comes from, and whether it has changed.
+//!
+//! The file is looked at by its resolved path, so a symbolic link that is pointed elsewhere (as
+//! Kubernetes does with mounted configurations) is a change like any other. Its bytes are compared,
+//! not its times: some file systems keep times of a second, and a copy may keep the old one.
+
+use super::fault::{Fault, Faults, Place};
+use super::{Config, parse, tree};
+use std::collections::hash_map::DefaultHasher;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where a file is looked for if none is named, in this order.
+pub const SEARCHED: [&str; 2] = ["/etc/tollgate/tollgate.yaml", "/etc/tempomat.json"];
+
+/// A file, and what was last seen in it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    path: PathBuf,
+    /// Of the resolved file: device, inode, length and time of change.
+    stamp: Option<[i64; 5]>,
+    digest: u64,
+}
+
+/// What a look at the file showed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Nothing new.
+    None,
+    /// It was changed, and is good.
+    Good(Box<Config>),
+    /// It was changed, and is faulty.
+    Faulty(Faults),
+}
+
+impl Source {
+    /// A file that has not been looked at.
+    #[must_use]
+    pub fn new(path: &Path) -> Source {
+        Source { path: path.to_owned(), stamp: None, digest: 0 }
+    }
+
+    /// The path, as it was named.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file, changed or not.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(&mut self, cpus: f64) -> Result<Config, Faults> {
+        let name = self.path.display().to_string();
+        let unread = |error: io::Error| {
+            let what = format!("cannot be read: {error}");
+            Faults::new(&name, vec![Fault::new(Place::default(), what)])
+        };
+        self.stamp = stamp(&self.path);
+        let bytes = bytes(&self.path).map_err(unread)?;
+        self.digest = digest(&bytes);
+        parse(&name, &bytes, cpus)
+    }
+
+    /// Reads the file if it was changed since it was last read. A file that is gone, or that
+    /// cannot be read just now, has not changed: it may be on its way.
+    pub fn look(&mut self, cpus: f64) -> Change {
+        let stamp = stamp(&self.path);
+        if stamp.is_none() || stamp == self.stamp {
+            return Change::None;
+        }
+        let Ok(bytes) = bytes(&self.path) else { return Change::None };
+        self.stamp = stamp;
+        let seen = digest(&bytes);
+        if std::mem::replace(&mut self.digest, seen) == seen {
+            return Change::None;
+        }
+        match parse(&self.path.display().to_string(), &bytes, cpus) {
+            Ok(config) => Change::Good(Box::new(config)),
+            Err(faults) => Change::Faulty(faults),
+        }
+    }
+}
+
+/// The file that `serve` runs if none is named: what the environment says, else the first that is
+/// there, else the first of all.
+#[must_use]
+pub fn default_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("TOLLGATE_CONFIG").filter(|path| !path.is_empty()) {
+        return PathBuf::from(path);
+    }
+    let found = SEARCHED.iter().find(|path| Path::new(path).exists());
+    PathBuf::from(found.unwrap_or(&SEARCHED[0]))
+}
+
+/// At most one byte more than may be parsed: enough to see that it is too much.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(tree::BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn stamp(path: &Path) -> Option<[i64; 5]> {
+    let meta = std::fs::metadata(path).ok()?;
+    let signed = |n: u64| i64::from_ne_bytes(n.to_ne_bytes());
+    Some([
+        signed(meta.dev()),
+        signed(meta.ino()),
+        signed(meta.len()),
+        meta.ctime(),
+        meta.ctime_nsec(),
+    ])
+}
+
+/// Only compared within this process.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,256 @@
+//! A YAML document as a tree in which every key and value knows its place in the file.
+//!
+//! Built from the events of the parser, not through serde: serde stops at the first fault, forgets
+//! which of two equal keys came first, and turns `off` into a truth value. Here every scalar stays
+//! the text that was written. What the keys mean: `reader` and the files that use it. Bounds: see
+//! the constants; a file beyond one of them is a fault, whatever else it holds.
+
+use super::fault::{Fault, Place, quoted};
+use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// The largest file, in bytes.
+pub const BYTES_MAX: usize = 1 << 20;
+/// How deep sections may lie in each other.
+pub const DEPTH_MAX: usize = 32;
+/// The most keys and values, counting what aliases repeat.
+pub const NODES_MAX: usize = 50_000;
+
+/// A value and its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Where it begins.
+    pub place: Place,
+    /// What it is.
+    pub value: Value,
+}
+
+/// What a value is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Nothing, or `null`.
+    Null,
+    /// A single value, as written.
+    Text(String),
+    /// A list.
+    List(Vec<Node>),
+    /// Keys and values in the order written; a key may be there twice.
+    Map(Vec<(Key, Node)>),
+}
+
+/// A key and its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// Where it begins.
+    pub place: Place,
+    /// The name.
+    pub name: String,
+}
+
+impl Node {
+    /// A value that stands in no file.
+    #[must_use]
+    pub fn made(value: Value) -> Node {
+        Node { place: Place::default(), value }
+    }
+
+    /// A text that stands in no file.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Node {
+        Node::made(Value::Text(text.into()))
+    }
+
+    /// A section that stands in no file.
+    #[must_use]
+    pub fn map<'k>(entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
+        let key = |name: &str| Key { place: Place::default(), name: name.to_owned() };
+        Node::made(Value::Map(entries.into_iter().map(|(k, node)| (key(k), node)).collect()))
+    }
+}
+
+/// Reads one document.
+///
+/// # Errors
+/// The first fault of the text as YAML; a parser cannot go on after it.
+pub fn parse(bytes: &[u8]) -> Result<Node, Fault> {
+    if bytes.len() > BYTES_MAX {
+        let what = format!("{} bytes are too many; at most {BYTES_MAX} are read", bytes.len());
+        return Err(Fault::new(START, what));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|e| not_text(bytes, e.valid_up_to()))?;
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text.trim_start_matches('\u{feff}')) {
+        let (event, span) = event.map_err(|error| {
+            Fault::new(place(error.marker()), format!("not YAML: {}", error.info()))
+        })?;
+        builder.handle(event, &span)?;
+    }
+    Ok(builder.root.unwrap_or(Node { place: START, value: Value::Null }))
+}
+
+const START: Place = Place { line: 1, column: 1 };
+
+fn not_text(bytes: &[u8], at: usize) -> Fault {
+    let before = &bytes[..at];
+    let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+    let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
+    Fault::new(Place { line, column }, "not UTF-8; save the file as UTF-8 text")
+}
+
+fn place(marker: &Marker) -> Place {
+    Place { line: marker.line(), column: marker.col() + 1 }
+}
+
+/// A list or section whose end has not come yet.
+struct Open {
+    node: Node,
+    /// The key whose value comes next.
+    key: Option<Key>,
+    anchor: usize,
+    /// Nodes that had been seen before it.
+    nodes_before: usize,
+}
+
+/// What an alias stands for.
+struct Anchor {
+    node: Rc<Node>,
+    /// How many nodes it is.
+    size: usize,
+}
+
+#[derive(Default)]
+struct Builder {
+    root: Option<Node>,
+    open: Vec<Open>,
+    /// What aliases may repeat.
+    anchors: HashMap<usize, Anchor>,
+    nodes: usize,
+}
+
+impl Builder {
+    fn handle(&mut self, event: Event<'_>, span: &Span) -> Result<(), Fault> {
+        let place = place(&span.start);
+        match event {
+            Event::DocumentStart(..) if self.root.is_some() => {
+                Err(Fault::new(place, "a second document; one file holds one configuration"))
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.count(1, place)?;
+                known_tag(tag.as_deref(), place)?;
+                let node = Node { place, value: scalar(text.into_owned(), style) };
+                self.keep(anchor, &node, 1);
+                self.attach(node)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.begin(place, Value::List(Vec::new()), anchor, tag.as_deref())
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.begin(place, Value::Map(Vec::new()), anchor, tag.as_deref())
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => self.repeat(anchor, place),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        place: Place,
+        value: Value,
+        anchor: usize,
+        tag: Option<&Tag>,
+    ) -> Result<(), Fault> {
+        self.count(1, place)?;
+        known_tag(tag, place)?;
+        if self.open.len() >= DEPTH_MAX {
+            return Err(Fault::new(place, format!("nested deeper than {DEPTH_MAX} levels")));
+        }
+        let node = Node { place, value };
+        self.open.push(Open { node, key: None, anchor, nodes_before: self.nodes - 1 });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Some(open) = self.open.pop() else { return Ok(()) };
+        self.keep(open.anchor, &open.node, self.nodes - open.nodes_before);
+        self.attach(open.node)
+    }
+
+    /// An alias stands for a copy of what its anchor names.
+    fn repeat(&mut self, anchor: usize, place: Place) -> Result<(), Fault> {
+        let Some(named) = self.anchors.get(&anchor) else {
+            return Err(Fault::new(place, "an alias inside of what it names"));
+        };
+        let (node, size) = (Rc::clone(&named.node), named.size);
+        self.count(size, place)?;
+        if self.open.len() + node.depth() > DEPTH_MAX {
+            return Err(Fault::new(place, format!("nested deeper than {DEPTH_MAX} levels")));
+        }
+        self.attach(Node::clone(&node))
+    }
+
+    fn count(&mut self, more: usize, place: Place) -> Result<(), Fault> {
+        self.nodes += more;
+        let what =
+            || format!("more than {NODES_MAX} keys and values, counting what aliases repeat");
+        if self.nodes > NODES_MAX { Err(Fault::new(place, what())) } else { Ok(()) }
+    }
+
+    fn keep(&mut self, anchor: usize, node: &Node, size: usize) {
+        if anchor != 0 {
+            self.anchors.insert(anchor, Anchor { node: Rc::new(node.clone()), size });
+        }
+    }
+
+    /// Puts a finished node where it belongs: into what is open, or at the root.
+    fn attach(&mut self, node: Node) -> Result<(), Fault> {
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        match (&mut open.node.value, open.key.take()) {
+            (Value::List(items), _) => items.push(node),
+            (Value::Map(entries), Some(key)) => entries.push((key, node)),
+            (_, _) => open.key = Some(key(node)?),
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    fn depth(&self) -> usize {
+        let deepest = |nodes: &mut dyn Iterator<Item = &Node>| nodes.map(Node::depth).max();
+        match &self.value {
+            Value::Null | Value::Text(_) => 0,
+            Value::List(items) => 1 + deepest(&mut items.iter()).unwrap_or(0),
+            Value::Map(entries) => 1 + deepest(&mut entries.iter().map(|e| &e.1)).unwrap_or(0),
+        }
+    }
+}
+
+fn key(node: Node) -> Result<Key, Fault> {
+    match node.value {
+        Value::Text(name) if name == "<<" => {
+            Err(Fault::new(node.place, "merge keys are not read; write the keys out"))
+        }
+        Value::Text(name) => Ok(Key { place: node.place, name }),
+        _ => Err(Fault::new(node.place, "a key must be a plain word")),
+    }
+}
+
+fn scalar(text: String, style: ScalarStyle) -> Value {
+    let null = matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL");
+    if style == ScalarStyle::Plain && null { Value::Null } else { Value::Text(text) }
+}
+
+/// Tags of YAML's own schema say nothing that matters here; others would be promises unkept.
+fn known_tag(tag: Option<&Tag>, place: Place) -> Result<(), Fault> {
+    match tag {
+        Some(tag) if !tag.is_yaml_core_schema() => {
+            let name = quoted(&tag.original());
+            Err(Fault::new(place, format!("{name} is a tag, and none are known here; remove it")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,130 @@
+//! From the tree to what runs: the sections of a file and the keys in them.
+//!
+//! One function per section; each key is read where its setting is built, with its default and its
+//! range. The reference for users, docs/guide/configuration.md, has the same keys in the same order.
+//! The proxy's section is `proxy`, its limits are `limits`.
+
+use super::fault::Fault;
+use super::reader::{Section, one_of};
+use super::settings::{Admin, Format, Level, Log, Settings};
+use super::tree::{Key, Node, Value};
+use super::{address, proxy};
+use std::path::PathBuf;
+
+/// Sections of the contract whose doors are not built.
+const LATER: &[&str] =
+    &["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "state", "metrics"];
+
+/// Keys that only a `tempomat.json` has at its top.
+const TEMPOMAT: &[&str] = &[
+    "listenPort",
+    "slash32Share",
+    "slash24Share",
+    "slash16Share",
+    "userAgentShare",
+    "delayThresholdSec",
+    "hashMaxLen",
+    "cpuCount",
+    "trustedProxies",
+    "graphitePrefix",
+];
+
+/// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
+/// faults.
+pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, Node) {
+    if let Some(key) = tempomat_key(root) {
+        let what = format!(
+            "this is a tempomat.json (it has `{}`), which is not built in this version; \
+             write a native configuration",
+            key.name
+        );
+        faults.push(Fault::new(key.place, what));
+        let empty = Node::map([]);
+        let settings = read(&mut Section::open("", None, root.place, &mut Vec::new()), cpus);
+        return (settings, empty);
+    }
+    let mut section = Section::open("", Some(root), root.place, faults);
+    let settings = read(&mut section, cpus);
+    let shown = section.close(LATER);
+    (settings, shown)
+}
+
+fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
+    let admin = admin(root);
+    let log = root.section("log", &[], log);
+    let proxy = proxy_section(root, cpus);
+    let settings = Settings { admin, log, proxy };
+    separate(root, &settings);
+    settings
+}
+
+fn tempomat_key(root: &Node) -> Option<&Key> {
+    let Value::Map(entries) = &root.value else { return None };
+    entries.iter().map(|(key, _)| key).find(|key| TEMPOMAT.contains(&key.name.as_str()))
+}
+
+/// `admin: off`, or a section; open at its default address if absent.
+fn admin(root: &mut Section<'_, '_>) -> Option<Admin> {
+    match root.node("admin").map(|node| &node.value) {
+        Some(Value::Text(text)) if text == "off" => {
+            root.show("admin", Node::text("off"));
+            None
+        }
+        Some(Value::Text(_)) => {
+            root.fault("admin", "`admin` must be `off` or a section with `listen`");
+            None
+        }
+        _ => Some(root.section("admin", &[], admin_section)),
+    }
+}
+
+fn admin_section(admin: &mut Section<'_, '_>) -> Admin {
+    let asked_for = admin.has("listen");
+    let default = std::net::SocketAddr::from(([127, 0, 0, 1], 9970));
+    let listen = admin.list("listen", vec![default], address::listen);
+    let token_file = admin.optional("token_file", path);
+    if token_file.is_none() && listen.iter().any(|address| !address.ip().is_loopback()) {
+        let what = "`admin` beyond loopback needs a `token_file`; name one, or listen on 127.0.0.1";
+        admin.fault("listen", what);
+    }
+    Admin { listen, asked_for, token_file }
+}
+
+fn path(text: &str) -> super::reader::Read<PathBuf> {
+    match text {
+        "" => Err("name a file".to_owned()),
+        _ => Ok(PathBuf::from(text)),
+    }
+}
+
+fn log(log: &mut Section<'_, '_>) -> Log {
+    let level = |text: &str| one_of(text, &Level::WORDS);
+    let format = |text: &str| one_of(text, &Format::WORDS);
+    Log {
+        level: log.value("level", Level::Info, level),
+        format: log.value("format", Format::Text, format),
+    }
+}
+
+fn proxy_section(root: &mut Section<'_, '_>, cpus: f64) -> Option<super::settings::Proxy> {
+    // A door is open if its section is there, even an empty one.
+    let there = root.written("proxy");
+    if !there {
+        root.node("proxy");
+        return None;
+    }
+    Some(root.section("proxy", proxy::LATER, |section| proxy::read(section, cpus)))
+}
+
+/// No two listeners may want one port.
+fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
+    let admin = settings.admin.iter().flat_map(|admin| &admin.listen);
+    let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.listen);
+    let all: Vec<_> = admin.chain(proxy).collect();
+    for (index, address) in all.iter().enumerate() {
+        if all[..index].iter().any(|other| address::collide(**address, **other)) {
+            let what = format!("two listeners want {address}; give one of them another port");
+            root.fault("proxy", what);
+        }
+    }
+}
