@@ -226,6 +226,15 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..60)
 }
 
+/// An open hold.
+struct Hold {
+    start: Time,
+    estimate: Cost,
+    moved: Nanos,
+    /// What it will be settled to.
+    truth: Cost,
+}
+
 /// One bucket that lives through everything, and two that see less of it.
 struct Three {
     debt: Debt,
@@ -236,8 +245,7 @@ struct Three {
     untouched: Time,
     /// Holds were charges of the true cost from the beginning.
     foreseen: Time,
-    /// Start, estimate, how far it moved, true cost.
-    open: Vec<(Time, Cost, Nanos, Cost)>,
+    open: Vec<Hold>,
     opened: u64,
 }
 
@@ -254,21 +262,21 @@ impl Three {
         }
     }
 
-    /// `truth` is what the hold will be settled to.
     fn open(&mut self, estimate: Cost, truth: Cost, start: Time) {
         let (after, moved) = self.debt.charge(self.held, estimate, start);
         self.held = after;
         self.foreseen = self.debt.charge(self.foreseen, truth, start).0;
         self.opened += 1;
-        self.open.push((start, estimate, moved, truth));
+        self.open.push(Hold { start, estimate, moved, truth });
     }
 
     fn raise(&mut self, which: usize, by: Cost) {
         let count = self.open.len().max(1);
-        if let Some((start, estimate, moved, _)) = self.open.get_mut(which % count) {
-            let (after, further) = self.debt.charge(self.held, by, *start);
+        if let Some(hold) = self.open.get_mut(which % count) {
+            let (after, further) = self.debt.charge(self.held, by, hold.start);
             self.held = after;
-            (*estimate, *moved) = (estimate.plus(by), moved.plus(further));
+            hold.estimate = hold.estimate.plus(by);
+            hold.moved = hold.moved.plus(further);
             self.opened += 1;
         }
     }
@@ -277,9 +285,9 @@ impl Three {
         if self.open.is_empty() {
             return;
         }
-        let (start, estimate, moved, truth) = self.open.swap_remove(which % self.open.len());
-        let over = estimate.minus(truth);
-        self.held = self.debt.refund(self.held, over, moved, start, self.now);
+        let hold = self.open.swap_remove(which % self.open.len());
+        let over = hold.estimate.minus(hold.truth);
+        self.held = self.debt.refund(self.held, over, hold.moved, hold.start, self.now);
     }
 
     /// That the bucket is not fuller than those that saw less, but for `slack` nanoseconds.
