@@ -3,4 +3,6 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    tollgate::cli::main()
+}

@@ -1,0 +1,83 @@
+//! The real binary on the command line: exit codes, what goes to which stream.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn tollgate(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).env_remove("TOLLGATE_CONFIG").output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn file(folder: &Path, text: &str) -> String {
+    let path = folder.join("t.yaml");
+    fs::write(&path, text).expect("saved");
+    path.display().to_string()
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2_and_help_with_0() {
+    for wrong in [&["nonsense"][..], &["check"], &["show", "--no"], &[]] {
+        let output = tollgate(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(!output.stderr.is_empty());
+    }
+    for asked in [&["--help"][..], &["check", "--help"], &["--version"], &["help", "show"]] {
+        let output = tollgate(asked);
+        assert_eq!(output.status.code(), Some(0), "{asked:?}");
+        assert!(!output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn check_names_every_fault_and_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let good = file(folder.path(), "proxy: {backend: http://127.0.0.1:8080}");
+    let output = tollgate(&["check", &good]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), format!("{good}: good\n")));
+
+    let bad = file(folder.path(), "proxy:\n  actoin: hold\n  cpus: x\n");
+    let output = tollgate(&["check", &bad]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    let unknown = "there is no key `actoin` in `proxy`; did you mean `action`?";
+    assert!(told.contains(&format!("{bad}:2:3: {unknown}")));
+    assert!(told.contains(&format!("{bad}:3:9: `cpus` is `x`: not a number of CPUs")));
+
+    let output = tollgate(&["check", "/nowhere/t.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("/nowhere/t.yaml: cannot be read: No such file"));
+}
+
+#[test]
+fn show_prints_what_would_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(folder.path(), "{\"proxy\": {\"cpus\": 2}}");
+    let shown = tollgate(&["show", "--config", &path]);
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(text(&shown.stdout).contains("  cpus: 2\n"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let same = command.arg("show").env("TOLLGATE_CONFIG", &path).output().expect("it runs");
+    assert_eq!(same.stdout, shown.stdout);
+}
+
+#[test]
+fn completions_and_manual_are_printed() {
+    for (arguments, word) in [
+        (&["completions", "bash"][..], "complete -F"),
+        (&["completions", "zsh"], "#compdef tollgate"),
+        (&["man"], ".TH tollgate"),
+    ] {
+        let output = tollgate(arguments);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(text(&output.stdout).contains(word), "{arguments:?}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = tollgate(&["man", "--into", &folder.path().display().to_string()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(folder.path().join("tollgate-check.1").exists());
+}
