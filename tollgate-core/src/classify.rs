@@ -187,8 +187,8 @@ fn first_segments(path: &str, segments: Option<u8>) -> &str {
     }
 }
 
-/// A path in its normal form (RFC 3986, 6.2.2): unreserved characters decoded, empty and dot
-/// segments resolved. A path that is normal already is only borrowed.
+/// A path in its normal form (RFC 3986, 6.2.2): unreserved characters decoded, other codes in
+/// capitals, empty and dot segments resolved. A path that is normal already is only borrowed.
 #[must_use]
 pub fn normal_path(path: &str) -> Cow<'_, str> {
     let odd = ["%", "//", "/."].iter().any(|piece| path.contains(piece));
@@ -213,25 +213,31 @@ pub fn normal_path(path: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
-/// Undoes percent-encoding where the character did not need it.
+/// Undoes percent-encoding where the character did not need it, and writes what is left of it in
+/// capitals. A percent sign that encodes nothing is encoded itself: what follows it, once decoded,
+/// must not read as a code that nobody sent.
 fn decode_unreserved(path: &str) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = rest.find('%') {
         decoded.push_str(&rest[..at]);
-        let byte = rest.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        let plain = byte.filter(|b| b.is_ascii_alphanumeric() || b"-._~".contains(b));
-        match plain {
-            Some(byte) => {
-                decoded.push(char::from(byte));
-                rest = &rest[at + 3..];
-            }
-            None => {
-                decoded.push('%');
-                rest = &rest[at + 1..];
-            }
+        let is_code = |code: &&str| code[1..].bytes().all(|b| b.is_ascii_hexdigit());
+        let Some(code) = rest.get(at..at + 3).filter(is_code) else {
+            decoded.push_str("%25");
+            rest = &rest[at + 1..];
+            continue;
+        };
+        let byte = u8::from_str_radix(&code[1..], 16).unwrap_or_default();
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            decoded.push(char::from(byte));
+        } else {
+            decoded.extend(code.chars().map(|c| c.to_ascii_uppercase()));
         }
+        rest = &rest[at + 3..];
     }
     decoded.push_str(rest);
     decoded
 }
+
+#[cfg(test)]
+mod tests;

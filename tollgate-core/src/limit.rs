@@ -176,3 +176,93 @@ impl Limit {
         self.action.unwrap_or(if refuses { Action::Reject } else { door })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::debt::Debt;
+    use crate::bucket::fixed::Fixed;
+    use crate::units::{Cost, Nanos, Rate};
+    use alloc::vec;
+    use std::string::ToString;
+
+    fn debt(burst: Cost) -> Algorithm {
+        let rate = Rate::per(Cost::hits(5), Nanos::from_secs(60)).expect("a rate");
+        Algorithm::Debt(Debt::new(rate, burst))
+    }
+
+    fn limit() -> Limit {
+        Limit {
+            name: "logins".into(),
+            by: vec![Part::Ip { v4: 32, v6: 64 }],
+            when: When::default(),
+            unit: Unit::Hits,
+            algorithm: debt(Cost::hits(1)),
+            action: None,
+            keys_max: 1_000,
+        }
+    }
+
+    #[test]
+    fn a_sound_limit_is_as_it_was_written() {
+        assert_eq!(limit().checked(), Ok(limit()));
+        let widest = Limit {
+            by: vec![Part::Ip { v4: 32, v6: 128 }; PARTS_MAX],
+            keys_max: KEYS_MAX,
+            ..limit()
+        };
+        assert!(widest.checked().is_ok());
+        let whole_world = Limit { by: vec![Part::Ip { v4: 0, v6: 0 }], keys_max: 1, ..limit() };
+        assert!(whole_world.checked().is_ok());
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        let prefix = |v4, v6| vec![Part::Method, Part::Ip { v4, v6 }];
+        for (faulty, fault) in [
+            (Limit { name: "".into(), ..limit() }, Fault::Name),
+            (Limit { by: vec![], ..limit() }, Fault::Parts),
+            (Limit { by: vec![Part::All; PARTS_MAX + 1], ..limit() }, Fault::Parts),
+            (Limit { by: prefix(33, 64), ..limit() }, Fault::Prefix),
+            (Limit { by: prefix(32, 129), ..limit() }, Fault::Prefix),
+            (Limit { algorithm: debt(Cost(999_999_999)), ..limit() }, Fault::Burst),
+            (Limit { keys_max: 0, ..limit() }, Fault::Keys),
+            (Limit { keys_max: KEYS_MAX + 1, ..limit() }, Fault::Keys),
+        ] {
+            assert_eq!(faulty.checked(), Err(vec![fault]), "{fault}");
+        }
+    }
+
+    #[test]
+    fn all_faults_are_found_at_once() {
+        let faulty = Limit { name: "".into(), by: vec![], keys_max: 0, ..limit() };
+        assert_eq!(faulty.checked(), Err(vec![Fault::Name, Fault::Parts, Fault::Keys]));
+    }
+
+    #[test]
+    fn only_hits_need_a_burst_of_one() {
+        let cpu = Limit { unit: Unit::Cpu, algorithm: debt(Cost::ZERO), ..limit() };
+        assert!(cpu.checked().is_ok());
+    }
+
+    #[test]
+    fn the_door_decides_what_happens_to_cpu_time_alone() {
+        let window = Algorithm::Fixed(Fixed::new(1, 1).expect("a window"));
+        for door in [Action::Hold, Action::Delay, Action::Reject] {
+            let cpu = Limit { unit: Unit::Cpu, ..limit() };
+            assert_eq!(cpu.action(door), door);
+            assert_eq!(limit().action(door), Action::Reject);
+            let in_windows = Limit { unit: Unit::Cpu, algorithm: window.clone(), ..limit() };
+            assert_eq!(in_windows.action(door), Action::Reject);
+            let named = Limit { action: Some(Action::Delay), ..limit() };
+            assert_eq!(named.action(door), Action::Delay);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_the_words_of_the_configuration() {
+        assert!(Fault::Keys.to_string().contains(&KEYS_MAX.to_string()));
+        assert!(Fault::Burst.to_string().contains("`burst`"));
+        assert_eq!(Action::Hold.to_string(), "hold");
+    }
+}

@@ -1,0 +1,293 @@
+//! What requests are counted by, under which conditions, and what people see of it. That nothing
+//! here fails on foreign bytes is fuzzed in `tests/fuzz.rs`.
+
+use super::*;
+use crate::bucket::Algorithm;
+use crate::bucket::fixed::Fixed;
+use crate::limit::Unit;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+
+const SEED: Seed = Seed([7; 16]);
+
+#[derive(Clone)]
+struct Request {
+    address: &'static str,
+    method: &'static str,
+    path: &'static str,
+    vhost: &'static str,
+    headers: Vec<(&'static str, &'static str)>,
+}
+
+impl Attributes for Request {
+    fn address(&self) -> IpAddr {
+        self.address.parse().expect("an address")
+    }
+
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn path(&self) -> &str {
+        self.path
+    }
+
+    fn vhost(&self) -> &str {
+        self.vhost
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let found = self.headers.iter().find(|(header, _)| *header == name);
+        found.map(|(_, value)| value.as_bytes())
+    }
+}
+
+fn request() -> Request {
+    Request {
+        address: "192.0.2.77",
+        method: "GET",
+        path: "/shop/cart",
+        vhost: "Example.org",
+        headers: vec![("user-agent", "Browser/1"), ("cookie", "a=1; session=s3cret;b=2")],
+    }
+}
+
+fn limit(by: Vec<Part>) -> Limit {
+    Limit {
+        name: "a limit".into(),
+        by,
+        when: When::default(),
+        unit: Unit::Hits,
+        algorithm: Algorithm::Fixed(Fixed::new(1, 1).expect("a window")),
+        action: None,
+        keys_max: 1,
+    }
+}
+
+/// Whether two requests share a bucket.
+fn together(part: Part, a: &Request, b: &Request) -> bool {
+    let limit = limit(vec![part]);
+    hash(&limit, &SEED, a) == hash(&limit, &SEED, b)
+}
+
+fn named(part: Part, request: &Request) -> String {
+    name(&limit(vec![part]), request)
+}
+
+fn path(path: &'static str) -> Request {
+    Request { path, ..request() }
+}
+
+fn from(address: &'static str) -> Request {
+    Request { address, ..request() }
+}
+
+fn header(name: &'static str, value: &'static str) -> Request {
+    Request { headers: vec![(name, value)], ..request() }
+}
+
+#[test]
+fn t9_networks_share_what_their_addresses_do_not() {
+    let (one, neighbour) = (from("1.2.3.4"), from("1.2.3.5"));
+    let ip = |v4, v6| Part::Ip { v4, v6 };
+    assert!(!together(ip(32, 64), &one, &neighbour));
+    assert!(together(ip(24, 48), &one, &neighbour));
+    assert!(!together(ip(24, 48), &one, &from("1.2.4.4")));
+    assert!(together(ip(16, 32), &one, &from("1.2.4.4")));
+    assert!(together(ip(32, 64), &from("2001:db8::1"), &from("2001:db8::2:1")));
+    assert!(!together(ip(32, 64), &from("2001:db8::1"), &from("2001:db8:0:1::1")));
+    assert!(together(ip(32, 64), &one, &from("::ffff:1.2.3.4")));
+}
+
+#[test]
+fn a_host_without_a_confirmed_name_is_its_address() {
+    assert!(!together(Part::Host, &from("2001:db8::1"), &from("2001:db8::2")));
+    assert_eq!(named(Part::Host, &from("2001:db8::1")), "2001:db8::1");
+}
+
+#[test]
+fn an_absent_header_counts_as_an_empty_one() {
+    let absent = Request { headers: vec![], ..request() };
+    for (part, empty, other) in [
+        (Part::UserAgent, header("user-agent", ""), header("user-agent", "x")),
+        (Part::Header("x-key".into()), header("x-key", ""), header("x-key", "x")),
+        (Part::Cookie("session".into()), header("cookie", "session="), request()),
+    ] {
+        assert!(together(part.clone(), &absent, &empty), "{part:?}");
+        assert!(!together(part.clone(), &absent, &other), "{part:?}");
+    }
+}
+
+#[test]
+fn a_cookie_is_found_among_others_and_by_its_whole_name() {
+    let session = |value| header("cookie", value);
+    let part = || Part::Cookie("session".into());
+    assert!(together(part(), &request(), &session("session=s3cret")));
+    assert!(together(part(), &request(), &session("xsession=no;\t session=s3cret ")));
+    assert!(!together(part(), &request(), &session("Session=s3cret")));
+    assert!(!together(part(), &request(), &session("xsession=s3cret")));
+    assert!(together(part(), &session("session=a=b"), &session("session=a=b; c=d")));
+    assert!(!together(part(), &session("session=a=b"), &session("session=a")));
+}
+
+#[test]
+fn hosts_are_one_in_any_case_and_methods_are_not() {
+    let vhost = |vhost| Request { vhost, ..request() };
+    assert!(together(Part::Vhost, &request(), &vhost("example.ORG")));
+    assert!(!together(Part::Vhost, &request(), &vhost("example.net")));
+    let head = Request { method: "HEAD", ..request() };
+    assert!(!together(Part::Method, &request(), &head));
+    assert!(together(Part::All, &head, &path("/elsewhere")));
+}
+
+#[test]
+fn the_parts_of_a_composite_key_all_count() {
+    let limit = limit(vec![Part::Ip { v4: 24, v6: 48 }, Part::Method, Part::Path(Some(1))]);
+    let same = Request { address: "192.0.2.1", path: "/shop/other", ..request() };
+    assert_eq!(hash(&limit, &SEED, &request()), hash(&limit, &SEED, &same));
+    for other in [from("192.0.3.77"), path("/"), Request { method: "POST", ..request() }] {
+        assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &SEED, &other));
+    }
+    assert_eq!(name(&limit, &request()), "192.0.2.0/24 GET /shop");
+    assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &Seed([8; 16]), &request()));
+}
+
+#[test]
+fn paths_have_one_normal_form() {
+    for (sent, normal) in [
+        ("/", "/"),
+        ("", "/"),
+        ("login", "/login"),
+        ("/login", "/login"),
+        ("/login/", "/login/"),
+        ("//login", "/login"),
+        ("/x/../login", "/login"),
+        ("/x/%2e%2E/login", "/login"),
+        ("/%6cogin", "/login"),
+        ("/./login/.", "/login/"),
+        ("/a/b/..", "/a/"),
+        ("/../../a", "/a"),
+        ("/..", "/"),
+        ("/.well-known/x", "/.well-known/x"),
+        ("/...", "/..."),
+        ("/a%2fb", "/a%2Fb"),
+        ("/a%2Fb", "/a%2Fb"),
+        ("/%c3%a9", "/%C3%A9"),
+        ("/%252e%252e/x", "/%252e%252e/x"),
+        ("/100%", "/100%25"),
+        ("/%zz/%4", "/%25zz/%254"),
+        ("/%+1", "/%25+1"),
+        ("/%%361", "/%2561"),
+        ("/é%7e", "/é~"),
+    ] {
+        assert_eq!(normal_path(sent), normal, "{sent}");
+        assert_eq!(normal_path(normal), normal, "again: {sent}");
+    }
+    assert!(matches!(normal_path("/plain/path.html"), Cow::Borrowed(_)));
+}
+
+#[test]
+fn paths_are_counted_by_their_first_segments() {
+    for (segments, expected) in
+        [(None, "/a/b/c/"), (Some(0), ""), (Some(1), "/a"), (Some(2), "/a/b"), (Some(9), "/a/b/c/")]
+    {
+        assert_eq!(named(Part::Path(segments), &path("/a//b/c/")), expected, "{segments:?}");
+    }
+    assert!(together(Part::Path(None), &path("/%61"), &path("/x/../a")));
+}
+
+#[test]
+fn every_part_of_a_condition_must_hold() {
+    let holds = |when: When| applies(&when, &request());
+    let is = |name: &str| vec![name.into()];
+    assert!(holds(When::default()));
+    for (text, expected) in [("get", true), ("POST", false)] {
+        assert_eq!(holds(When { method: is(text), ..When::default() }), expected, "{text}");
+    }
+    for (text, expected) in [("example.org", true), ("www.example.org", false)] {
+        assert_eq!(holds(When { vhost: is(text), ..When::default() }), expected, "{text}");
+    }
+    for (text, expected) in [("user-agent", true), ("x-key", false)] {
+        assert_eq!(holds(When { header: is(text), ..When::default() }), expected, "{text}");
+    }
+    for (text, expected) in [("session", true), ("a", true), ("c", false)] {
+        assert_eq!(holds(When { cookie: is(text), ..When::default() }), expected, "{text}");
+    }
+    let all =
+        When { method: is("GET"), path: is("/shop"), vhost: is("example.org"), ..all_there() };
+    assert!(holds(all.clone()));
+    assert!(!holds(When { path: is("/login"), ..all.clone() }));
+    let either = vec!["/login".into(), "/shop".into()];
+    assert!(holds(When { path: either, ..all.clone() }));
+    let both = vec!["user-agent".into(), "x-key".into()];
+    assert!(!holds(When { header: both, ..all }));
+}
+
+fn all_there() -> When {
+    When {
+        header: vec!["user-agent".into()],
+        cookie: vec!["a".into(), "session".into()],
+        ..When::default()
+    }
+}
+
+#[test]
+fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
+    for (prefix, sent, expected) in [
+        ("/login", "/login", true),
+        ("/login", "/login/x", true),
+        ("/login/", "/login", true),
+        ("/login", "/loginx", false),
+        ("/login", "/x/..//%6Cogin", true),
+        ("/login", "/login/../x", false),
+        ("/", "/anything", true),
+        ("/login", "/LOGIN", false),
+    ] {
+        let when = When { path: vec![prefix.into()], ..When::default() };
+        assert_eq!(applies(&when, &path(sent)), expected, "{sent} below {prefix}");
+    }
+}
+
+#[test]
+fn keys_come_in_the_order_of_the_limits_that_apply() {
+    let by = || vec![Part::All];
+    let posts = When { method: vec!["POST".into()], ..When::default() };
+    let limits = [limit(by()), Limit { when: posts, ..limit(by()) }, limit(vec![Part::Method])];
+    let of = |request: &Request| -> Vec<u8> {
+        keys(&limits, &SEED, request).as_slice().iter().map(|key| key.limit).collect()
+    };
+    assert_eq!(of(&request()), [0, 2]);
+    assert_eq!(of(&Request { method: "POST", ..request() }), [0, 1, 2]);
+    assert!(keys(&[], &SEED, &request()).as_slice().is_empty());
+    let many = vec![limit(by()); LIMITS_MAX + 3];
+    assert_eq!(keys(&many, &SEED, &request()).as_slice().len(), LIMITS_MAX);
+}
+
+#[test]
+fn names_are_readable_short_and_tell_no_secret() {
+    assert_eq!(named(Part::Ip { v4: 32, v6: 64 }, &request()), "192.0.2.77");
+    assert_eq!(named(Part::Ip { v4: 24, v6: 48 }, &request()), "192.0.2.0/24");
+    assert_eq!(named(Part::Ip { v4: 32, v6: 64 }, &from("2001:db8::1")), "2001:db8::/64");
+    assert_eq!(named(Part::UserAgent, &request()), "Browser/1");
+    assert_eq!(named(Part::UserAgent, &header("x", "y")), "-");
+    assert_eq!(named(Part::Cookie("session".into()), &request()), "session");
+    assert_eq!(named(Part::All, &request()), "all");
+    assert_eq!(
+        named(Part::UserAgent, &header("user-agent", "a\r\nb\x1b[2J")).matches('\u{fffd}').count(),
+        3
+    );
+}
+
+#[test]
+fn a_name_is_cut_between_characters() {
+    let long: &'static str = "ä".repeat(200).leak();
+    for by in 1..=3 {
+        let agent = header("user-agent", long);
+        let parts = [vec![Part::Method; by], vec![Part::UserAgent]].concat();
+        let name = name(&limit(parts), &agent);
+        let expected = format!("{}ää", "GET ".repeat(by));
+        assert!(name.starts_with(&expected) && name.len() <= NAME_BYTES_MAX, "{name}");
+        assert!(name.len() > NAME_BYTES_MAX - 2, "{name}");
+    }
+}
