@@ -1,0 +1,34 @@
+//! The exceptions, each with its reason, in one place.
+//!
+//! A path ending in a slash stands for everything below it. An exception that is not needed any
+//! more is a fault.
+
+use crate::banned;
+use crate::source::Source;
+
+/// The rule, the path, the reason.
+const ALLOWED: [(&str, &str, &str); 3] = [
+    ("clock", "tollgate/src/clock.rs", "it is the clock"),
+    ("sleep", "tollgate/tests/journey/process.rs", "it is `wait_for`: between two looks"),
+    ("outside", "tollgate/src/config/", "it is what reads files and the environment"),
+];
+
+/// Whether `path` is excepted from `rule`.
+pub fn allowed(rule: &str, path: &str) -> bool {
+    ALLOWED.iter().any(|(name, allowed, _)| *name == rule && matches(path, allowed))
+}
+
+fn matches(path: &str, allowed: &str) -> bool {
+    path == allowed || (allowed.ends_with('/') && path.starts_with(allowed))
+}
+
+/// The exceptions that nothing needs.
+pub fn stale(sources: &[Source]) -> Vec<String> {
+    let needed = |rule: &str, allowed: &str| {
+        let mut below = sources.iter().filter(|s| matches(&s.path, allowed));
+        let scanned = !["file-size", "folder", "arrow"].contains(&rule);
+        below.any(|s| !scanned || banned::occurs(rule, s)) || rule == "folder"
+    };
+    let unneeded = ALLOWED.iter().filter(|(rule, path, _)| !needed(rule, path));
+    unneeded.map(|(rule, path, _)| format!("{path} [{rule}] needs no exception")).collect()
+}
