@@ -7,5 +7,6 @@
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod doors;
 pub mod engine;
 pub mod watch;

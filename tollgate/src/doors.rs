@@ -1,0 +1,5 @@
+//! Doors: each turns one protocol into questions for the engine and verdicts into bytes.
+//!
+//! No door decides anything, and no door knows another.
+
+pub mod proxy;

@@ -1,0 +1,313 @@
+//! The reverse proxy: HTTP/1.1 on both sides, every request charged through the engine.
+//!
+//! One thread per core, each with its own runtime, its own listening socket (`SO_REUSEPORT`) and
+//! its own connections to the backend: a request never leaves its thread. This file binds, starts
+//! and stops; a thread is `worker.rs`, a request is `exchange.rs`. HTTP/2, TLS and upgrades are
+//! not here: an `Upgrade` is taken out of the request, and the backend answers without it.
+
+mod abort;
+mod account;
+mod answer;
+mod body;
+mod client_address;
+mod exchange;
+mod headers;
+mod link;
+mod pool;
+mod worker;
+
+use crate::clock::Clock;
+use crate::config::settings::Proxy;
+use crate::engine::{Engine, Lane};
+use crate::watch::Watch;
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+use tokio::runtime::LocalOptions;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use worker::{House, Worker};
+
+/// Connections that the system keeps for us until we accept them.
+const BACKLOG: i32 = 1024;
+
+/// Why the proxy could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings name no address.
+    #[error("proxy.listen names no address; write one, such as 0.0.0.0:8888")]
+    NoAddress,
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {error}; {advice}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The system gives no thread or no event queue.
+    #[error("cannot start a thread of the proxy: {0}; raise the limits on threads and open files")]
+    Thread(io::Error),
+}
+
+/// What the threads are to do.
+#[derive(Clone)]
+struct Order {
+    settings: Arc<Proxy>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Serve,
+    /// Accept no more, end what runs, until then.
+    Drain(Instant),
+    Stop,
+}
+
+/// A proxy that runs.
+pub struct Running {
+    addresses: Vec<SocketAddr>,
+    orders: watch::Sender<Order>,
+    /// Closed when the last thread has ended.
+    alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    house: Arc<House>,
+}
+
+/// How many threads a proxy has: one per core that this process may use, at least one.
+#[must_use]
+pub fn threads() -> usize {
+    thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Binds all addresses, then starts one thread per core.
+///
+/// # Errors
+///
+/// An address cannot be listened on, or the system gives no thread. Nothing runs then.
+pub fn start(
+    settings: &Proxy,
+    engine: &Arc<Engine>,
+    watch: &Arc<Watch>,
+) -> Result<Running, StartError> {
+    if settings.listen.is_empty() {
+        return Err(StartError::NoAddress);
+    }
+    let count = threads();
+    let (addresses, mut sockets) = bind_all(&settings.listen, count)?;
+    let order = Order { settings: Arc::new(settings.clone()), phase: Phase::Serve };
+    let (orders, _) = watch::channel(order);
+    let (alive, ended) = mpsc::channel(1);
+    let house = Arc::new(House::default());
+    let running = Running {
+        addresses,
+        orders,
+        alive: tokio::sync::Mutex::new(ended),
+        threads: Mutex::default(),
+        house,
+    };
+    for index in 0..count {
+        let seat = Seat {
+            listeners: sockets.pop().unwrap_or_default(),
+            lane: engine.lane(index),
+            clock: engine.clock(),
+            house: Arc::clone(&running.house),
+            watch: Arc::clone(watch),
+            orders: running.orders.subscribe(),
+            _alive: alive.clone(),
+        };
+        let started = seat.start(index).inspect_err(|_| running.stop_now());
+        running.threads.lock().push(started.map_err(StartError::Thread)?);
+    }
+    Ok(running)
+}
+
+/// Everything that a thread is born with.
+struct Seat {
+    listeners: Vec<TcpListener>,
+    lane: Lane,
+    clock: Clock,
+    house: Arc<House>,
+    watch: Arc<Watch>,
+    orders: watch::Receiver<Order>,
+    _alive: mpsc::Sender<Infallible>,
+}
+
+impl Seat {
+    fn start(self, index: usize) -> io::Result<thread::JoinHandle<()>> {
+        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let body = move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            match builder.enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => {
+                    let _ = ready.send(Ok(()));
+                    runtime.block_on(self.run());
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
+            }
+        };
+        let handle = thread::Builder::new().name(format!("proxy-{index}")).spawn(body)?;
+        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))?;
+        Ok(handle)
+    }
+
+    async fn run(mut self) {
+        let settings = Arc::clone(&self.orders.borrow().settings);
+        let worker = Worker::new(&settings, self.lane, self.clock, self.house, self.watch);
+        for listener in self.listeners {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => {
+                    tokio::task::spawn_local(std::rc::Rc::clone(&worker).accept(listener));
+                }
+                Err(error) => tracing::error!(%error, "a listener was lost"),
+            }
+        }
+        tokio::task::spawn_local(std::rc::Rc::clone(&worker).sweep());
+        obey(&worker, &mut self.orders).await;
+        worker.stop();
+    }
+}
+
+/// Follows orders until the thread may end.
+async fn obey(worker: &Worker, orders: &mut watch::Receiver<Order>) {
+    let mut until = None;
+    loop {
+        let drained = async {
+            match until {
+                Some(until) => tokio::time::timeout_at(until, worker.empty()).await.is_ok(),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = drained => return,
+            changed = orders.changed() => if changed.is_err() { return },
+        }
+        let order = orders.borrow_and_update().clone();
+        match order.phase {
+            Phase::Serve => worker.reload(&order.settings),
+            Phase::Stop => return,
+            Phase::Drain(at) => {
+                until = Some(at);
+                worker.drain();
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Where it listens, in the order of the settings, with the ports that the system gave.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Client connections open now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.house.connections.load(Ordering::Relaxed)
+    }
+
+    /// Takes over changed settings for the requests that follow. Listeners stay as they are: to
+    /// change them takes a restart, and the log says so.
+    pub fn reload(&self, settings: &Proxy) {
+        let settings = Arc::new(settings.clone());
+        self.orders.send_modify(|order| {
+            if order.settings.listen != settings.listen {
+                tracing::warn!("proxy.listen has changed; it takes effect when Tollgate restarts");
+            }
+            order.settings = settings;
+        });
+    }
+
+    /// Accepts no more, lets running requests end for at most `timeout`, then closes everything.
+    /// Returns at once; [`Running::ended`] says when it is done.
+    pub fn drain(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
+        self.orders.send_modify(|order| order.phase = Phase::Drain(until));
+    }
+
+    /// Closes everything, whatever runs.
+    pub fn stop_now(&self) {
+        self.orders.send_modify(|order| order.phase = Phase::Stop);
+    }
+
+    /// Until all threads have ended, after [`Running::drain`] or [`Running::stop_now`].
+    pub async fn ended(&self) {
+        // Nothing is ever sent: it ends when the last sender is dropped.
+        let _ = self.alive.lock().await.recv().await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop_now();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Addresses that are bound, and the listeners of each thread.
+type Bound = (Vec<SocketAddr>, Vec<Vec<TcpListener>>);
+
+/// One listener per address for each of `count` threads, and the addresses they got.
+fn bind_all(addresses: &[SocketAddr], count: usize) -> Result<Bound, StartError> {
+    let mut threads: Vec<Vec<TcpListener>> = (0..count).map(|_| Vec::new()).collect();
+    let mut bound = Vec::new();
+    for address in addresses {
+        let failed = |error: io::Error| {
+            let advice = advice(&error);
+            StartError::Listen { address: *address, error, advice }
+        };
+        let mut address = *address;
+        // Sockets that share a port also share it with another program's of the same kind. One
+        // that does not share finds out whether the port is free.
+        drop(bind(address, false).map_err(failed)?);
+        for listeners in &mut threads {
+            let listener = bind(address, true).map_err(failed)?;
+            address = listener.local_addr().map_err(failed)?;
+            listeners.push(listener);
+        }
+        bound.push(address);
+    }
+    Ok((bound, threads))
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    if shared {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket.into())
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program has it: stop that one, or name another port in proxy.listen"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or name a higher port"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address: name one of its own, or 0.0.0.0"
+        }
+        _ => "name another address in proxy.listen",
+    }
+}

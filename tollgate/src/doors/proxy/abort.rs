@@ -1,0 +1,82 @@
+//! Aborts are not free: what a client leaves behind runs on at its charge.
+//!
+//! When a client goes away while the backend works for it, the rest of the exchange becomes a task
+//! of its own: the answer is awaited and thrown away, for at most `timeouts.abort_linger` and
+//! [`DRAIN_BYTES`]; then the connection to the backend is closed. Until then the request counts.
+//! An answer that is only held is none of this: its request is done.
+
+use super::account::Account;
+use super::exchange::Pending;
+use super::pool::Sender;
+use super::worker::Worker;
+use http_body::Body as _;
+use hyper::body::Incoming;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// How much of an answer that nobody wants is read to save its connection, in bytes. More is
+/// dearer than a connection.
+const DRAIN_BYTES: usize = 1 << 20;
+
+/// What is left of an exchange.
+pub(super) enum Rest {
+    /// The backend has not answered.
+    Head(Pending, Sender),
+    /// It has begun to.
+    Body(Incoming, Sender),
+}
+
+/// Lets an exchange without a client run to its end.
+pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
+    worker.watch.proxy.aborted.increment(1);
+    let Some(lingering) = worker.linger() else { return };
+    let (worker, account) = (Rc::clone(worker), account.clone());
+    let limit = worker.site().timeouts.abort_linger;
+    tokio::task::spawn_local(async move {
+        if let Ok(Some(sender)) = tokio::time::timeout(limit, end(rest, &account)).await {
+            worker.pool.put(sender, worker.now());
+        }
+        account.settle();
+        drop(lingering);
+    });
+}
+
+/// Runs to the end of the answer. Returns the connection if it can be used again.
+async fn end(rest: Rest, account: &Account) -> Option<Sender> {
+    let (body, sender) = match rest {
+        Rest::Body(body, sender) => (body, sender),
+        Rest::Head(answer, sender) => {
+            let mut response = answer.await.ok()?;
+            // What it costs is taken down; there is nobody to hold the answer from.
+            let _ = account.head(response.headers_mut(), true);
+            (response.into_body(), sender)
+        }
+    };
+    drain(body, account).await.then_some(sender)
+}
+
+/// Reads a body to its end. False if it breaks off or is too long.
+async fn drain(mut body: Incoming, account: &Account) -> bool {
+    let mut left = DRAIN_BYTES;
+    loop {
+        let frame = poll_fn(|cx| {
+            let poll = Pin::new(&mut body).poll_frame(cx);
+            match &poll {
+                Poll::Pending => account.work(),
+                Poll::Ready(_) => account.rest(),
+            }
+            poll
+        });
+        let length = match frame.await {
+            None => return true,
+            Some(Err(_)) => return false,
+            Some(Ok(frame)) => frame.data_ref().map_or(0, bytes::Bytes::len),
+        };
+        match left.checked_sub(length) {
+            Some(rest) => left = rest,
+            None => return false,
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Bodies on their way: the request's to the backend, the answer's to the client.
+//!
+//! Nothing is collected: a frame is passed on when the other side takes it, and not read before.
+//! The meter runs while we wait for the backend and rests while we wait for the client.
+//!
+//! When a client goes away: `abort.rs`.
+
+use super::abort;
+use super::account::Account;
+use super::headers;
+use super::link::Link;
+use super::pool::Sender;
+use super::worker::Worker;
+use crate::watch::counts::BackendFault;
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+/// Why a body broke off.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the client sent nothing for too long")]
+    ClientLate,
+    #[error("the request's body is longer than bounds.body_bytes")]
+    TooLong,
+    #[error("the backend sent nothing for too long")]
+    BackendLate,
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
+
+/// What polling a body for its next frame gives.
+type Polled = Option<Result<Frame<Bytes>, Broken>>;
+
+/// The request's body.
+pub(super) enum Upload {
+    /// There is none.
+    Nothing,
+    /// It comes from the client.
+    Stream(Stream),
+}
+
+/// A body that comes from the client.
+pub(super) struct Stream {
+    body: Incoming,
+    link: Rc<Link>,
+    worker: Rc<Worker>,
+    account: Account,
+    /// Bytes that may still come.
+    allowed: u64,
+}
+
+impl Upload {
+    pub(super) fn new(
+        body: Incoming,
+        link: &Rc<Link>,
+        worker: &Rc<Worker>,
+        account: &Account,
+        bound: u64,
+    ) -> Upload {
+        if body.is_end_stream() {
+            return Upload::Nothing;
+        }
+        link.uploading.set(true);
+        Upload::Stream(Stream {
+            body,
+            link: Rc::clone(link),
+            worker: Rc::clone(worker),
+            account: account.clone(),
+            allowed: if bound == 0 { u64::MAX } else { bound },
+        })
+    }
+}
+
+impl Stream {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Pending if self.link.upload_late.get() => {
+                Poll::Ready(Some(Err(Broken::ClientLate)))
+            }
+            Poll::Pending => {
+                self.link.uploaded_by(cx.waker());
+                self.link.upload.begin(self.worker.now());
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                self.link.upload.end();
+                Poll::Ready(Some(self.checked(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.link.upload.end();
+                self.link.upload_broken.set(true);
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(None) => {
+                self.sent();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn checked(&mut self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, Broken> {
+        let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+        let Some(allowed) = self.allowed.checked_sub(length) else {
+            self.link.upload_too_long.set(true);
+            return Err(Broken::TooLong);
+        };
+        self.allowed = allowed;
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::trailers(trailers);
+        }
+        if self.body.is_end_stream() {
+            self.sent();
+        }
+        Ok(frame)
+    }
+
+    /// All of it is with the backend, which works from now on unless it has answered already.
+    fn sent(&mut self) {
+        if self.link.uploading.replace(false) {
+            self.link.upload.end();
+            self.account.sent();
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.link.upload.end();
+    }
+}
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+        match self.get_mut() {
+            Upload::Nothing => Poll::Ready(None),
+            Upload::Stream(stream) => stream.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Upload::Nothing => true,
+            Upload::Stream(stream) => stream.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Upload::Nothing => SizeHint::with_exact(0),
+            Upload::Stream(stream) => stream.body.size_hint(),
+        }
+    }
+}
+
+/// The answer's body.
+pub(super) enum Body {
+    /// All of it at once.
+    Whole(Option<Bytes>),
+    /// It comes from the backend.
+    Stream(Download),
+}
+
+/// A body that comes from the backend, with the connection that it comes on.
+pub(super) struct Download {
+    /// `None` when it is through or given up.
+    source: Option<(Incoming, Sender)>,
+    link: Rc<Link>,
+    worker: Rc<Worker>,
+    account: Account,
+    /// Whether the client is being sent the answer; before, it is held.
+    released: bool,
+}
+
+impl Download {
+    pub(super) fn new(
+        body: Incoming,
+        sender: Sender,
+        link: &Rc<Link>,
+        worker: &Rc<Worker>,
+        account: Account,
+    ) -> Download {
+        let (link, worker) = (Rc::clone(link), Rc::clone(worker));
+        Download { source: Some((body, sender)), link, worker, account, released: false }
+    }
+
+    /// The hold is over: the client gets the answer.
+    pub(super) fn release(mut self) -> Body {
+        self.released = true;
+        match &self.source {
+            Some((body, _)) if body.is_end_stream() => {
+                self.finish();
+                Body::Whole(None)
+            }
+            _ => Body::Stream(self),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        let Some((body, _)) = &mut self.source else { return Poll::Ready(None) };
+        let polled = Pin::new(&mut *body).poll_frame(cx);
+        if polled.is_pending() {
+            if self.link.backend_late.get() {
+                self.worker.watch.proxy.failed(BackendFault::Idle);
+                self.give_up();
+                return Poll::Ready(Some(Err(Broken::BackendLate)));
+            }
+            self.account.work();
+            self.link.answer.begin(self.worker.now());
+            return Poll::Pending;
+        }
+        self.account.rest();
+        self.link.answer.end();
+        let ended = body.is_end_stream();
+        match ready!(polled) {
+            Some(Ok(mut frame)) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    headers::trailers(trailers);
+                }
+                if ended {
+                    self.finish();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                self.worker.watch.proxy.failed(BackendFault::Closed);
+                self.give_up();
+                Poll::Ready(Some(Err(error.into())))
+            }
+            None => {
+                self.finish();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// All is through: the account is closed, the connection is free.
+    fn finish(&mut self) {
+        if let Some((_, sender)) = self.source.take() {
+            self.worker.pool.put(sender, self.worker.now());
+        }
+        self.account.settle();
+        self.link.done(self.worker.now());
+    }
+
+    /// The backend failed: its connection is closed.
+    fn give_up(&mut self) {
+        self.source = None;
+        self.account.settle();
+        self.link.done(self.worker.now());
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let Some((body, sender)) = self.source.take() else { return };
+        self.link.done(self.worker.now());
+        if body.is_end_stream() {
+            self.worker.pool.put(sender, self.worker.now());
+        } else if self.released {
+            abort::run_on(&self.worker, &self.account, abort::Rest::Body(body, sender));
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+        match self.get_mut() {
+            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Stream(download) => download.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Whole(bytes) => bytes.is_none(),
+            Body::Stream(download) => download.source.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Body::Stream(Download { source: Some((body, _)), .. }) => body.size_hint(),
+            Body::Stream(_) => SizeHint::with_exact(0),
+        }
+    }
+}

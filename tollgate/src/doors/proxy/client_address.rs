@@ -1,0 +1,274 @@
+//! Who the client is, behind whatever proxies are trusted.
+//!
+//! Only a trusted peer is asked; what it wrote is walked from the right, over all lines of the
+//! header, past trusted addresses: the first that is not trusted is the client. Empty elements are
+//! skipped. What cannot be read as an address (`unknown`, `_hidden`, rubbish) ends the walk, and
+//! the client is the peer. IPv4-mapped addresses count as IPv4.
+//!
+//! It does not write headers: `headers.rs`.
+
+use crate::config::settings::ClientAddress;
+use http::HeaderMap;
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+
+/// Whose word is taken, and where it is written.
+pub(super) struct Trust {
+    proxies: Vec<IpNet>,
+    written: ClientAddress,
+}
+
+impl Trust {
+    /// Networks are taken as they are configured; IPv4-mapped ones do not match.
+    pub(super) fn new(proxies: &[IpNet], written: &ClientAddress) -> Trust {
+        Trust { proxies: proxies.to_vec(), written: written.clone() }
+    }
+
+    /// Whether this address is a trusted proxy.
+    pub(super) fn trusts(&self, address: IpAddr) -> bool {
+        self.proxies.iter().any(|net| net.contains(&address))
+    }
+
+    /// The header, lower case, that only trusted peers may send, where the settings name one.
+    pub(super) fn header(&self) -> Option<&str> {
+        match &self.written {
+            ClientAddress::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The client of a request that came from `peer` (in canonical form).
+    pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        if !self.trusts(peer) {
+            return peer;
+        }
+        let found = match &self.written {
+            ClientAddress::XForwardedFor => self.x_forwarded_for(headers),
+            ClientAddress::Forwarded => self.forwarded(headers),
+            ClientAddress::Header(name) => only(headers, name).and_then(address),
+        };
+        found.unwrap_or(peer)
+    }
+
+    fn x_forwarded_for(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let name = match headers.contains_key("x-forwarded-for") {
+            true => "x-forwarded-for",
+            false => "x-real-ip",
+        };
+        let lines = headers.get_all(name).iter().rev();
+        let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+        self.walk(elements.map(<[u8]>::trim_ascii).filter(|e| !e.is_empty()).map(address))
+    }
+
+    fn forwarded(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let lines = headers.get_all("forwarded").iter().rev();
+        let elements = lines.flat_map(|line| {
+            let parts = split_unquoted(line.as_bytes(), b',');
+            parts.into_iter().rev()
+        });
+        self.walk(elements.map(<[u8]>::trim_ascii).filter(|e| !e.is_empty()).map(forwarded_for))
+    }
+
+    /// The first address that is not trusted; the last one if all are; `None` at the first that
+    /// cannot be read, or if there is none.
+    fn walk(&self, addresses: impl Iterator<Item = Option<IpAddr>>) -> Option<IpAddr> {
+        let mut last = None;
+        for address in addresses {
+            let address = address?;
+            if !self.trusts(address) {
+                return Some(address);
+            }
+            last = Some(address);
+        }
+        last
+    }
+}
+
+/// The value of a header that must be there exactly once.
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?;
+    values.next().is_none().then(|| value.as_bytes().trim_ascii())
+}
+
+/// Reads `1.2.3.4`, `1.2.3.4:56`, `::1`, `[::1]`, `[::1]:80`, and `fe80::1%eth0` without its zone.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?.trim();
+    if let Some(inner) = text.strip_prefix('[') {
+        let (inner, rest) = inner.split_once(']')?;
+        let port = rest.is_empty() || rest.strip_prefix(':')?.parse::<u16>().is_ok();
+        return port.then(|| plain(inner))?.filter(IpAddr::is_ipv6).map(|ip| ip.to_canonical());
+    }
+    let with_port = || text.parse::<SocketAddr>().ok().map(|socket| socket.ip());
+    plain(text).or_else(with_port).map(|ip| ip.to_canonical())
+}
+
+fn plain(text: &str) -> Option<IpAddr> {
+    match text.split_once('%') {
+        Some((address, _zone)) => address.parse().ok().filter(IpAddr::is_ipv6),
+        None => text.parse().ok(),
+    }
+}
+
+/// The address in one element of a `Forwarded` header: its `for` parameter.
+fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    let pairs = split_unquoted(element, b';');
+    let mut values = pairs.into_iter().filter_map(|pair| {
+        let pair = pair.trim_ascii();
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (&pair[..equals], &pair[equals + 1..]);
+        name.eq_ignore_ascii_case(b"for").then_some(value)
+    });
+    let value = values.next()?;
+    let unquoted = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    values.next().is_none().then(|| address(unquoted.unwrap_or(value)))?
+}
+
+/// Splits at `mark`, but not within quoted strings. A quotation that never ends reaches to the end.
+fn split_unquoted(text: &[u8], mark: u8) -> Vec<&[u8]> {
+    let (mut parts, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            byte if *byte == mark && !quoted => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn client(written: &ClientAddress, peer: &str, lines: &[(&'static str, &str)]) -> IpAddr {
+        let trusted = ["127.0.0.1/32", "::1/128", "10.0.0.0/8"];
+        let trusted: Vec<IpNet> = trusted.iter().map(|n| n.parse().expect("a network")).collect();
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_str(value).expect("a value"));
+        }
+        Trust::new(&trusted, written).client(ip(peer), &headers)
+    }
+
+    fn by_xff(lines: &[&str]) -> IpAddr {
+        let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", *line)).collect();
+        client(&ClientAddress::XForwardedFor, "127.0.0.1", &lines)
+    }
+
+    #[test]
+    fn t15_t16_the_first_untrusted_from_the_right() {
+        assert_eq!(by_xff(&["5.6.7.8, 1.2.3.4, 127.0.0.1"]), ip("1.2.3.4"));
+        assert_eq!(by_xff(&["127.0.0.1, 127.0.0.1"]), ip("127.0.0.1"));
+        assert_eq!(by_xff(&["10.1.1.1,127.0.0.1"]), ip("10.1.1.1"));
+    }
+
+    #[test]
+    fn t17_x_real_ip_where_there_is_no_x_forwarded_for() {
+        let real = ("x-real-ip", "3.3.3.3");
+        let xff = ClientAddress::XForwardedFor;
+        assert_eq!(client(&xff, "127.0.0.1", &[real]), ip("3.3.3.3"));
+        let both = [("x-forwarded-for", ","), real];
+        assert_eq!(client(&xff, "127.0.0.1", &both), ip("127.0.0.1"));
+    }
+
+    #[test]
+    fn t18_an_empty_element_is_skipped() {
+        assert_eq!(by_xff(&["4.4.4.4, "]), ip("4.4.4.4"));
+    }
+
+    #[test]
+    fn t19_who_is_not_trusted_is_not_believed() {
+        let lines = [("x-forwarded-for", "1.2.3.4"), ("x-real-ip", "1.2.3.4")];
+        assert_eq!(client(&ClientAddress::XForwardedFor, "9.9.9.9", &lines), ip("9.9.9.9"));
+    }
+
+    #[test]
+    fn t20_all_lines_are_one_list() {
+        assert_eq!(by_xff(&["1.1.1.1", "2.2.2.2, 127.0.0.1"]), ip("2.2.2.2"));
+        assert_eq!(by_xff(&["1.1.1.1", "10.0.0.1"]), ip("1.1.1.1"));
+    }
+
+    #[test]
+    fn t21_what_is_no_address_means_the_peer() {
+        for rubbish in ["unknown", "1.2.3.4, unknown", "1.2.3", "[::1", "[1.2.3.4]", "::1]:80"] {
+            assert_eq!(by_xff(&[rubbish]), ip("127.0.0.1"), "{rubbish}");
+        }
+    }
+
+    #[test]
+    fn ports_brackets_zones_and_mapped_addresses() {
+        for (written, read) in [
+            ("1.2.3.4:5678", "1.2.3.4"),
+            ("[2001:db8::1]:80", "2001:db8::1"),
+            ("[2001:db8::1]", "2001:db8::1"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("fe80::1%eth0", "fe80::1"),
+            ("::ffff:1.2.3.4", "1.2.3.4"),
+        ] {
+            assert_eq!(by_xff(&[written]), ip(read), "{written}");
+        }
+    }
+
+    #[test]
+    fn forwarded_is_walked_likewise() {
+        for (line, read) in [
+            ("for=1.2.3.4;proto=http, for=10.0.0.1", "1.2.3.4"),
+            (r#"For="[2001:db8::9]:4711";by=1.1.1.1"#, "2001:db8::9"),
+            (r#"for="1.2.3.4:80""#, "1.2.3.4"),
+            ("for=_hidden", "127.0.0.1"),
+            ("for=unknown, for=10.0.0.1", "127.0.0.1"),
+            ("by=1.2.3.4", "127.0.0.1"),
+            (r#"host="a,for=6.6.6.6";for=1.2.3.4"#, "1.2.3.4"),
+            ("for=1.2.3.4;for=5.6.7.8", "127.0.0.1"),
+        ] {
+            let headers = [("forwarded", line)];
+            assert_eq!(
+                client(&ClientAddress::Forwarded, "127.0.0.1", &headers),
+                ip(read),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_header_of_ones_own_must_be_there_once() {
+        let written = ClientAddress::Header("cf-connecting-ip".into());
+        let once = [("cf-connecting-ip", "1.2.3.4")];
+        assert_eq!(client(&written, "10.0.0.1", &once), ip("1.2.3.4"));
+        let twice = [("cf-connecting-ip", "1.2.3.4"), ("cf-connecting-ip", "1.2.3.4")];
+        assert_eq!(client(&written, "10.0.0.1", &twice), ip("10.0.0.1"));
+    }
+
+    #[test]
+    fn whatever_is_written_the_answer_is_an_address_that_was_there_or_the_peer() {
+        let trusted: Vec<IpNet> = vec!["127.0.0.1/32".parse().expect("a network")];
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
+            for (name, written) in [
+                ("x-forwarded-for", ClientAddress::XForwardedFor),
+                ("x-real-ip", ClientAddress::XForwardedFor),
+                ("forwarded", ClientAddress::Forwarded),
+                ("x-own", ClientAddress::Header("x-own".into())),
+            ] {
+                let mut headers = HeaderMap::new();
+                headers.append(name, value.clone());
+                let trust = Trust::new(&trusted, &written);
+                let found = trust.client(ip("127.0.0.1"), &headers);
+                assert_eq!(found, found.to_canonical());
+                assert_eq!(trust.client(ip("8.8.8.8"), &headers), ip("8.8.8.8"));
+            }
+        });
+    }
+}

@@ -1,0 +1,466 @@
+//! What of a head may pass, in both directions, and what the proxy adds.
+//!
+//! Hop-by-hop fields end here (RFC 9110, 7.6.1), also those that `Connection` names. To the
+//! backend: `Host` as it came, `X-Forwarded-For` with the peer appended, `X-Forwarded-Proto` and
+//! `X-Forwarded-Host` unless a trusted peer set them. What a peer that is not trusted says of
+//! forwarding is taken out whole, also where it is spelled with underscores, which CGI backends
+//! read as hyphens: nobody can write an address that the backend would believe. `Via` is not added.
+//!
+//! Which address is the client's: `client_address.rs`.
+
+use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode, Uri, Version};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Longest `Connection` header that is looked into, in names; more is refused. Real ones have two.
+const CONNECTION_NAMES_MAX: usize = 32;
+
+/// Checks what hyper's parser leaves to us and brings the head into the one form that is
+/// forwarded: origin-form target, one `Host`. The status is what a faulty one is answered with.
+pub(super) fn normalise(head: &mut Parts) -> Result<(), StatusCode> {
+    if head.method == Method::CONNECT {
+        return Err(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    check_coding(&head.headers)?;
+    if head.uri.authority().is_some() || head.uri.scheme().is_some() {
+        take_absolute_form(head)?;
+    } else if head.uri.path().is_empty() {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    check_host(head)
+}
+
+/// A body in any coding but `chunked` alone would reach the backend without its label.
+fn check_coding(headers: &HeaderMap) -> Result<(), StatusCode> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(only), None) if only.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(StatusCode::NOT_IMPLEMENTED),
+    }
+}
+
+/// `GET http://host/path`: the target's host counts, whatever `Host` says (RFC 9112, 3.2.2).
+fn take_absolute_form(head: &mut Parts) -> Result<(), StatusCode> {
+    let bad = StatusCode::BAD_REQUEST;
+    let authority = head.uri.authority().ok_or(bad)?;
+    if authority.as_str().contains('@') || head.uri.scheme_str() != Some("http") {
+        return Err(bad);
+    }
+    if head.headers.get_all(header::HOST).iter().count() > 1 {
+        return Err(bad);
+    }
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| bad)?;
+    let slash = || PathAndQuery::from_static("/");
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(slash);
+    head.headers.insert(header::HOST, host);
+    head.uri = Uri::from(path);
+    Ok(())
+}
+
+fn check_host(head: &Parts) -> Result<(), StatusCode> {
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) if head.version == Version::HTTP_10 => Ok(()),
+        (Some(host), None) if host.as_bytes().iter().all(|b| is_host_byte(*b)) => Ok(()),
+        _ => Err(StatusCode::BAD_REQUEST),
+    }
+}
+
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+;=".contains(&byte) || byte >= 0x80
+}
+
+/// The host that a request names, without its port.
+pub(super) fn vhost(headers: &HeaderMap) -> &str {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// What is known of the peer when a head is made ready for the backend.
+pub(super) struct Peer<'a> {
+    /// Its address as a header value.
+    pub(super) address: &'a HeaderValue,
+    /// Whether it is believed.
+    pub(super) trusted: bool,
+    /// The header that only trusted peers may send, besides the usual ones.
+    pub(super) own_header: Option<&'a str>,
+    /// Stands in where an HTTP/1.0 request names no host.
+    pub(super) backend: &'a HeaderValue,
+}
+
+/// Makes a request's head ready for the backend. An error is the status to answer with.
+pub(super) fn forward(head: &mut Parts, peer: &Peer<'_>) -> Result<(), StatusCode> {
+    let headers = &mut head.headers;
+    let found = Found::look(headers);
+    if found.hop_by_hop {
+        let trailers = wants_trailers(headers);
+        drop_hop_by_hop(headers)?;
+        if trailers {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+            headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
+        }
+    }
+    if !peer.trusted {
+        if found.forwarding {
+            drop_forwarding(headers);
+        }
+        if let Some(name) = peer.own_header {
+            headers.remove(name);
+        }
+    }
+    if found.expects {
+        // The continue was, or will be, said by us.
+        headers.remove(header::EXPECT);
+    }
+    add_forwarding(headers, peer);
+    head.version = Version::HTTP_11;
+    Ok(())
+}
+
+/// Makes the head of an answer ready for the client.
+pub(super) fn answer(headers: &mut HeaderMap) {
+    if !Found::look(headers).hop_by_hop {
+        return;
+    }
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    // An answer that names too much in Connection loses what is named as far as we look.
+    let _ = drop_hop_by_hop(headers);
+    headers.remove(header::PROXY_AUTHENTICATE);
+}
+
+/// Takes out of trailers what may not stand there.
+pub(super) fn trailers(trailers: &mut HeaderMap) {
+    let found = Found::look(trailers);
+    if found.hop_by_hop {
+        let _ = drop_hop_by_hop(trailers);
+    }
+    if found.forwarding {
+        drop_forwarding(trailers);
+    }
+    trailers.remove(header::HOST);
+    trailers.remove(header::CONTENT_LENGTH);
+}
+
+/// Whether a request says anything about who it is forwarded for.
+pub(super) fn forwards(headers: &HeaderMap) -> bool {
+    headers.contains_key(X_FORWARDED_FOR)
+        || headers.contains_key(X_REAL_IP)
+        || headers.contains_key(header::FORWARDED)
+}
+
+/// What one look over the names of a head found: most heads have little that must be removed, and
+/// each removal costs a search.
+#[derive(Default)]
+struct Found {
+    hop_by_hop: bool,
+    forwarding: bool,
+    expects: bool,
+}
+
+impl Found {
+    fn look(headers: &HeaderMap) -> Found {
+        let mut found = Found::default();
+        for name in headers.keys() {
+            match *name {
+                header::CONNECTION
+                | header::TRANSFER_ENCODING
+                | header::TE
+                | header::UPGRADE
+                | header::PROXY_AUTHENTICATE
+                | header::PROXY_AUTHORIZATION => found.hop_by_hop = true,
+                header::FORWARDED => found.forwarding = true,
+                header::EXPECT => found.expects = true,
+                _ => match name.as_str().as_bytes() {
+                    b"keep-alive" | b"proxy-connection" => found.hop_by_hop = true,
+                    other => found.forwarding |= is_forwarding(other),
+                },
+            }
+        }
+        found
+    }
+}
+
+/// Whether a backend might take this header for word about the client. Underscores count as hyphens.
+fn is_forwarding(name: &[u8]) -> bool {
+    let alike = |start: &[u8]| {
+        name.len() >= start.len()
+            && name.iter().zip(start).all(|(b, s)| b == s || (*b == b'_' && *s == b'-'))
+    };
+    match name.first() {
+        Some(b'x') => alike(b"x-forwarded") || alike(b"x-real-ip"),
+        Some(b'f') => name == b"forwarded",
+        _ => false,
+    }
+}
+
+fn drop_forwarding(headers: &mut HeaderMap) {
+    headers.remove(header::FORWARDED);
+    let named = headers.keys().filter(|name| is_forwarding(name.as_str().as_bytes()));
+    let named: Vec<HeaderName> = named.cloned().collect();
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+fn drop_hop_by_hop(headers: &mut HeaderMap) -> Result<(), StatusCode> {
+    if headers.contains_key(header::CONNECTION) {
+        for name in named_in_connection(headers)? {
+            headers.remove(name);
+        }
+        headers.remove(header::CONNECTION);
+    }
+    for name in [
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        header::PROXY_AUTHORIZATION,
+        header::TE,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+    Ok(())
+}
+
+/// The fields that `Connection` names. Not those that frame a message or say where it goes: to
+/// take them out at a client's word would let it change what the backend reads.
+fn named_in_connection(headers: &HeaderMap) -> Result<Vec<HeaderName>, StatusCode> {
+    let lines = headers.get_all(header::CONNECTION).iter();
+    let tokens = lines.flat_map(|line| line.as_bytes().split(|b| *b == b','));
+    let mut names = Vec::new();
+    for (count, token) in tokens.map(<[u8]>::trim_ascii).filter(|t| !t.is_empty()).enumerate() {
+        if count == CONNECTION_NAMES_MAX {
+            return Err(StatusCode::BAD_REQUEST);
+        }
+        let plain = [&b"close"[..], b"keep-alive"];
+        if plain.iter().any(|plain| token.eq_ignore_ascii_case(plain)) {
+            continue;
+        }
+        match HeaderName::from_bytes(token) {
+            Ok(header::HOST | header::CONTENT_LENGTH | header::CONTENT_TYPE) => {}
+            Ok(name) if is_forwarding(name.as_str().as_bytes()) => {}
+            Ok(name) => names.push(name),
+            Err(_) => {}
+        }
+    }
+    Ok(names)
+}
+
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::TE).iter();
+    let mut codings = lines.flat_map(|line| line.as_bytes().split(|b| *b == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+fn add_forwarding(headers: &mut HeaderMap, peer: &Peer<'_>) {
+    let host = match headers.entry(header::HOST) {
+        Entry::Occupied(host) => Some(host.get().clone()),
+        Entry::Vacant(place) => {
+            place.insert(peer.backend.clone());
+            None
+        }
+    };
+    if peer.trusted {
+        add_to_chain(headers, peer.address);
+    } else {
+        headers.insert(X_FORWARDED_FOR, peer.address.clone());
+    }
+    if let Entry::Vacant(place) = headers.entry(X_FORWARDED_PROTO) {
+        place.insert(HeaderValue::from_static("http"));
+    }
+    if let (Some(host), Entry::Vacant(place)) = (host, headers.entry(X_FORWARDED_HOST)) {
+        place.insert(host);
+    }
+}
+
+/// Appends the peer to what it says itself, all lines joined to one.
+fn add_to_chain(headers: &mut HeaderMap, address: &HeaderValue) {
+    join(headers, &X_FORWARDED_FOR, address.as_bytes());
+    if headers.contains_key(header::FORWARDED) {
+        let element = match address.as_bytes().contains(&b':') {
+            true => [b"for=\"[", address.as_bytes(), b"]\""].concat(),
+            false => [b"for=", address.as_bytes()].concat(),
+        };
+        join(headers, &header::FORWARDED, &element);
+    }
+}
+
+fn join(headers: &mut HeaderMap, name: &HeaderName, last: &[u8]) {
+    let mut joined = Vec::with_capacity(64);
+    for line in headers.get_all(name) {
+        joined.extend_from_slice(line.as_bytes());
+        joined.extend_from_slice(b", ");
+    }
+    joined.extend_from_slice(last);
+    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
+        headers.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn head(target: &str, lines: &[(&'static str, &str)]) -> Parts {
+        let mut request = Request::builder().uri(target);
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("a request").into_parts().0
+    }
+
+    fn forwarded(trusted: bool, lines: &[(&'static str, &str)]) -> HeaderMap {
+        let mut head = head("/", lines);
+        let address = HeaderValue::from_static("192.0.2.1");
+        let backend = HeaderValue::from_static("backend:80");
+        let own_header = Some("cf-connecting-ip");
+        let peer = Peer { address: &address, trusted, own_header, backend: &backend };
+        forward(&mut head, &peer).expect("passes");
+        head.headers
+    }
+
+    #[test]
+    fn what_connection_names_ends_here() {
+        let headers = forwarded(
+            false,
+            &[
+                ("host", "a"),
+                ("connection", "close, x-secret"),
+                ("connection", "Host, Content-Length, X-Forwarded-For, bad name"),
+                ("x-secret", "1"),
+                ("content-length", "3"),
+                ("keep-alive", "5"),
+                ("proxy-connection", "close"),
+                ("te", "gzip, trailers"),
+                ("upgrade", "websocket"),
+                ("proxy-authorization", "x"),
+            ],
+        );
+        let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        let expected = [
+            "host",
+            "content-length",
+            "te",
+            "connection",
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+        ];
+        assert_eq!(names.len(), expected.len(), "{names:?}");
+        assert!(expected.iter().all(|name| names.contains(name)), "{names:?}");
+        assert_eq!(headers["te"], "trailers");
+    }
+
+    #[test]
+    fn an_untrusted_peer_writes_no_addresses() {
+        let headers = forwarded(
+            false,
+            &[
+                ("host", "a"),
+                ("x-forwarded-for", "6.6.6.6"),
+                ("x_forwarded_for", "6.6.6.6"),
+                ("x-real-ip", "6.6.6.6"),
+                ("x_real-ip", "6.6.6.6"),
+                ("forwarded", "for=6.6.6.6"),
+                ("x-forwarded-proto", "https"),
+                ("x-forwarded-port", "6"),
+                ("x-forwarded-host", "6.6.6.6"),
+                ("cf-connecting-ip", "6.6.6.6"),
+            ],
+        );
+        assert!(headers.values().all(|value| !value.as_bytes().starts_with(b"6")), "{headers:?}");
+        assert_eq!(headers["x-forwarded-for"], "192.0.2.1");
+        assert_eq!(headers["x-forwarded-proto"], "http");
+        assert_eq!(headers["x-forwarded-host"], "a");
+    }
+
+    #[test]
+    fn a_trusted_peer_is_appended_to_its_chain() {
+        let headers = forwarded(
+            true,
+            &[
+                ("host", "a"),
+                ("x-forwarded-for", "1.1.1.1"),
+                ("x-forwarded-for", "2.2.2.2"),
+                ("forwarded", "for=1.1.1.1"),
+                ("x-forwarded-proto", "https"),
+                ("x-forwarded-host", "b"),
+            ],
+        );
+        assert_eq!(headers["x-forwarded-for"], "1.1.1.1, 2.2.2.2, 192.0.2.1");
+        assert_eq!(headers["forwarded"], "for=1.1.1.1, for=192.0.2.1");
+        assert_eq!(
+            (&headers["x-forwarded-proto"], &headers["x-forwarded-host"]),
+            (&HeaderValue::from_static("https"), &HeaderValue::from_static("b"))
+        );
+        assert_eq!(headers.get_all("x-forwarded-for").iter().count(), 1);
+    }
+
+    #[test]
+    fn an_old_request_without_host_gets_the_backends() {
+        assert_eq!(forwarded(false, &[])["host"], "backend:80");
+    }
+
+    #[test]
+    fn faulty_heads_are_refused() {
+        let bad = StatusCode::BAD_REQUEST;
+        type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], Result<(), StatusCode>);
+        let cases: [Case<'_>; 8] = [
+            ("/", &[], Err(bad)),
+            ("/", &[("host", "a"), ("host", "a")], Err(bad)),
+            ("/", &[("host", "a b")], Err(bad)),
+            ("/", &[("host", "a/b")], Err(bad)),
+            ("http://u@a/", &[("host", "a")], Err(bad)),
+            ("/", &[("host", "a"), ("transfer-encoding", "gzip, chunked")], {
+                Err(StatusCode::NOT_IMPLEMENTED)
+            }),
+            ("/", &[("host", "[::1]:80")], Ok(())),
+            ("http://b/x?y", &[("host", "a")], Ok(())),
+        ];
+        for (target, lines, expected) in cases {
+            assert_eq!(normalise(&mut head(target, lines)), expected, "{target} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn an_absolute_target_becomes_a_path_and_a_host() {
+        let mut head = head("http://b:81/x?y", &[("host", "a")]);
+        normalise(&mut head).expect("passes");
+        assert_eq!(
+            (head.uri.to_string().as_str(), &head.headers["host"]),
+            ("/x?y", &HeaderValue::from_static("b:81"))
+        );
+        assert_eq!(vhost(&head.headers), "b");
+    }
+
+    #[test]
+    fn an_answer_loses_its_hop() {
+        let mut headers = head(
+            "/",
+            &[
+                ("connection", "x-hop"),
+                ("x-hop", "1"),
+                ("transfer-encoding", "chunked"),
+                ("content-length", "9"),
+            ],
+        )
+        .headers;
+        answer(&mut headers);
+        assert!(headers.is_empty(), "{headers:?}");
+    }
+}

@@ -1,0 +1,327 @@
+//! One client connection: what it waits for and since when, and its stream.
+//!
+//! No timer is armed per request. Whoever begins to wait notes the worker's coarse time in a cell;
+//! the worker's sweep, a few times a second, looks at all links and wakes whoever has waited too
+//! long. So a timeout costs a request two stores, and is late by at most one sweep.
+//!
+//! What is done with a request: `exchange.rs`.
+
+use super::worker::Worker;
+use crate::config::settings::Timeouts;
+use http::HeaderValue;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// How long a connection that is being closed is read from, so that the peer gets to read our
+/// last answer before its unread bytes make the system reset the connection.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How much is read meanwhile, in bytes.
+const LINGER_BYTES: usize = 1 << 20;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Between two requests, without a byte of the next.
+    Idle,
+    /// Waiting for the rest of a head.
+    Head,
+    /// A request runs.
+    Busy,
+    /// Being closed.
+    Closing,
+}
+
+/// Since when somebody has been waiting, in the worker's coarse milliseconds.
+#[derive(Default)]
+pub(super) struct Since(Cell<Option<u64>>);
+
+impl Since {
+    /// Begins to wait, unless it waits already.
+    pub(super) fn begin(&self, now: u64) {
+        if self.0.get().is_none() {
+            self.0.set(Some(now));
+        }
+    }
+
+    /// Waits no longer.
+    pub(super) fn end(&self) {
+        self.0.set(None);
+    }
+
+    fn exceeds(&self, limit: Duration, now: u64, slack: u64) -> bool {
+        self.0.get().is_some_and(|since| exceeds(since, limit, now, slack))
+    }
+}
+
+/// A time of zero means: for ever.
+fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
+    let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    limit > 0 && now.saturating_sub(since) > limit.saturating_add(slack)
+}
+
+/// A client connection, as the worker and its exchanges know it.
+pub(super) struct Link {
+    /// The other end, in canonical form.
+    pub(super) peer: IpAddr,
+    /// The same, as it is forwarded.
+    pub(super) peer_value: HeaderValue,
+    /// Its place in the worker's list.
+    pub(super) place: Cell<usize>,
+    /// Requests so far.
+    pub(super) requests: Cell<u64>,
+    phase: Cell<Phase>,
+    since: Cell<u64>,
+    /// The client does not take what we write.
+    stuck: Since,
+    /// The backend's reader waits for bytes of the request's body.
+    pub(super) upload: Since,
+    /// The backend has not begun its answer.
+    pub(super) head: Since,
+    /// The backend has begun it and sends no more.
+    pub(super) answer: Since,
+    /// Set by the sweep: the client sent nothing of its body for too long.
+    pub(super) upload_late: Cell<bool>,
+    /// Set by the sweep: the backend was silent for too long.
+    pub(super) backend_late: Cell<bool>,
+    /// The request's body was longer than it may be.
+    pub(super) upload_too_long: Cell<bool>,
+    /// The request's body broke off or could not be read.
+    pub(super) upload_broken: Cell<bool>,
+    /// The request's body is being read still.
+    pub(super) uploading: Cell<bool>,
+    close: Cell<bool>,
+    task: RefCell<Option<Waker>>,
+    upload_task: RefCell<Option<Waker>>,
+}
+
+impl Link {
+    pub(super) fn new(peer: SocketAddr, now: u64) -> Link {
+        let peer = peer.ip().to_canonical();
+        let text = HeaderValue::from_str(&peer.to_string());
+        Link {
+            peer,
+            peer_value: text.unwrap_or(HeaderValue::from_static("unknown")),
+            place: Cell::new(0),
+            requests: Cell::new(0),
+            phase: Cell::new(Phase::Head),
+            since: Cell::new(now),
+            stuck: Since::default(),
+            upload: Since::default(),
+            head: Since::default(),
+            answer: Since::default(),
+            upload_late: Cell::new(false),
+            backend_late: Cell::new(false),
+            upload_too_long: Cell::new(false),
+            upload_broken: Cell::new(false),
+            uploading: Cell::new(false),
+            close: Cell::new(false),
+            task: RefCell::default(),
+            upload_task: RefCell::default(),
+        }
+    }
+
+    /// A request's head is here.
+    pub(super) fn begin(&self) {
+        self.phase.set(Phase::Busy);
+        self.requests.set(self.requests.get() + 1);
+        self.upload_late.set(false);
+        self.backend_late.set(false);
+        self.upload_too_long.set(false);
+        self.upload_broken.set(false);
+    }
+
+    /// Its answer is through our hands.
+    pub(super) fn done(&self, now: u64) {
+        self.head.end();
+        self.answer.end();
+        if self.phase.get() == Phase::Busy {
+            self.enter(Phase::Idle, now);
+        }
+    }
+
+    fn enter(&self, phase: Phase, now: u64) {
+        self.phase.set(phase);
+        self.since.set(now);
+    }
+
+    fn arrived(&self, now: u64) {
+        if self.phase.get() == Phase::Idle {
+            self.enter(Phase::Head, now);
+        }
+    }
+
+    /// Since when it has been idle, if it is.
+    pub(super) fn idle_since(&self) -> Option<u64> {
+        (self.phase.get() == Phase::Idle).then(|| self.since.get())
+    }
+
+    /// Remembers which task serves the connection.
+    pub(super) fn served_by(&self, waker: &Waker) {
+        remember(&self.task, waker);
+    }
+
+    /// Remembers which task waits for the request's body.
+    pub(super) fn uploaded_by(&self, waker: &Waker) {
+        remember(&self.upload_task, waker);
+    }
+
+    /// Closes the connection at once.
+    pub(super) fn close(&self) {
+        self.close.set(true);
+        self.wake();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.close.get()
+    }
+
+    /// Has the connection's task look around.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &*self.task.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes whoever has waited too long; `slack` is the age that a noted time may have had.
+    /// Returns whether the connection was closed for it.
+    pub(super) fn sweep(&self, timeouts: &Timeouts, now: u64, slack: u64) -> bool {
+        let over = |since, limit| exceeds(since, limit, now, slack);
+        let phase_over = match self.phase.get() {
+            Phase::Idle => over(self.since.get(), timeouts.idle),
+            Phase::Head => over(self.since.get(), timeouts.header),
+            Phase::Closing => over(self.since.get(), LINGER),
+            Phase::Busy => false,
+        };
+        if phase_over || self.stuck.exceeds(timeouts.idle, now, slack) {
+            self.close();
+            return self.phase.get() != Phase::Idle;
+        }
+        if self.upload.exceeds(timeouts.idle, now, slack) {
+            self.upload_late.set(true);
+            if let Some(waker) = &*self.upload_task.borrow() {
+                waker.wake_by_ref();
+            }
+        }
+        if self.head.exceeds(timeouts.backend, now, slack)
+            || self.answer.exceeds(timeouts.idle, now, slack)
+        {
+            self.backend_late.set(true);
+            self.wake();
+        }
+        false
+    }
+}
+
+fn remember(place: &RefCell<Option<Waker>>, waker: &Waker) {
+    let mut place = place.borrow_mut();
+    if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        *place = Some(waker.clone());
+    }
+}
+
+/// A client's stream, which notes on its link when bytes move and when they do not.
+pub(super) struct ClientStream {
+    inner: TcpStream,
+    link: Rc<Link>,
+    worker: Rc<Worker>,
+    lingered: usize,
+}
+
+impl ClientStream {
+    pub(super) fn new(inner: TcpStream, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream {
+        ClientStream { inner, link, worker, lingered: 0 }
+    }
+
+    /// Notes whether a write could go on.
+    fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
+        match poll {
+            Poll::Pending => self.link.stuck.begin(self.worker.now()),
+            Poll::Ready(_) => self.link.stuck.end(),
+        }
+        poll
+    }
+
+    /// Whether bytes that nobody will read may still be on their way.
+    fn has_unread(&self) -> bool {
+        self.link.uploading.get() || self.link.phase.get() == Phase::Head
+    }
+
+    /// Reads on until the peer has closed its side, for a while.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.lingered < LINGER_BYTES {
+            let mut scratch = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.inner).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.lingered += buffer.filled().len();
+                }
+                Poll::Ready(_) => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.link.arrived(self.worker.now());
+        }
+        poll
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.note(poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
+        self.note(poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.link.phase.get() == Phase::Closing {
+            return self.poll_linger(cx);
+        }
+        let unread = self.has_unread();
+        self.link.enter(Phase::Closing, self.worker.now());
+        match Pin::new(&mut self.inner).poll_shutdown(cx) {
+            Poll::Ready(Ok(())) if unread => self.poll_linger(cx),
+            poll => poll,
+        }
+    }
+}

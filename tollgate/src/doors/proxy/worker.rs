@@ -1,0 +1,405 @@
+//! One thread of the proxy: its listeners, its connections, its pool, and the sweep that looks
+//! after their timeouts. Nothing of it is shared with other threads but the engine and a count of
+//! connections.
+//!
+//! How threads are started and stopped: `proxy.rs`. What is done with a request: `exchange.rs`.
+
+use super::body::{Body, Upload};
+use super::client_address::Trust;
+use super::exchange::{self, Failure};
+use super::link::{ClientStream, Link};
+use super::pool::{Pool, Sender};
+use crate::clock::Clock;
+use crate::config::settings::{Bounds, Proxy, Timeouts};
+use crate::engine::Lane;
+use crate::watch::Watch;
+use crate::watch::counts::BackendFault;
+use crate::watch::registry::Held;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tollgate_core::units::Time;
+
+/// Connections accepted before those there are get their turn again.
+const ACCEPT_BURST: usize = 16;
+
+/// A head's bound where the settings name none: hyper wants some number.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+
+/// The least that hyper takes as a connection's buffer.
+const BUFFER_BYTES_MIN: usize = 8192;
+
+/// The settings as one thread uses them; replaced whole on reload.
+pub(super) struct Site {
+    authority: String,
+    /// The backend's address where its host needs no resolving.
+    address: Option<SocketAddr>,
+    pub(super) backend_host: HeaderValue,
+    pub(super) trust: Trust,
+    pub(super) timeouts: Timeouts,
+    pub(super) bounds: Bounds,
+    pub(super) keep_cost_header: bool,
+}
+
+impl Site {
+    pub(super) fn new(settings: &Proxy) -> Site {
+        let authority = settings.backend.authority.clone();
+        let host = HeaderValue::from_str(&authority);
+        Site {
+            address: authority.parse().ok(),
+            backend_host: host.unwrap_or(HeaderValue::from_static("backend")),
+            authority,
+            trust: Trust::new(&settings.trusted_proxies, &settings.client_address),
+            timeouts: settings.timeouts,
+            bounds: settings.bounds,
+            keep_cost_header: settings.keep_cost_header,
+        }
+    }
+
+    /// How often the sweep looks: an eighth of the shortest timeout, between 5 and 500 ms.
+    fn tick(&self) -> Duration {
+        let timeouts = [self.timeouts.header, self.timeouts.idle, self.timeouts.backend];
+        let shortest = timeouts.into_iter().filter(|timeout| !timeout.is_zero()).min();
+        let eighth = shortest.unwrap_or(Duration::MAX) / 8;
+        eighth.clamp(Duration::from_millis(5), Duration::from_millis(500))
+    }
+}
+
+/// What all threads of a proxy share.
+#[derive(Default)]
+pub(super) struct House {
+    /// Client connections open now.
+    pub(super) connections: AtomicUsize,
+}
+
+/// One thread.
+pub(super) struct Worker {
+    pub(super) lane: Lane,
+    pub(super) clock: Clock,
+    pub(super) pool: Pool,
+    pub(super) watch: Arc<Watch>,
+    site: RefCell<Rc<Site>>,
+    house: Arc<House>,
+    /// The engine's clock, as of the last sweep.
+    now: Cell<Time>,
+    links: RefCell<Vec<Rc<Link>>>,
+    lingering: Cell<usize>,
+    /// Something ended: a connection, or an exchange without a client.
+    freed: Notify,
+    drained: Notify,
+    draining: Cell<bool>,
+    stopping: Cell<bool>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        settings: &Proxy,
+        lane: Lane,
+        clock: Clock,
+        house: Arc<House>,
+        watch: Arc<Watch>,
+    ) -> Rc<Worker> {
+        Rc::new(Worker {
+            lane,
+            clock,
+            pool: Pool::default(),
+            watch,
+            site: RefCell::new(Rc::new(Site::new(settings))),
+            house,
+            now: Cell::new(clock.now()),
+            links: RefCell::default(),
+            lingering: Cell::new(0),
+            freed: Notify::new(),
+            drained: Notify::new(),
+            draining: Cell::new(false),
+            stopping: Cell::new(false),
+        })
+    }
+
+    /// The settings of this moment.
+    pub(super) fn site(&self) -> Rc<Site> {
+        Rc::clone(&self.site.borrow())
+    }
+
+    /// Takes over changed settings, for requests that begin from now on.
+    pub(super) fn reload(&self, settings: &Proxy) {
+        let site = Site::new(settings);
+        if self.site.borrow().authority != site.authority {
+            self.pool.clear();
+        }
+        *self.site.borrow_mut() = Rc::new(site);
+    }
+
+    /// Coarse time: as of the last sweep.
+    pub(super) fn time(&self) -> Time {
+        self.now.get()
+    }
+
+    /// The same in milliseconds.
+    pub(super) fn now(&self) -> u64 {
+        self.now.get().0 / 1_000_000
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Accepts no more, and lets every connection end after the request it is at.
+    pub(super) fn drain(&self) {
+        self.draining.set(true);
+        self.drained.notify_waiters();
+        for link in &*self.links.borrow() {
+            link.wake();
+        }
+    }
+
+    /// From now on nothing may be begun: the thread's tasks are about to be dropped.
+    pub(super) fn stop(&self) {
+        self.stopping.set(true);
+    }
+
+    /// Until no connection is open and no exchange runs.
+    pub(super) async fn empty(&self) {
+        loop {
+            let freed = self.freed.notified();
+            if self.links.borrow().is_empty() && self.lingering.get() == 0 {
+                return;
+            }
+            freed.await;
+        }
+    }
+
+    /// A place for an exchange without a client; `None` when the thread is about to end.
+    pub(super) fn linger(self: &Rc<Worker>) -> Option<Lingering> {
+        if self.stopping.get() {
+            return None;
+        }
+        self.lingering.set(self.lingering.get() + 1);
+        Some(Lingering(Rc::clone(self)))
+    }
+
+    /// Opens a connection to the backend.
+    pub(super) async fn connect(&self, site: &Site) -> Result<Sender, Failure> {
+        let reached = reach(site);
+        let stream = if site.timeouts.connect.is_zero() {
+            reached.await?
+        } else {
+            let limited = tokio::time::timeout(site.timeouts.connect, reached);
+            limited.await.map_err(|_| Failure(BackendFault::ConnectTimeout))??
+        };
+        let _ = stream.set_nodelay(true);
+        let handshake = hyper::client::conn::http1::Builder::new()
+            .handshake::<_, Upload>(TokioIo::new(stream))
+            .await;
+        let (sender, connection) = handshake.map_err(|_| Failure(BackendFault::Connect))?;
+        let counted = self.watch.proxy.backend_connections.hold();
+        tokio::task::spawn_local(async move {
+            // How it ended is told to whoever waits for an answer on it.
+            let _ = connection.await;
+            drop(counted);
+        });
+        Ok(sender)
+    }
+
+    /// Accepts connections until the thread drains.
+    pub(super) async fn accept(self: Rc<Worker>, listener: TcpListener) {
+        loop {
+            for _ in 0..ACCEPT_BURST {
+                self.room().await;
+                let drained = self.drained.notified();
+                if self.draining.get() {
+                    return self.accept_waiting(&listener);
+                }
+                tokio::select! {
+                    accepted = listener.accept() => match accepted {
+                        Ok((stream, peer)) => self.welcome(stream, peer),
+                        Err(error) => self.accept_failed(&error).await,
+                    },
+                    () = drained => return self.accept_waiting(&listener),
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes in who has connected already: to close the listener would reset them.
+    fn accept_waiting(self: &Rc<Worker>, listener: &TcpListener) {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(&mut cx) {
+            self.welcome(stream, peer);
+        }
+    }
+
+    /// Running out of descriptors, say: nothing gets better by asking again at once.
+    async fn accept_failed(&self, error: &std::io::Error) {
+        tracing::warn!(%error, "a connection could not be accepted; trying again in 100 ms");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    /// Until there is room for one more connection. Who is over the bound waits in the system's
+    /// queue and costs nothing; an idle connection makes room for it. (To accept and close would
+    /// cost more, and tell the client less.)
+    async fn room(&self) {
+        loop {
+            let bound = self.site.borrow().bounds.connections;
+            let open = self.house.connections.load(Ordering::Relaxed);
+            if bound == 0 || open < bound || self.draining.get() {
+                return;
+            }
+            self.shed();
+            let tick = self.site.borrow().tick();
+            let _ = tokio::time::timeout(tick, self.freed.notified()).await;
+        }
+    }
+
+    /// Closes the connection that has been idle longest.
+    fn shed(&self) {
+        let links = self.links.borrow();
+        let idle = links.iter().filter_map(|link| Some((link.idle_since()?, link)));
+        if let Some((_, link)) = idle.min_by_key(|(since, _)| *since) {
+            self.watch.proxy.shed.increment(1);
+            link.close();
+        }
+    }
+
+    fn welcome(self: &Rc<Worker>, stream: TcpStream, peer: SocketAddr) {
+        let _ = stream.set_nodelay(true);
+        let link = Rc::new(Link::new(peer, self.now()));
+        let seat = Seat::take(self, &link);
+        let worker = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            worker.converse(stream, link).await;
+            drop(seat);
+        });
+    }
+
+    /// Serves one connection until it ends.
+    async fn converse(self: &Rc<Worker>, stream: TcpStream, link: Rc<Link>) {
+        let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(self));
+        let service = service_fn(|request| self.service(&link, request));
+        let builder = self.builder();
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut told = false;
+        poll_fn(|cx| {
+            link.served_by(cx.waker());
+            if link.is_closed() || connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if self.draining.get() && !told {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+                return connection.as_mut().poll(cx).map(|_| ());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn service(
+        self: &Rc<Worker>,
+        link: &Rc<Link>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
+        exchange::serve(Rc::clone(self), Rc::clone(link), request)
+    }
+
+    fn builder(&self) -> hyper::server::conn::http1::Builder {
+        let bytes = match self.site.borrow().bounds.header_bytes {
+            0 => HEADER_BYTES_MAX,
+            bytes => bytes,
+        };
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .max_header_size(bytes)
+            .max_buf_size(bytes.max(BUFFER_BYTES_MIN))
+            .header_read_timeout(None)
+            .auto_date_header(false);
+        builder
+    }
+
+    /// Keeps the coarse time, and looks after everybody's timeouts, until the thread ends.
+    pub(super) async fn sweep(self: Rc<Worker>) {
+        loop {
+            let site = self.site();
+            let tick = site.tick();
+            tokio::time::sleep(tick).await;
+            self.now.set(self.clock.now());
+            let now = self.now();
+            let slack = u64::try_from(tick.as_millis()).unwrap_or(0);
+            for link in &*self.links.borrow() {
+                if !link.is_closed() && link.sweep(&site.timeouts, now, slack) {
+                    self.watch.proxy.bad_requests.increment(1);
+                }
+            }
+            self.pool.prune(now);
+        }
+    }
+}
+
+/// Connects to the first of the backend's addresses that answers.
+async fn reach(site: &Site) -> Result<TcpStream, Failure> {
+    let failed = |_| Failure(BackendFault::Connect);
+    if let Some(address) = site.address {
+        return TcpStream::connect(address).await.map_err(failed);
+    }
+    let found = tokio::net::lookup_host(&site.authority).await;
+    let addresses: Vec<SocketAddr> = found.map_err(|_| Failure(BackendFault::Resolve))?.collect();
+    TcpStream::connect(&addresses[..]).await.map_err(failed)
+}
+
+/// A connection's place in the lists, given back when its task ends, however it ends.
+struct Seat {
+    worker: Rc<Worker>,
+    link: Rc<Link>,
+    _counted: Held,
+}
+
+impl Seat {
+    fn take(worker: &Rc<Worker>, link: &Rc<Link>) -> Seat {
+        worker.house.connections.fetch_add(1, Ordering::Relaxed);
+        worker.watch.proxy.accepted.increment(1);
+        let counted = worker.watch.proxy.connections.hold();
+        let mut links = worker.links.borrow_mut();
+        link.place.set(links.len());
+        links.push(Rc::clone(link));
+        Seat { worker: Rc::clone(worker), link: Rc::clone(link), _counted: counted }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut links = self.worker.links.borrow_mut();
+        let place = self.link.place.get();
+        if place < links.len() {
+            links.swap_remove(place);
+            if let Some(moved) = links.get(place) {
+                moved.place.set(place);
+            }
+        }
+        self.worker.house.connections.fetch_sub(1, Ordering::Relaxed);
+        self.worker.freed.notify_waiters();
+    }
+}
+
+/// The place of an exchange without a client.
+pub(super) struct Lingering(Rc<Worker>);
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        self.0.lingering.set(self.0.lingering.get() - 1);
+        self.0.freed.notify_waiters();
+    }
+}
