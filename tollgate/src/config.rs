@@ -11,6 +11,7 @@ pub mod fault;
 mod limits;
 mod proxy;
 mod reader;
+pub mod secret;
 pub mod settings;
 mod show;
 pub mod source;

@@ -2,4 +2,5 @@
 //!
 //! No door decides anything, and no door knows another.
 
+pub mod admin;
 pub mod proxy;

@@ -384,7 +384,8 @@ impl Drop for Charge {
         let now = self.lane.engine.clock.now();
         let (cost, _) = self.measured();
         self.rules.limiter.settle(&self.ticket, cost, now);
-        self.lane.engine.watch.charged(cost);
+        let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
+        self.lane.engine.watch.charged(cost, waited);
         let mut tops = self.lane.tops.lock();
         for key in self.ticket.keys().as_slice() {
             if let Some(top) = tops.get_mut(usize::from(key.limit)) {

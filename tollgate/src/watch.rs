@@ -6,6 +6,7 @@
 
 pub mod counts;
 pub mod decision;
+pub mod doctor;
 pub mod front;
 pub mod log;
 pub mod metrics;
@@ -13,6 +14,7 @@ pub mod printable;
 pub mod prometheus;
 pub mod registry;
 pub mod sampler;
+pub mod snapshot;
 
 use counts::ProxyCounts;
 use decision::Decision;
@@ -24,7 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use registry::{Counter, Histogram, Registry, SERIES_MAX};
 use sampler::Sampler;
 use std::net::IpAddr;
-use tollgate_core::units::{Cost, Time};
+use tollgate_core::units::{Cost, Nanos, Time};
 
 /// Handles of everything that is counted on the path of a request, and the decision log.
 #[derive(Debug)]
@@ -90,9 +92,6 @@ impl Watch {
     /// A request was held, delayed or refused, at `now`.
     pub fn decided(&self, decision: &Decision<'_>, now: Time) {
         self.count(decision);
-        if !decision.shadow && decision.verdict != "reject" {
-            self.waits.record(decision.wait.0);
-        }
         let advice = self.sampler(decision.verdict).ask(now);
         self.left_out(decision.verdict, advice.left_out);
         if advice.write {
@@ -100,10 +99,13 @@ impl Watch {
         }
     }
 
-    /// A request was charged.
-    pub fn charged(&self, cost: Cost) {
+    /// A request was charged, after it was held or delayed for `waited`.
+    pub fn charged(&self, cost: Cost, waited: Nanos) {
         self.cost.record(cost.0);
         self.charged.increment(cost.0);
+        if waited > Nanos::ZERO {
+            self.waits.record(waited.0);
+        }
     }
 
     /// The configuration was read again, and runs, or could not be used.

@@ -1,11 +1,11 @@
-//! The handles that the proxy counts with.
+//! The handles that doors count with.
 //!
 //! All are made at the start, so every series is there from the first scrape, at zero, and the
 //! path of a request looks nothing up. What each means: `metrics`.
 
 use super::metrics::{
-    ABORTED, ACCEPTED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS, CONNECTIONS, REQUESTS,
-    RESPONSES, SHED,
+    ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,
+    CONNECTIONS, REQUESTS, RESPONSES, SHED,
 };
 use super::registry::{Counter, Gauge, Registry};
 
@@ -116,6 +116,38 @@ impl ProxyCounts {
     /// The backend failed a request.
     pub fn failed(&self, fault: BackendFault) {
         self.failures[fault as usize].increment(1);
+    }
+}
+
+/// Everything that the admin door counts itself.
+#[derive(Debug)]
+pub struct AdminCounts {
+    /// Requests that came in.
+    pub requests: Counter,
+    /// Connections open.
+    pub connections: Gauge,
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections closed at once because as many as allowed were open.
+    pub shed: Counter,
+    /// Requests refused, by reason in the order of [`REFUSALS`].
+    pub refused: [Counter; REFUSALS.len()],
+}
+
+/// Why the admin door refuses requests.
+pub const REFUSALS: [&str; 5] = ["method", "body", "host", "origin", "token"];
+
+impl AdminCounts {
+    /// Handles of the admin door.
+    #[must_use]
+    pub fn new(registry: &Registry) -> AdminCounts {
+        AdminCounts {
+            requests: registry.counter(&REQUESTS, &["admin"]),
+            connections: registry.gauge(&CONNECTIONS, &["admin"]),
+            accepted: registry.counter(&ACCEPTED, &["admin"]),
+            shed: registry.counter(&SHED, &["admin"]),
+            refused: REFUSALS.map(|why| registry.counter(&ADMIN_REFUSED, &[why])),
+        }
     }
 }
 

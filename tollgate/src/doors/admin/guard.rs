@@ -1,0 +1,215 @@
+//! Who may ask the admin door.
+//!
+//! A page of a stranger can make its visitor's browser ask loopback addresses, and by pointing its
+//! own name at them (DNS rebinding) read the answers. The browser gives both away: such a request
+//! names a foreign `Host`, or a foreign `Origin`. So only addresses, `localhost` and this
+//! machine's own name are taken as hosts, on loopback too. Callers from beyond loopback need the
+//! token besides, except for health and metrics.
+
+use super::StartError;
+use crate::config::secret;
+use crate::config::settings::Admin;
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::request::Parts;
+use http::{Method, StatusCode};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// What anybody may ask who may connect.
+const OPEN_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Why a request is refused; in the order of [`crate::watch::counts::REFUSALS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Neither GET nor HEAD.
+    Method,
+    /// It brings a body.
+    Body,
+    /// It names a host that is not ours.
+    Host,
+    /// It comes from the page of another site.
+    Origin,
+    /// It needs the token.
+    Token,
+}
+
+impl Refused {
+    /// What the caller is told: status, and what to do.
+    pub const fn answer(self) -> (StatusCode, &'static str) {
+        match self {
+            Refused::Method => (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n"),
+            Refused::Body => (StatusCode::PAYLOAD_TOO_LARGE, "no bodies here\n"),
+            Refused::Host => (
+                StatusCode::FORBIDDEN,
+                "foreign Host refused: ask by address, as localhost or by this machine's name\n",
+            ),
+            Refused::Origin => (StatusCode::FORBIDDEN, "foreign Origin refused\n"),
+            Refused::Token => (
+                StatusCode::UNAUTHORIZED,
+                "send `Authorization: Bearer TOKEN` with the token of admin.token_file\n",
+            ),
+        }
+    }
+}
+
+/// Checks every request before it is answered.
+pub struct Guard {
+    token: Option<String>,
+    own_name: Option<String>,
+}
+
+impl Guard {
+    /// Reads the token, and makes sure that there is one where it is needed.
+    pub fn new(settings: &Admin) -> Result<Guard, StartError> {
+        let token = settings.token_file.as_deref().map(secret::token).transpose()?;
+        let beyond = |address: &&std::net::SocketAddr| !is_loopback(address.ip());
+        match settings.listen.iter().find(beyond) {
+            Some(address) if token.is_none() => Err(StartError::TokenMissing(*address)),
+            _ => Ok(Guard { token, own_name: own_name() }),
+        }
+    }
+
+    /// Whether `peer` may ask for this.
+    pub fn check(&self, head: &Parts, has_body: bool, peer: IpAddr) -> Result<(), Refused> {
+        let rules = [
+            (head.method == Method::GET || head.method == Method::HEAD, Refused::Method),
+            (!has_body, Refused::Body),
+            (self.host_is_ours(head), Refused::Host),
+            (origin_is_ours(head), Refused::Origin),
+            (self.may_see(head, peer), Refused::Token),
+        ];
+        rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, refused)| Err(*refused))
+    }
+
+    /// Browsers always name the host; a probe that names none is no browser.
+    fn host_is_ours(&self, head: &Parts) -> bool {
+        let in_target = head.uri.authority().map(|authority| authority.as_str());
+        let mut in_headers = head.headers.get_all(HOST).iter();
+        in_headers.all(|host| host.to_str().is_ok_and(|host| self.is_ours(host)))
+            && in_target.is_none_or(|host| self.is_ours(host))
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        let Some(name) = without_port(host) else { return false };
+        let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        match bracketed {
+            Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+            None => {
+                name.parse::<std::net::Ipv4Addr>().is_ok()
+                    || name.eq_ignore_ascii_case("localhost")
+                    || self.own_name.as_ref().is_some_and(|own| name.eq_ignore_ascii_case(own))
+            }
+        }
+    }
+
+    fn may_see(&self, head: &Parts, peer: IpAddr) -> bool {
+        let open = OPEN_PATHS.contains(&head.uri.path()) || is_loopback(peer);
+        let Some(token) = &self.token else { return open };
+        let sent = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let sent = sent.and_then(|value| value.split_once(' '));
+        let bearer = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        open || bearer.is_some_and(|(_, sent)| same(sent.trim().as_bytes(), token.as_bytes()))
+    }
+}
+
+/// The name in front of `:port`; `None` if what follows is no port.
+fn without_port(host: &str) -> Option<&str> {
+    let end = host.rfind(']').unwrap_or(0);
+    match host[end..].split_once(':') {
+        None => Some(host),
+        Some((name, port)) => {
+            let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| &host[..end + name.len()])
+        }
+    }
+}
+
+/// Whether a request that comes from a page comes from one of ours.
+fn origin_is_ours(head: &Parts) -> bool {
+    let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
+    head.headers.get_all(ORIGIN).iter().all(|origin| {
+        let site = origin.to_str().ok().and_then(|origin| {
+            origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"))
+        });
+        site.is_some_and(|site| host.is_some_and(|host| host.eq_ignore_ascii_case(site)))
+    })
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+fn own_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Compares in a time that does not tell how much of a guess was right.
+fn same(sent: &[u8], token: &[u8]) -> bool {
+    let differing = sent.iter().zip(token).fold(0, |differing, (a, b)| differing | (a ^ b));
+    sent.len() == token.len() && std::hint::black_box(differing) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard() -> Guard {
+        Guard { token: None, own_name: Some("box7".into()) }
+    }
+
+    #[test]
+    fn only_addresses_localhost_and_the_own_name_are_hosts_here() {
+        let ours = [
+            "127.0.0.1",
+            "127.0.0.1:9970",
+            "[::1]",
+            "[::1]:9970",
+            "LocalHost:80",
+            "10.0.0.1",
+            "box7:1",
+        ];
+        for host in ours {
+            assert!(guard().is_ours(host), "{host}");
+        }
+        let foreign = [
+            "",
+            "evil.example",
+            "evil.example:9970",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "127.0.0.1@evil.example",
+            "user@127.0.0.1",
+            "localhost:evil",
+            "::1",
+            "[::1",
+            "[evil]",
+            "[::1]x",
+            "[::1]evil:80",
+            "localhost:80:80",
+            "2130706433",
+        ];
+        for host in foreign {
+            assert!(!guard().is_ours(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"secret", b"secret"));
+        for wrong in [b"secre".as_slice(), b"secrets", b"Secret", b""] {
+            assert!(!same(wrong, b"secret"));
+        }
+    }
+
+    #[test]
+    fn fuzz_no_host_is_ours_but_an_address_or_a_name_we_know() {
+        bolero::check!().with_type::<String>().for_each(|host| {
+            if guard().is_ours(host) {
+                let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
+                let lower = host.to_ascii_lowercase();
+                let known = lower.starts_with("localhost") || lower.starts_with("box7");
+                assert!(known || name.parse::<IpAddr>().is_ok() || host.starts_with('['));
+            }
+        });
+    }
+}

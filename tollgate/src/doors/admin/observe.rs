@@ -1,0 +1,96 @@
+//! What is read off the engines when somebody asks: metrics that nobody counts along the way, and
+//! the busiest clients.
+//!
+//! Nothing is kept or changed here. How it is written: `watch::prometheus`, `watch::snapshot`.
+
+use super::{DoorEngine, Sources, Stage};
+use crate::engine::{Engine, Standing};
+use crate::watch::metrics::{
+    BUSY, CAPACITY, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, TABLE_BYTES, UP, WORKING,
+};
+use crate::watch::prometheus::Observed;
+use crate::watch::snapshot::{Load, Query, Row, Snapshot, Table};
+use tollgate_core::limit::{Limit, Unit};
+use tollgate_core::units::{SECOND, Time};
+
+/// Everything that is not counted but looked up.
+pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
+    let up = if stage == Stage::Ready { 1.0 } else { 0.0 };
+    let mut all = vec![Observed { metric: &UP, labels: Vec::new(), value: up }];
+    for DoorEngine { door, engine } in &sources.engines {
+        let mut push = |metric: &'static Metric, labels: &[&str], value: f64| {
+            let labels = labels.iter().map(ToString::to_string).collect();
+            all.push(Observed { metric, labels, value });
+        };
+        let (working, busy) = engine.load();
+        push(&WORKING, &[door], f64::from(working));
+        push(&BUSY, &[door], busy.as_units());
+        push(&CAPACITY, &[door], engine.cpus());
+        engine.for_each_table(|limit, table| {
+            let labels = [*door, &limit.name];
+            push(&KEYS_MAX, &labels, table.keys_max() as f64);
+            push(&KEYS_USED, &labels, table.used() as f64);
+            push(&KEYS_DROPPED, &labels, table.dropped() as f64);
+            push(&TABLE_BYTES, &labels, table.bytes() as f64);
+        });
+    }
+    all
+}
+
+/// The busiest clients that `query` asks for.
+pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
+    let now = sources.clock.now();
+    let mut snapshot = Snapshot {
+        now: now.0 as f64 / SECOND as f64,
+        load: Vec::new(),
+        known: Vec::new(),
+        limits: Vec::new(),
+    };
+    for DoorEngine { door, engine } in &sources.engines {
+        snapshot.load.push(load(door, engine));
+        for (index, limit) in engine.limits().iter().enumerate() {
+            snapshot.known.push(limit.name.to_string());
+            if query.limit.as_ref().is_none_or(|name| **name == *limit.name) {
+                let mut rows = engine.top(index);
+                rows.truncate(query.rows);
+                let rows = rows.into_iter().map(|standing| row(standing, now)).collect();
+                snapshot.limits.push(table(door, engine, limit, rows));
+            }
+        }
+    }
+    snapshot
+}
+
+fn load(door: &str, engine: &Engine) -> Load {
+    let (working, busy) = engine.load();
+    let (door, cpus) = (door.to_owned(), engine.cpus());
+    Load { door, working, cpus, busy_seconds: busy.as_units() }
+}
+
+fn table(door: &str, engine: &Engine, limit: &Limit, rows: Vec<Row>) -> Table {
+    let unit = match limit.unit {
+        Unit::Cpu => "cpu",
+        Unit::Hits => "hits",
+    };
+    Table {
+        door: door.to_owned(),
+        name: limit.name.to_string(),
+        unit: unit.to_owned(),
+        action: limit.action(engine.action()).name().to_owned(),
+        rows,
+    }
+}
+
+fn row(standing: Standing, now: Time) -> Row {
+    let Standing { row, level, wait } = standing;
+    Row {
+        key: if row.name.is_empty() { "?".to_owned() } else { row.name },
+        level: level.map(|level| level as f64 / SECOND as f64),
+        wait: wait.as_secs_f64(),
+        cpu_per_second: row.cost_per_second,
+        requests_per_second: row.requests_per_second,
+        wait_average: row.wait.as_secs_f64(),
+        last_seen: now.since(row.last_seen).as_secs_f64(),
+        cpu_total: row.total.as_units(),
+    }
+}

@@ -1,0 +1,174 @@
+//! `tollgate doctor`: one snapshot of the busiest clients of a running server, as text.
+//!
+//! A small client of the admin door, for `watch -n 1` and scripts. Names come from strangers;
+//! nothing they hold reaches the terminal but what can be seen.
+
+use super::printable::printable;
+use super::snapshot::{Query, ROWS_DEFAULT, Row, Snapshot, Table};
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use std::fmt::Write;
+use std::io;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// For the whole question and its answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// More than this is no snapshot.
+const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Why there is no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens there.
+    #[error(
+        "nothing answers at {address}: {source}; is the server running with its admin door open \
+         there? (`--admin ADDR` names another address)"
+    )]
+    Unreachable {
+        /// Where it was looked for.
+        address: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It did not answer in time.
+    #[error("{address} did not answer within {} seconds", TIMEOUT.as_secs())]
+    Late {
+        /// Where it was looked for.
+        address: String,
+    },
+    /// It answered, but not with a snapshot.
+    #[error("{address} answers {status}: {text}")]
+    Refused {
+        /// Where it was looked for.
+        address: String,
+        /// The status of its answer.
+        status: StatusCode,
+        /// What it said, in short.
+        text: String,
+    },
+    /// What it answered is no snapshot.
+    #[error("what answers at {address} is not an admin door of tollgate: {why}")]
+    Stranger {
+        /// Where it was looked for.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No runtime was to be had.
+    #[error("cannot start: {0}")]
+    Runtime(io::Error),
+}
+
+/// Asks the admin door at `admin` (host:port) and returns what is to be printed: a table of every
+/// limit, or of `limit` only; or the JSON. If no limit is called so, the table is empty and the
+/// names that there are go to standard error.
+///
+/// # Errors
+/// [`Error`] when there is no snapshot to be had.
+pub fn doctor(admin: &str, limit: Option<&str>, json: bool) -> Result<String, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Error::Runtime)?;
+    let query = Query { limit: limit.map(String::from), rows: ROWS_DEFAULT };
+    let asked = async { tokio::time::timeout(TIMEOUT, fetch(admin, &query)).await };
+    let late = |_| Error::Late { address: admin.to_owned() };
+    let text = runtime.block_on(asked).map_err(late)??;
+    let snapshot: Snapshot = serde_json::from_str(&text).map_err(|why| stranger(admin, why))?;
+    if let Some(limit) = limit.filter(|limit| !snapshot.known.iter().any(|name| name == limit)) {
+        eprintln!("{}", unknown(limit, &snapshot.known));
+    }
+    if json {
+        return Ok(format!("{}\n", printable(text.trim_end())));
+    }
+    Ok(table(&snapshot, limit))
+}
+
+/// What is said when no limit is called `limit`.
+fn unknown(limit: &str, known: &[String]) -> String {
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    format!("no limit is called {}; there are: {}", printable(limit), printable(&known))
+}
+
+async fn fetch(admin: &str, query: &Query) -> Result<String, Error> {
+    let unreachable = |source| Error::Unreachable { address: admin.to_owned(), source };
+    let stream = TcpStream::connect(admin).await.map_err(unreachable)?;
+    // By address: the door refuses hosts by names that it does not know.
+    let host = stream.peer_addr().map_err(unreachable)?.to_string();
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|why| stranger(admin, why))?;
+    let connection = tokio::spawn(connection);
+    let request = hyper::Request::get(format!("/api/top?{}", query.encoded()))
+        .header(hyper::header::HOST, host)
+        .body(Empty::<Bytes>::new())
+        .map_err(|why| stranger(admin, why))?;
+    let answer = sender.send_request(request).await.map_err(|why| stranger(admin, why))?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|why| stranger(admin, why))?.to_bytes();
+    connection.abort();
+    let text = String::from_utf8_lossy(&body);
+    if status != StatusCode::OK {
+        let text: String = text.trim().chars().take(200).collect();
+        let (address, text) = (admin.to_owned(), printable(&text).into_owned());
+        return Err(Error::Refused { address, status, text });
+    }
+    Ok(text.into_owned())
+}
+
+fn stranger(admin: &str, why: impl std::fmt::Display) -> Error {
+    let why = printable(&why.to_string()).into_owned();
+    Error::Stranger { address: admin.to_owned(), why }
+}
+
+/// The tables of a snapshot. A limit that was asked for has one even if it is not there.
+fn table(snapshot: &Snapshot, limit: Option<&str>) -> String {
+    let mut text = String::new();
+    for limit in &snapshot.limits {
+        push_limit(&mut text, &limit.name, &sorted(limit));
+    }
+    if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
+        push_limit(&mut text, name, &[]);
+    }
+    text
+}
+
+/// The heaviest first; of equals the one seen last.
+fn sorted(limit: &Table) -> Vec<&Row> {
+    let mut rows: Vec<&Row> = limit.rows.iter().collect();
+    rows.sort_by(|a, b| {
+        let heavier = b.cpu_per_second.total_cmp(&a.cpu_per_second);
+        heavier.then(a.last_seen.total_cmp(&b.last_seen))
+    });
+    rows
+}
+
+fn push_limit(text: &mut String, name: &str, rows: &[&Row]) {
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(text, "Limit: {}", printable(name));
+    let _ = writeln!(
+        text,
+        "{:>9} {:>9} {:>9} {:>8} {:>10}  Title",
+        "Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Level"
+    );
+    for row in rows {
+        let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
+        let _ = writeln!(
+            text,
+            "{:>9.2} {:>9.2} {:>9.2} {:>8.0} {:>10}  {}",
+            row.wait_average,
+            row.cpu_per_second,
+            row.requests_per_second,
+            row.last_seen,
+            level,
+            printable(&row.key)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+use super::*;
+
+fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> Row {
+    Row {
+        key: key.to_owned(),
+        level,
+        wait: 4.5,
+        cpu_per_second: cpu,
+        requests_per_second: 12.345,
+        wait_average: 2.0,
+        last_seen,
+        cpu_total: 100.0,
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let rows = vec![
+        row("203.0.113.7", 0.25, Some(-1.5), 0.2),
+        row("198.51.100.1", 0.0, None, 61.4),
+        row("evil\x1b[2J\u{202e}", 1.5, Some(29.0), 3.0),
+        row("198.51.100.2", 0.0, None, 2.0),
+    ];
+    let limit = |name: &str, rows| Table {
+        door: "proxy".to_owned(),
+        name: name.to_owned(),
+        unit: "cpu".to_owned(),
+        action: "hold".to_owned(),
+        rows,
+    };
+    Snapshot {
+        now: 1_790_000_000.0,
+        load: Vec::new(),
+        known: vec!["ip".to_owned(), "agent".to_owned()],
+        limits: vec![limit("ip", rows), limit("agent", Vec::new())],
+    }
+}
+
+#[test]
+fn t29_a_table_of_each_limit_the_heaviest_first() {
+    let expected = "\
+Limit: ip
+  Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
+     2.00      1.50     12.35        3      29.00  evil\\u001b[2J\\u202e
+     2.00      0.25     12.35        0      -1.50  203.0.113.7
+     2.00      0.00     12.35        2          -  198.51.100.2
+     2.00      0.00     12.35       61          -  198.51.100.1
+
+Limit: agent
+  Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
+";
+    assert_eq!(table(&snapshot(), None), expected);
+}
+
+#[test]
+fn t29_the_table_of_an_unknown_limit_is_empty() {
+    let empty = Snapshot { limits: Vec::new(), ..snapshot() };
+    let expected = "\
+Limit: x\\u0007
+  Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
+";
+    assert_eq!(table(&empty, Some("x\x07")), expected);
+    let note = unknown("x\x07", &empty.known);
+    assert_eq!(note, "no limit is called x\\u0007; there are: ip, agent");
+}
+
+#[test]
+fn when_nothing_listens_the_error_says_so() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    drop(listener);
+    let error = doctor(&address, None, false).expect_err("nobody is there").to_string();
+    assert!(error.starts_with(&format!("nothing answers at {address}: ")), "{error}");
+    assert!(error.contains("--admin"), "{error}");
+}
+
+/// What doctor makes of a server that answers `bytes`.
+fn answered(bytes: &'static [u8]) -> Result<String, Error> {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a caller");
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).expect("a question");
+        stream.write_all(bytes).expect("an answer");
+    });
+    let result = doctor(&address, Some("a b"), false);
+    server.join().expect("the server ends");
+    result
+}
+
+#[test]
+fn whatever_else_answers_there_is_no_table() {
+    let refused = answered(b"HTTP/1.1 401 No\r\ncontent-length: 8\r\n\r\ntoken\x1b[1");
+    let refused = refused.expect_err("refused").to_string();
+    assert!(refused.ends_with("answers 401 Unauthorized: token\\u001b[1"), "{refused}");
+    for bytes in [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".as_slice(),
+        b"SSH-2.0-x\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n[]",
+    ] {
+        let error = answered(bytes).expect_err("no snapshot").to_string();
+        assert!(error.contains("not an admin door"), "{error}");
+    }
+}

@@ -1,0 +1,193 @@
+//! The busiest clients of a running server as they go over the wire: what `/api/top` answers, how
+//! it is asked, and what `doctor` reads.
+//!
+//! Both ends use these types, so they cannot drift apart. Where the figures come from: the admin
+//! door.
+
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// Rows of one limit, if the question does not say.
+pub const ROWS_DEFAULT: usize = 50;
+/// The most rows of one limit.
+pub const ROWS_MAX: usize = 1_000;
+
+/// One look at a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When it was taken, in seconds since the Unix epoch.
+    pub now: f64,
+    /// What each door's backend does.
+    pub load: Vec<Load>,
+    /// The names of all limits, also of those not asked for.
+    pub known: Vec<String>,
+    /// The limits asked for.
+    pub limits: Vec<Table>,
+}
+
+/// What the backend of one door does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// The door.
+    pub door: String,
+    /// Requests that the backend works on.
+    pub working: u32,
+    /// CPU-seconds per second that are shared out.
+    pub cpus: f64,
+    /// CPU-seconds that it has worked since the start.
+    pub busy_seconds: f64,
+}
+
+/// The busiest clients of one limit, the heaviest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// The limit's door.
+    pub door: String,
+    /// The limit's name.
+    pub name: String,
+    /// What its levels are in: `cpu` (seconds) or `hits`.
+    pub unit: String,
+    /// What happens to who is over it: `hold`, `delay` or `reject`.
+    pub action: String,
+    /// Its clients.
+    pub rows: Vec<Row>,
+}
+
+/// One client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name.
+    pub key: String,
+    /// What is left to it, in the limit's unit; below zero it is debt. `null`: not known.
+    pub level: Option<f64>,
+    /// Seconds until it is within the limit again.
+    pub wait: f64,
+    /// CPU-seconds per second, of late.
+    pub cpu_per_second: f64,
+    /// Requests per second, of late.
+    pub requests_per_second: f64,
+    /// Seconds that its requests waited, on average, of late.
+    pub wait_average: f64,
+    /// Seconds since it was last seen.
+    pub last_seen: f64,
+    /// CPU-seconds since it is listed.
+    pub cpu_total: f64,
+}
+
+/// What is asked of `/api/top`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Only this limit.
+    pub limit: Option<String>,
+    /// At most so many rows of each limit, from 1 to [`ROWS_MAX`].
+    pub rows: usize,
+}
+
+/// What is wrong with a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryFault {
+    /// `n` is not a number from 1 to [`ROWS_MAX`].
+    #[error("n must be a whole number from 1 to 1000")]
+    Rows,
+    /// A percent sign that does not begin an encoded byte, or bytes that are not UTF-8.
+    #[error("the query is not properly percent-encoded UTF-8")]
+    Encoding,
+}
+
+impl Query {
+    /// Reads `limit=NAME&n=N`; both may be absent, other parameters are ignored.
+    ///
+    /// # Errors
+    /// The first [`QueryFault`].
+    pub fn parse(text: &str) -> Result<Query, QueryFault> {
+        let mut query = Query { limit: None, rows: ROWS_DEFAULT };
+        for pair in text.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "limit" => query.limit = Some(decoded(value)?),
+                "n" => query.rows = rows(value)?,
+                _ => {}
+            }
+        }
+        Ok(query)
+    }
+
+    /// The same in its text form.
+    #[must_use]
+    pub fn encoded(&self) -> String {
+        let mut text = format!("n={}", self.rows);
+        if let Some(limit) = &self.limit {
+            text.push_str("&limit=");
+            for byte in limit.bytes() {
+                if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                    text.push(char::from(byte));
+                } else {
+                    // Writing to a String cannot fail.
+                    let _ = write!(text, "%{byte:02X}");
+                }
+            }
+        }
+        text
+    }
+}
+
+fn rows(value: &str) -> Result<usize, QueryFault> {
+    let rows = value.parse().map_err(|_| QueryFault::Rows)?;
+    if (1..=ROWS_MAX).contains(&rows) { Ok(rows) } else { Err(QueryFault::Rows) }
+}
+
+/// Undoes percent-encoding; a plus is a space, as forms send it.
+fn decoded(value: &str) -> Result<String, QueryFault> {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => hex(rest.next())? << 4 | hex(rest.next())?,
+            b'+' => b' ',
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| QueryFault::Encoding)
+}
+
+fn hex(digit: Option<u8>) -> Result<u8, QueryFault> {
+    let value = digit.and_then(|digit| char::from(digit).to_digit(16));
+    value.and_then(|value| u8::try_from(value).ok()).ok_or(QueryFault::Encoding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_read() {
+        let query = |limit: Option<&str>, rows| Query { limit: limit.map(String::from), rows };
+        for (text, expected) in [
+            ("", Ok(query(None, ROWS_DEFAULT))),
+            ("n=3", Ok(query(None, 3))),
+            ("limit=ip", Ok(query(Some("ip"), ROWS_DEFAULT))),
+            ("limit=&n=1000&x", Ok(query(Some(""), 1_000))),
+            ("limit=a%20b%C3%A4+c", Ok(query(Some("a bä c"), ROWS_DEFAULT))),
+            ("n=0", Err(QueryFault::Rows)),
+            ("n=1001", Err(QueryFault::Rows)),
+            ("n=-1", Err(QueryFault::Rows)),
+            ("n", Err(QueryFault::Rows)),
+            ("limit=%", Err(QueryFault::Encoding)),
+            ("limit=%+1", Err(QueryFault::Encoding)),
+            ("limit=%ff", Err(QueryFault::Encoding)),
+        ] {
+            assert_eq!(Query::parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn fuzz_any_query_is_read_or_refused_and_what_is_written_is_read_back() {
+        bolero::check!().with_type::<String>().for_each(|text| {
+            if let Ok(query) = Query::parse(text) {
+                assert_eq!(Query::parse(&query.encoded()), Ok(query));
+            }
+            let query = Query { limit: Some(text.clone()), rows: 7 };
+            assert_eq!(Query::parse(&query.encoded()), Ok(query));
+        });
+    }
+}
