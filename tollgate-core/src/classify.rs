@@ -4,7 +4,7 @@
 //! segments resolved), or `/x/../login` would slip past a limit on `/login`. The normal form is
 //! only compared and counted by: what is forwarded is the path as it was sent.
 
-use crate::key::{KeyHash, KeyHasher, Seed, network};
+use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
 use crate::limit::{LIMITS_MAX, Limit, Part, When};
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -97,9 +97,6 @@ pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
     }
     hasher.finish()
 }
-
-/// The longest name made for people, in bytes.
-pub const NAME_BYTES_MAX: usize = 120;
 
 /// The key of a request under one limit, for people: `192.0.2.0/24`, or several parts with spaces
 /// between. At most [`NAME_BYTES_MAX`] bytes; control characters are replaced.

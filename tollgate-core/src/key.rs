@@ -12,6 +12,9 @@ use siphasher::sip::SipHasher13;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub [u8; 16]);
 
+/// The longest name of a key that is made for people, in bytes.
+pub const NAME_BYTES_MAX: usize = 120;
+
 /// A hashed key: 63 bits, never zero. (The table keeps its writer's bit in the 64th.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(u64);

@@ -105,10 +105,19 @@ impl Limiter {
     #[must_use]
     pub fn reconfigured(&self, policy: Policy, limits: Vec<Limit>, now: Time) -> Limiter {
         let mut next = Limiter::new(policy, limits, self.seed);
+        let mut shared = None;
         for (limit, table) in next.limits.iter().zip(&mut next.tables) {
-            let old = self.limits.iter().position(|old| counts_alike(old, limit));
-            if let Some(old) = old {
-                adopt(limit, table, &self.limits[old], &self.tables[old], now);
+            let alike = self.limits.iter().position(|old| counts_alike(old, limit));
+            let Some(index) = alike else { continue };
+            let (old, buckets) = (&self.limits[index], &self.tables[index]);
+            let same = limit.algorithm == old.algorithm && limit.keys_max == old.keys_max;
+            // Requests under the old limits may still run. Shared tables keep their order, or one
+            // of those and one of ours could each take what the other waits for.
+            if same && Some(index) > shared {
+                shared = Some(index);
+                *table = Arc::clone(buckets);
+            } else {
+                adopt(limit, table, old, buckets, now);
             }
         }
         next
@@ -149,18 +158,26 @@ impl Limiter {
             at: now,
             hold: None,
         };
-        let mut sets = self.take_all(keys);
-        let sets = &mut sets[..keys.as_slice().len()];
-        let standing = self.standing(keys, sets, now);
-        if let Some(reason) = standing.refusing {
-            let retry_after = reason.wait;
-            return (Verdict::Deny { reason, retry_after }, ticket);
+        // Room for all limits that a door may have is four times what most doors need.
+        let verdict = match keys.as_slice().len() {
+            0..=4 => self.decide::<4>(keys.as_slice(), &mut ticket, now),
+            _ => self.decide::<LIMITS_MAX>(keys.as_slice(), &mut ticket, now),
+        };
+        (verdict, ticket)
+    }
+
+    /// `ask` for at most `N` keys.
+    fn decide<const N: usize>(&self, keys: &[Key], ticket: &mut Ticket, now: Time) -> Verdict {
+        if let Some(deny) = self.refusal(&self.glance(keys, now)) {
+            return deny;
         }
-        let longest = longer(standing.delaying, standing.holding);
-        let too_long = longest.filter(|reason| reason.wait > self.policy.max_delay);
-        if let Some(reason) = too_long {
-            let retry_after = reason.wait.minus(self.policy.max_delay);
-            return (Verdict::Deny { reason, retry_after }, ticket);
+        let mut sets: [Option<Entry<'_>>; N] = [const { None }; N];
+        for (place, key) in sets.iter_mut().zip(keys) {
+            *place = Some(self.tables[usize::from(key.limit)].take(key.hash));
+        }
+        let standing = self.standing(keys, &sets, now);
+        if let Some(deny) = self.refusal(&standing) {
+            return deny;
         }
         let verdict = match standing.delaying {
             Some(reason) => {
@@ -170,8 +187,19 @@ impl Limiter {
             None => Verdict::Allow,
         };
         ticket.hold = standing.holding;
-        self.charge_all(&mut ticket, sets, estimate, now);
-        (verdict, ticket)
+        self.charge_all(keys, ticket, &mut sets, now);
+        verdict
+    }
+
+    /// Whether a request that stands so is refused.
+    fn refusal(&self, standing: &Standing) -> Option<Verdict> {
+        if let Some(reason) = standing.refusing {
+            return Some(Verdict::Deny { reason, retry_after: reason.wait });
+        }
+        let longest = longer(standing.delaying, standing.holding)?;
+        let too_long = longest.wait > self.policy.max_delay;
+        let retry_after = longest.wait.minus(self.policy.max_delay);
+        too_long.then_some(Verdict::Deny { reason: longest, retry_after })
     }
 
     /// Brings the charge of a running request up to `cost` so far, and says how long the head of
@@ -210,10 +238,7 @@ impl Limiter {
             }
             let cost = if matches!(limit.algorithm, Algorithm::Debt(_)) { more } else { cost };
             let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
-            let mut words = [0; STATE_WORDS_MAX];
-            let state = &mut words[..limit.algorithm.words()];
-            entry.read(state);
-            match &limit.algorithm {
+            let settled = |state: &mut [u64]| match &limit.algorithm {
                 Algorithm::Debt(debt) if over > Cost::ZERO => {
                     let moved = ticket.moved[place];
                     state[0] = debt.refund(Time(state[0]), over, moved, ticket.at, now).0;
@@ -221,8 +246,8 @@ impl Limiter {
                 algorithm => {
                     algorithm.charge(state, cost, ticket.at, now);
                 }
-            }
-            entry.put(state, worth_to(limit, ticket, now));
+            };
+            entry.change(settled, worth_to(limit, ticket, now));
         }
     }
 
@@ -233,69 +258,68 @@ impl Limiter {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return Reason { key, level: None, wait: Nanos::ZERO };
         };
-        let mut words = [0; STATE_WORDS_MAX];
-        let state = &mut words[..limit.algorithm.words()];
-        table.take(hash).read(state);
-        let wait = limit.algorithm.wait(state, Cost::ZERO, now);
-        Reason { key, level: level(&limit.algorithm, state, now), wait }
+        table.take(hash).with(|state| {
+            let wait = limit.algorithm.wait(state, Cost::ZERO, now);
+            Reason { key, level: level(&limit.algorithm, state, now), wait }
+        })
     }
 
-    /// Takes the sets of all keys, in order. Looks at all of them first, so that the processor
-    /// fetches them from memory side by side and not one after another.
-    fn take_all(&self, keys: &Keys) -> [Option<Entry<'_>>; LIMITS_MAX] {
-        for key in keys.as_slice() {
+    /// How the request stands as far as can be seen without taking a set. Who is over a limit is
+    /// refused by this alone, so an attack on one bucket writes nothing and waits for nobody.
+    /// All keys are touched first, so that the processor fetches them from memory side by side.
+    fn glance(&self, keys: &[Key], now: Time) -> Standing {
+        for key in keys {
             self.tables[usize::from(key.limit)].touch(key.hash);
         }
-        let mut sets = [const { None }; LIMITS_MAX];
-        for (place, key) in sets.iter_mut().zip(keys.as_slice()) {
-            *place = Some(self.tables[usize::from(key.limit)].take(key.hash));
+        let mut standing = Standing::default();
+        for key in keys {
+            if let Some(state) = self.tables[usize::from(key.limit)].peek(key.hash) {
+                self.weigh(&mut standing, key, &[state], now);
+            }
         }
-        sets
+        standing
     }
 
     /// How the request stands with each limit, the longest wait of each kind.
-    fn standing(&self, keys: &Keys, sets: &[Option<Entry<'_>>], now: Time) -> Standing {
+    fn standing(&self, keys: &[Key], sets: &[Option<Entry<'_>>], now: Time) -> Standing {
         let mut standing = Standing::default();
-        for (key, entry) in keys.as_slice().iter().zip(sets.iter().flatten()) {
-            let limit = &self.limits[usize::from(key.limit)];
-            let mut words = [0; STATE_WORDS_MAX];
-            let state = &mut words[..limit.algorithm.words()];
-            entry.read(state);
-            let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
-            let wait = limit.algorithm.wait(state, needed, now);
-            if wait == Nanos::ZERO {
-                continue;
-            }
+        for (key, entry) in keys.iter().zip(sets.iter().flatten()) {
+            entry.with(|state| self.weigh(&mut standing, key, state, now));
+        }
+        standing
+    }
+
+    /// Adds to `standing` how the request stands with one limit.
+    fn weigh(&self, standing: &mut Standing, key: &Key, state: &[u64], now: Time) {
+        let limit = &self.limits[usize::from(key.limit)];
+        let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
+        let wait = limit.algorithm.wait(state, needed, now);
+        if wait > Nanos::ZERO {
             let level = level(&limit.algorithm, state, now);
             standing.add(limit.action(self.policy.action), Reason { key: *key, level, wait });
         }
-        standing
     }
 
     /// Charges what is known when a request is let in.
     fn charge_all(
         &self,
+        keys: &[Key],
         ticket: &mut Ticket,
         sets: &mut [Option<Entry<'_>>],
-        estimate: Cost,
         now: Time,
     ) {
-        for (place, entry) in sets.iter_mut().flatten().enumerate() {
-            let key = ticket.keys.as_slice()[place];
+        let places = keys.iter().zip(sets.iter_mut().flatten()).zip(&mut ticket.moved);
+        for ((key, entry), moved) in places {
             let limit = &self.limits[usize::from(key.limit)];
             let cost = match (limit.unit, &limit.algorithm) {
                 (Unit::Hits, _) => Cost::hits(1),
-                (Unit::Cpu, Algorithm::Debt(_)) => estimate,
+                (Unit::Cpu, Algorithm::Debt(_)) => ticket.held,
                 (Unit::Cpu, _) => Cost::ZERO,
             };
-            if cost == Cost::ZERO {
-                continue;
+            if cost > Cost::ZERO {
+                let worth = |state: &[u64]| limit.algorithm.worth(state, now);
+                *moved = entry.change(|state| limit.algorithm.charge(state, cost, now, now), worth);
             }
-            let mut words = [0; STATE_WORDS_MAX];
-            let state = &mut words[..limit.algorithm.words()];
-            entry.read(state);
-            ticket.moved[place] = limit.algorithm.charge(state, cost, now, now);
-            entry.put(state, |words| limit.algorithm.worth(words, now));
         }
     }
 }
@@ -360,12 +384,8 @@ fn counts_alike(old: &Limit, new: &Limit) -> bool {
         && (matches!(old.algorithm, Algorithm::Debt(_)) || old.algorithm == new.algorithm)
 }
 
-/// Lets `limit` take over the buckets of `old`.
-fn adopt(limit: &Limit, table: &mut Arc<Table>, old: &Limit, buckets: &Arc<Table>, now: Time) {
-    if limit.algorithm == old.algorithm && limit.keys_max == old.keys_max {
-        *table = Arc::clone(buckets);
-        return;
-    }
+/// Copies what is owed under `old` to the buckets of `limit`.
+fn adopt(limit: &Limit, table: &Table, old: &Limit, buckets: &Table, now: Time) {
     buckets.for_each(|hash, state| {
         let mut words = [0; STATE_WORDS_MAX];
         let words = &mut words[..state.len()];

@@ -205,11 +205,33 @@ impl Entry<'_> {
         self.slot.map_or(0, |slot| self.set.state(slot, word))
     }
 
-    /// The bucket's state; all zero if the key is absent.
-    pub fn read(&self, state: &mut [u64]) {
-        for (word, value) in state.iter_mut().enumerate() {
-            *value = self.get(word);
+    /// Shows the bucket's state; all zero if the key is absent.
+    pub fn with<R>(&self, f: impl FnOnce(&[u64]) -> R) -> R {
+        match self.slot {
+            Some(slot) => self.set.with_state(slot, f),
+            None => f(&[0; STATE_WORDS_MAX][..self.table.shape.words]),
         }
+    }
+
+    /// Lets `f` change the bucket's state, then writes it as `put` does.
+    pub fn change<R>(
+        &mut self,
+        f: impl FnOnce(&mut [u64]) -> R,
+        worth: impl Fn(&[u64]) -> u64,
+    ) -> R {
+        let words = self.table.shape.words;
+        if words == 1 {
+            let mut state = [self.get(0)];
+            let result = f(&mut state);
+            self.put(&state, worth);
+            return result;
+        }
+        let mut state = [0; STATE_WORDS_MAX];
+        let state = &mut state[..words];
+        self.with(|now| state.copy_from_slice(now));
+        let result = f(state);
+        self.put(state, worth);
+        result
     }
 
     /// Writes the bucket's state. An absent key gets an empty slot or one that is worth nothing,

@@ -10,8 +10,7 @@
 //! weighs more instead of earlier cost less, so the order of the counters does not change by
 //! itself, and a heap keeps it. This is for people to look at; nothing is decided by it.
 
-use crate::classify::NAME_BYTES_MAX;
-use crate::key::KeyHash;
+use crate::key::{KeyHash, NAME_BYTES_MAX};
 use crate::units::{Cost, Nanos, SECOND, Time};
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -4,8 +4,8 @@
 use bolero::check;
 use std::net::{IpAddr, Ipv4Addr};
 use tollgate_core::bucket::{Algorithm, debt::Debt};
-use tollgate_core::classify::{self, Attributes, NAME_BYTES_MAX, normal_path};
-use tollgate_core::key::Seed;
+use tollgate_core::classify::{self, Attributes, normal_path};
+use tollgate_core::key::{NAME_BYTES_MAX, Seed};
 use tollgate_core::limit::{Limit, Part, Unit, When};
 use tollgate_core::meter::header_cost;
 use tollgate_core::units::{Cost, Nanos, Rate, Share};

@@ -27,7 +27,8 @@ fn millis(n: u64) -> Nanos {
 /// Runs a test for one seed after the other, or only for that of `SIM_SEED`.
 fn for_seeds(test: impl Fn(u64)) {
     let named = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = named.map_or(1..=5, |seed| seed..=seed);
+    let count = std::env::var("SIM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(5);
+    let seeds = named.map_or(1..=count, |seed| seed..=seed);
     for seed in seeds {
         let _shown_if_it_fails = Shown(seed);
         test(seed);

@@ -180,11 +180,11 @@ fn threads_that_push_each_other_out_never_see_a_foreign_bucket() {
                         let seen = narrow.peek(hash).map_or(hash.bits(), |state| state >> 32);
                         assert_eq!(seen, hash.bits());
                         let mut entry = table.take(hash);
-                        let mut state = [0; 3];
-                        entry.read(&mut state);
-                        assert!(state == [0; 3] || state[1..] == [hash.bits(); 2]);
-                        let state = [n + 1, hash.bits(), hash.bits()];
-                        entry.put(&state, |state| state[0]);
+                        let charge = |state: &mut [u64]| {
+                            assert!(state == [0; 3] || state[1..] == [hash.bits(); 2]);
+                            state.copy_from_slice(&[n + 1, hash.bits(), hash.bits()]);
+                        };
+                        entry.change(charge, |state| state[0]);
                         let mut entry = narrow.take(hash);
                         entry.put(&[hash.bits() << 32 | (n + 1)], |state| state[0] & 0xffff_ffff);
                     }
@@ -198,7 +198,8 @@ fn threads_that_push_each_other_out_never_see_a_foreign_bucket() {
 /// is as large afterwards as before.
 fn flood(clients: u64) {
     let second = 1_000_000_000;
-    for keys_max in [100, 100_000] {
+    // A small table looks at all its slots for each of them.
+    for (keys_max, clients) in [(100, clients / 10), (100_000, clients)] {
         let table = Table::new(keys_max, 1);
         let (bytes, debtor) = (table.bytes(), hash(u64::MAX));
         let debt = 3600 * second;
@@ -218,7 +219,7 @@ fn flood(clients: u64) {
 
 #[test]
 fn a_flood_of_new_keys_washes_no_debt_away() {
-    flood(if cfg!(debug_assertions) { 200_000 } else { 1_000_000 });
+    flood(1_000_000);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use std::collections::HashMap;
-use tollgate_core::classify::NAME_BYTES_MAX;
 use tollgate_core::key::KeyHash;
+use tollgate_core::key::NAME_BYTES_MAX;
 use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, Nanos, SECOND, Time};
 

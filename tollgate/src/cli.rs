@@ -28,8 +28,8 @@ enum Command {
     },
     /// Print the configuration that would run, defaults filled in
     Show {
-        /// The configuration file [default: $TOLLGATE_CONFIG, else /etc/tollgate/tollgate.yaml, else
-        /// /etc/tempomat.json]
+        /// The configuration file [default: $TOLLGATE_CONFIG, else
+        /// /etc/tollgate/tollgate.yaml, else /etc/tempomat.json]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },

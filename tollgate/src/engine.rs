@@ -188,6 +188,7 @@ pub struct Lane {
 }
 
 /// The answer to an ask.
+#[expect(clippy::large_enum_variant, reason = "nearly all pass; a box is an allocation for each")]
 pub enum Asked {
     /// It may run, perhaps after [`Charge::delay_until`].
     Pass(Charge),

@@ -1,4 +1,7 @@
 //! A simulated client: who it says it is, how often it asks, how patient it is.
+//!
+//! It decides when to ask and when to give up, and knows nothing of limits: what becomes of its
+//! requests is up to the `Scene`.
 
 use super::random::Length;
 use crate::classify::Attributes;

@@ -1,4 +1,6 @@
 //! What came of a simulation: one record per request, and figures over a stretch of them.
+//!
+//! Nothing is averaged while the simulation runs: every figure is computed from the records.
 
 use crate::limiter::Limiter;
 use crate::units::{Cost, Nanos, Time};

@@ -1,5 +1,7 @@
 //! Seeded pseudo-randomness for simulations: xoshiro256++ (Blackman, Vigna, 2019), its state
-//! filled by splitmix64. The same seed gives the same run on every machine. Not for secrets.
+//! filled by splitmix64. The same seed gives the same run on every machine.
+//!
+//! Not for secrets, and not for what is shipped to production: nothing outside `sim` uses it.
 
 use crate::units::Nanos;
 

@@ -105,7 +105,12 @@ impl<'a> Set<'a> {
 
     /// Where a key is, searching all slots.
     pub(super) fn find(&self, hash: KeyHash) -> Option<usize> {
-        (0..self.shape.ways).find(|slot| self.hash(*slot) == hash.bits())
+        let owned = |word: &AtomicU64| word.load(Relaxed) & KeyHash::MASK == hash.bits();
+        if self.shape.words > 1 {
+            return (0..self.shape.ways).find(|slot| owned(self.word(*slot)));
+        }
+        let slots = self.lines.iter().flat_map(|line| line.0.as_chunks::<2>().0);
+        slots.into_iter().position(|[word, _]| owned(word))
     }
 
     /// Fetches the line of a slot's hash.

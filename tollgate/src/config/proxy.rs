@@ -55,7 +55,8 @@ pub fn read(proxy: &mut Section<'_, '_>, cpus: f64) -> Proxy {
 fn consistent(proxy: &mut Section<'_, '_>, settings: &Proxy) {
     if let Some(listen) = settings.listen.iter().find(|l| address::loops(&settings.backend, **l)) {
         let what = format!(
-            "`backend` {} is the proxy itself, which listens on {listen}; name the server behind it",
+            "`backend` {} is the proxy itself, which listens on {listen}; \
+             name the server behind it",
             settings.backend
         );
         proxy.fault("backend", what);

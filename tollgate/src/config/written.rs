@@ -1,8 +1,8 @@
 //! From the tree to what runs: the sections of a file and the keys in them.
 //!
 //! One function per section; each key is read where its setting is built, with its default and its
-//! range. The reference for users, docs/guide/configuration.md, has the same keys in the same order.
-//! The proxy's section is `proxy`, its limits are `limits`.
+//! range. The reference for users, docs/guide/configuration.md, has the same keys in the same
+//! order. The proxy's section is `proxy`, its limits are `limits`.
 
 use super::fault::Fault;
 use super::reader::{Section, one_of};

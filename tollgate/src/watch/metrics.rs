@@ -43,7 +43,9 @@ pub struct Metric {
 }
 
 macro_rules! table {
-    ($($id:ident = $kind:ident $name:literal [$($label:literal)*] $unit:literal $help:literal;)*) => {
+    ($(
+        $id:ident = $kind:ident $name:literal [$($label:literal)*] $unit:literal $help:literal;
+    )*) => {
         $(
             #[doc = $help]
             pub static $id: Metric = Metric {
