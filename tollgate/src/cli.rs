@@ -1,10 +1,13 @@
 //! The command line: what can be typed, and which part of the program does it.
 //!
 //! Errors go to standard error and say what to do. Exit codes: 0 done, 1 it failed or a check
-//! found faults, 2 the command line is wrong.
+//! found faults, 2 the command line is wrong. What a running program does: `run`.
 
-use crate::config::cpus;
+use crate::config::fault::Faults;
 use crate::config::source::{Source, default_path};
+use crate::config::{self, Config, Flags, cpus};
+use crate::run;
+use crate::watch::doctor::doctor;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +23,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Open every door that a configuration file names
+    Serve(Serve),
+    /// Run the reverse proxy with the default limits and no file
+    Proxy(Proxy),
     /// Check configuration files and print every fault with its place
     Check {
         /// Configuration files
@@ -28,11 +35,12 @@ enum Command {
     },
     /// Print the configuration that would run, defaults filled in
     Show {
-        /// The configuration file [default: $TOLLGATE_CONFIG, else
-        /// /etc/tollgate/tollgate.yaml, else /etc/tempomat.json]
+        /// The configuration file [default: as for `serve`]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Print the busiest clients of a running server
+    Doctor(Doctor),
     /// Print a script that completes commands in a shell
     Completions {
         /// The shell
@@ -44,6 +52,52 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         into: Option<PathBuf>,
     },
+}
+
+#[derive(clap::Args)]
+struct Serve {
+    /// The configuration file [default: $TOLLGATE_CONFIG, else /etc/tollgate/tollgate.yaml,
+    /// else /etc/tempomat.json]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Proxy {
+    /// The server to stand in front of, such as http://127.0.0.1:80
+    #[arg(long, value_name = "URL")]
+    backend: String,
+    /// Where to listen; may be given several times [default: 0.0.0.0:8888]
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// CPU-seconds per second to share out [default: this machine's, or its cgroup's quota]
+    #[arg(long, value_name = "N")]
+    cpus: Option<String>,
+    /// What happens to a client in debt: hold, delay or reject [default: hold]
+    #[arg(long, value_name = "ACTION")]
+    action: Option<String>,
+    /// How a request's cost is measured: wall, shared or header:NAME [default: shared]
+    #[arg(long, value_name = "COST")]
+    cost: Option<String>,
+    /// Where metrics, health and `doctor` are served, or off [default: 127.0.0.1:9970]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Whose X-Forwarded-For is believed: networks, with commas between [default: nobody's]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    trusted_proxies: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct Doctor {
+    /// The admin address of the server
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9970")]
+    admin: String,
+    /// Only this limit
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Does what the command line says.
@@ -69,8 +123,18 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Serve(serve) => {
+            let mut source = Source::new(&serve.config.unwrap_or_else(default_path));
+            let config = source.load(cpus::available())?;
+            run::serve(&config, Some(source))
+        }
+        Command::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
         Command::Check { paths } => check(&paths),
         Command::Show { config } => show(&config.unwrap_or_else(default_path)),
+        Command::Doctor(asked) => {
+            let text = doctor(&asked.admin, asked.limit.as_deref(), asked.json)?;
+            Ok(io::stdout().write_all(text.as_bytes())?)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
@@ -85,6 +149,19 @@ fn run(command: Command) -> anyhow::Result<()> {
             Ok(clap_mangen::generate_to(Cli::command(), folder)?)
         }
     }
+}
+
+fn from_flags(proxy: Proxy) -> Result<Config, Faults> {
+    let flags = Flags {
+        backend: proxy.backend,
+        listen: proxy.listen,
+        cpus: proxy.cpus,
+        action: proxy.action,
+        cost: proxy.cost,
+        trusted_proxies: proxy.trusted_proxies,
+        admin: proxy.admin,
+    };
+    config::from_flags(&flags, cpus::available())
 }
 
 fn check(paths: &[PathBuf]) -> anyhow::Result<()> {

@@ -9,4 +9,5 @@ pub mod clock;
 pub mod config;
 pub mod doors;
 pub mod engine;
+pub mod run;
 pub mod watch;

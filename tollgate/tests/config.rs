@@ -299,17 +299,22 @@ fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken()
     point("one");
     let mut source = Source::new(&link);
     assert!(source.load(4.0).is_ok());
-    assert_eq!(source.look(4.0), Change::None);
+    // It is read at the second look: what still changes is still being written.
+    let mut look = || match source.look(4.0) {
+        Change::None => source.look(4.0),
+        change => panic!("too early: {change:?}"),
+    };
+    assert_eq!(look(), Change::None);
     point("two");
-    assert!(matches!(source.look(4.0), Change::Faulty(_)));
-    assert_eq!(source.look(4.0), Change::None, "told once");
+    assert!(matches!(look(), Change::Faulty(_)));
+    assert_eq!(look(), Change::None, "told once");
     point("three");
-    let Change::Good(config) = source.look(4.0) else { panic!("a good one") };
+    let Change::Good(config) = look() else { panic!("a good one") };
     assert_eq!(config.settings.proxy.map(|proxy| proxy.cpus), Some(3.0));
     write("three", "proxy: {cpus: 4}");
-    assert!(matches!(source.look(4.0), Change::Good(_)), "changed in place");
+    assert!(matches!(look(), Change::Good(_)), "changed in place");
     fs::remove_file(&link).expect("gone");
-    assert_eq!(source.look(4.0), Change::None, "gone for now");
+    assert_eq!(look(), Change::None, "gone for now");
 }
 
 #[test]

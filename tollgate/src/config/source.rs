@@ -20,8 +20,10 @@ pub const SEARCHED: [&str; 2] = ["/etc/tollgate/tollgate.yaml", "/etc/tempomat.j
 #[derive(Clone, Debug)]
 pub struct Source {
     path: PathBuf,
-    /// Of the resolved file: device, inode, length and time of change.
+    /// Of the resolved file when it was last read: device, inode, length and time of change.
     stamp: Option<[i64; 5]>,
+    /// The same when it was last looked at.
+    seen: Option<[i64; 5]>,
     digest: u64,
 }
 
@@ -40,7 +42,7 @@ impl Source {
     /// A file that has not been looked at.
     #[must_use]
     pub fn new(path: &Path) -> Source {
-        Source { path: path.to_owned(), stamp: None, digest: 0 }
+        Source { path: path.to_owned(), stamp: None, seen: None, digest: 0 }
     }
 
     /// The path, as it was named.
@@ -65,11 +67,13 @@ impl Source {
         parse(&name, &bytes, cpus)
     }
 
-    /// Reads the file if it was changed since it was last read. A file that is gone, or that
-    /// cannot be read just now, has not changed: it may be on its way.
+    /// Reads the file if it was changed since it was last read, and not since the last look: one
+    /// that changes from look to look is still being written. A file that is gone, or that cannot
+    /// be read just now, has not changed: it may be on its way.
     pub fn look(&mut self, cpus: f64) -> Change {
         let stamp = stamp(&self.path);
-        if stamp.is_none() || stamp == self.stamp {
+        let settled = std::mem::replace(&mut self.seen, stamp) == stamp;
+        if stamp.is_none() || stamp == self.stamp || !settled {
             return Change::None;
         }
         let Ok(bytes) = bytes(&self.path) else { return Change::None };
@@ -103,8 +107,9 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// `None` for what is no plain file: a pipe can be read once, and there is nothing to look at.
 fn stamp(path: &Path) -> Option<[i64; 5]> {
-    let meta = std::fs::metadata(path).ok()?;
+    let meta = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let signed = |n: u64| i64::from_ne_bytes(n.to_ne_bytes());
     Some([
         signed(meta.dev()),

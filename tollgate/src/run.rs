@@ -1,0 +1,245 @@
+//! The running program: opens the doors of a configuration, listens to signals, looks at the file.
+//!
+//! The only place that spawns the top tasks. What comes from outside is one event; each is handled
+//! without waiting, so a reload is either done or refused. Doors serve on threads of their own;
+//! this one has the signals and the admin door.
+
+use crate::clock::Clock;
+use crate::config::fault::Faults;
+use crate::config::settings::{Proxy, Settings};
+use crate::config::source::{Change, Source};
+use crate::config::{Config, cpus};
+use crate::doors::{admin, proxy};
+use crate::engine::Engine;
+use crate::watch::Watch;
+use crate::watch::log;
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tollgate_core::key::Seed;
+use tollgate_core::units::SECOND;
+
+/// Runs until a signal ends it. `source` is looked at for changes.
+///
+/// # Errors
+/// If a door cannot be opened or the system gives no thread, signal or randomness.
+pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
+    let log = log::install(config.settings.log)?;
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut events = Events::new()?;
+        let program = Program::start(config, source, log)?;
+        program.run(&mut events).await;
+        Ok(())
+    })
+}
+
+/// What can happen to the program.
+enum Event {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
+    /// A second has passed.
+    Second,
+}
+
+/// Where events come from.
+struct Events {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    seconds: Interval,
+}
+
+impl Events {
+    fn new() -> anyhow::Result<Events> {
+        let listen = |kind| signal(kind).context("the system gives no signals");
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Events {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+            seconds,
+        })
+    }
+
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.terminate.recv() => Event::Stop,
+            _ = self.interrupt.recv() => Event::Stop,
+            _ = self.hangup.recv() => Event::Reload,
+            _ = self.seconds.tick() => Event::Second,
+        }
+    }
+}
+
+/// Everything that runs.
+struct Program {
+    settings: Settings,
+    /// The settings as native YAML, for the admin door.
+    native: Arc<ArcSwap<String>>,
+    source: Option<Source>,
+    log: log::Handle,
+    clock: Clock,
+    /// How far the wall clock was off when that was last told, in nanoseconds.
+    step: i64,
+    watch: Arc<Watch>,
+    engine: Arc<Engine>,
+    proxy: proxy::Running,
+    admin: Option<admin::Running>,
+}
+
+impl Program {
+    fn start(config: &Config, source: Option<Source>, log: log::Handle) -> anyhow::Result<Program> {
+        let settings = config.settings.clone();
+        let door = settings.proxy.as_ref().context(
+            "no door to open: the configuration has no `proxy` section; add one, or start \
+             `tollgate proxy --backend URL`",
+        )?;
+        let clock = Clock::start();
+        let watch = Arc::new(Watch::new(clock.now()));
+        let engine = Engine::new(door, proxy::threads(), seed()?, clock, Arc::clone(&watch));
+        let native = Arc::new(ArcSwap::from_pointee(config.native.clone()));
+        let sources = || {
+            let native = Arc::clone(&native);
+            let engine = Arc::clone(&engine);
+            let engines = vec![admin::DoorEngine { door: "proxy", engine }];
+            let show = Box::new(move || native.load().as_ref().clone());
+            admin::Sources { watch: Arc::clone(&watch), clock, engines, show }
+        };
+        let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources()));
+        let admin = admin.transpose()?;
+        let proxy = proxy::start(door, &engine, &watch)?;
+        tell_start(door, proxy.addresses(), admin.as_ref().map_or(&[], |a| a.addresses()));
+        admin.iter().for_each(admin::Running::ready);
+        Ok(Program { settings, native, source, log, clock, step: 0, watch, engine, proxy, admin })
+    }
+
+    /// Handles events until one says stop; then lets requests end, unless told to stop again.
+    async fn run(mut self, events: &mut Events) {
+        loop {
+            match events.next().await {
+                Event::Stop => break,
+                Event::Reload => self.reload(),
+                Event::Second => self.second(),
+            }
+        }
+        let drain = self.settings.proxy.as_ref().map_or(Duration::ZERO, |p| p.timeouts.drain);
+        tracing::info!(connections = self.proxy.connections(), ?drain, "stopping: draining");
+        self.admin.iter().for_each(admin::Running::draining);
+        self.proxy.drain(drain);
+        let again = async { while !matches!(events.next().await, Event::Stop) {} };
+        tokio::select! {
+            () = self.proxy.ended() => tracing::info!("stopped"),
+            () = again => {
+                tracing::warn!("stopped at once, as a second signal asked for");
+                self.proxy.stop_now();
+                self.proxy.ended().await;
+            }
+        }
+    }
+
+    /// Reads the file again because somebody asked for it.
+    fn reload(&mut self) {
+        let Some(source) = &mut self.source else {
+            tracing::warn!("there is no configuration file to reload: the flags stay as they are");
+            return;
+        };
+        match source.load(cpus::available()) {
+            Ok(config) => self.apply(config),
+            Err(faults) => self.refuse(&faults),
+        }
+    }
+
+    /// What is looked at once a second.
+    fn second(&mut self) {
+        self.watch.tick(self.clock.now());
+        self.tell_step();
+        match self.source.as_mut().map(|source| source.look(cpus::available())) {
+            None | Some(Change::None) => {}
+            Some(Change::Good(config)) => self.apply(*config),
+            Some(Change::Faulty(faults)) => self.refuse(&faults),
+        }
+    }
+
+    fn apply(&mut self, config: Config) {
+        let Config { settings, native } = config;
+        let Some(proxy) = &settings.proxy else {
+            tracing::error!(
+                "configuration refused: its `proxy` section is gone; the old one stays"
+            );
+            self.watch.reloaded(false);
+            return;
+        };
+        if settings.admin != self.settings.admin || settings.log.format != self.settings.log.format
+        {
+            tracing::warn!("`admin` or `log.format` has changed; that takes a restart");
+        }
+        self.log.reload(settings.log);
+        self.engine.reload(proxy);
+        self.proxy.reload(proxy);
+        self.watch.reloaded(true);
+        self.native.store(Arc::new(native));
+        tracing::info!(limits = proxy.limits.len(), "configuration reloaded");
+        self.settings = settings;
+    }
+
+    fn refuse(&self, faults: &Faults) {
+        self.watch.reloaded(false);
+        let count = faults.faults.len();
+        tracing::error!(faults = count, "configuration refused; the old one stays");
+        faults.to_string().lines().for_each(|fault| tracing::error!("{fault}"));
+    }
+
+    /// Buckets do not mind a wall clock that is set anew; people who read times do.
+    fn tell_step(&mut self) {
+        let step = self.clock.step();
+        if (step - self.step).unsigned_abs() > SECOND {
+            let seconds = (step - self.step) as f64 / SECOND as f64;
+            tracing::warn!(seconds, "the system's clock was set; what is counted does not change");
+            self.step = step;
+        }
+    }
+}
+
+fn tell_start(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
+    let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
+    tracing::info!(
+        listen = ?addresses,
+        ?admin,
+        backend = %proxy.backend,
+        cpus = proxy.cpus,
+        cost = %proxy.cost,
+        action = %proxy.action,
+        shadow = proxy.shadow,
+        limits = limits.join(","),
+        "proxy open",
+    );
+}
+
+/// Every connection takes two descriptors; the usual soft limit of 1024 is for programs that use
+/// `select`. If it cannot be raised, the bound on connections has to do.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit on open files could not be raised");
+    }
+}
+
+/// A secret of this process: nobody outside can tell which keys share a set.
+fn seed() -> anyhow::Result<Seed> {
+    let mut seed = [0; 16];
+    let count = getrandom(&mut seed, GetRandomFlags::empty()).context("no random numbers")?;
+    anyhow::ensure!(count == seed.len(), "the system gave too few random numbers");
+    Ok(Seed(seed))
+}

@@ -1,0 +1,238 @@
+//! The real program from start to end: flags, files, reload, signals.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+/// A running program; killed if a test forgets to end it.
+struct Program {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Program {
+    fn start(arguments: &[&str]) -> Program {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let log = BufReader::new(child.stderr.take().expect("piped"));
+        Program { child, log }
+    }
+
+    /// The next line of the log that holds `what`; what comes before it is passed over.
+    fn told(&mut self, what: &str) -> String {
+        let mut all = String::new();
+        loop {
+            let mut line = String::new();
+            let count = self.log.read_line(&mut line).expect("a log");
+            assert!(count > 0, "the log ended without {what}:\n{all}");
+            if line.contains(what) {
+                return line;
+            }
+            all += &line;
+        }
+    }
+
+    /// Where the proxy and the admin door listen, as the first line says.
+    fn addresses(&mut self) -> Vec<SocketAddr> {
+        let line = self.told("proxy open");
+        let words = line.split(|c: char| "[]= ,".contains(c));
+        words.filter_map(|word| word.parse().ok()).collect()
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
+        assert!(sent.success());
+    }
+
+    fn end(mut self) -> ExitStatus {
+        self.child.wait().expect("its end")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+/// A backend that says when a request is there, and answers `hello` when it is told to.
+fn backend() -> (SocketAddr, Receiver<Sender<()>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let (arrived, requests) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let arrived = arrived.clone();
+            thread::spawn(move || answer(stream, &arrived));
+        }
+    });
+    (address, requests)
+}
+
+fn answer(mut stream: TcpStream, arrived: &Sender<Sender<()>>) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|n| n > 0) {
+        head.push(byte[0]);
+    }
+    let (go, told) = channel();
+    if head.is_empty() || arrived.send(go).is_err() {
+        return;
+    }
+    if told.recv().is_ok() {
+        let text = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+        let _ = stream.write_all(text.as_bytes());
+    }
+}
+
+fn ask(address: SocketAddr, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("sent");
+    stream
+}
+
+fn read(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    read(ask(address, path))
+}
+
+#[test]
+fn flags_are_enough_to_run_the_proxy() {
+    let (address, requests) = backend();
+    let url = format!("http://{address}");
+    let mut program = Program::start(&[
+        "proxy",
+        "--backend",
+        &url,
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
+    let addresses = program.addresses();
+    let client = ask(addresses[0], "/");
+    requests.recv().expect("it arrives").send(()).expect("answered");
+    assert!(read(client).ends_with("hello"));
+    assert!(get(addresses[1], "/readyz").starts_with("HTTP/1.1 200"));
+    assert!(get(addresses[1], "/api/config").contains(&format!("backend: [{url}]")));
+    let doctor = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["doctor", "--admin", &addresses[1].to_string(), "--limit", "ip"])
+        .output()
+        .expect("it runs");
+    assert_eq!(doctor.status.code(), Some(0), "{}", String::from_utf8_lossy(&doctor.stderr));
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains("127.0.0.1"));
+    program.signal("TERM");
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_request_that_runs_is_ended_before_the_program_is() {
+    let (address, requests) = backend();
+    let url = format!("http://{address}");
+    let mut program =
+        Program::start(&["proxy", "--backend", &url, "--listen", "127.0.0.1:0", "--admin", "off"]);
+    let addresses = program.addresses();
+    let client = ask(addresses[0], "/");
+    let go = requests.recv().expect("it arrives");
+    program.signal("TERM");
+    program.told("draining");
+    go.send(()).expect("answered");
+    assert!(read(client).ends_with("hello"));
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    let (address, requests) = backend();
+    let url = format!("http://{address}");
+    let mut program =
+        Program::start(&["proxy", "--backend", &url, "--listen", "127.0.0.1:0", "--admin", "off"]);
+    let addresses = program.addresses();
+    let _client = ask(addresses[0], "/");
+    let _never = requests.recv().expect("it arrives");
+    program.signal("INT");
+    program.told("draining");
+    program.signal("TERM");
+    program.told("stopped at once");
+    assert_eq!(program.end().code(), Some(0));
+}
+
+fn configuration(folder: &Path, backend: SocketAddr, cpus: &str) -> String {
+    let path = folder.join("tollgate.yaml");
+    let text = format!(
+        "admin: {{listen: '127.0.0.1:0'}}\nproxy:\n  listen: 127.0.0.1:0\n  \
+         backend: http://{backend}\n  cpus: {cpus}\n"
+    );
+    fs::write(&path, text).expect("saved");
+    path.display().to_string()
+}
+
+#[test]
+fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (address, _requests) = backend();
+    let path = configuration(folder.path(), address, "1");
+    let mut program = Program::start(&["serve", "--config", &path]);
+    let admin = program.addresses()[1];
+    assert!(get(admin, "/api/config").contains("cpus: 1\n"));
+
+    configuration(folder.path(), address, "many");
+    program.signal("HUP");
+    program.told("configuration refused");
+    program.told("tollgate.yaml:5:9: `cpus` is `many`");
+    assert!(get(admin, "/api/config").contains("cpus: 1\n"));
+
+    configuration(folder.path(), address, "2");
+    program.signal("HUP");
+    program.told("configuration reloaded");
+    assert!(get(admin, "/api/config").contains("cpus: 2\n"));
+
+    // Without a signal: it is looked at once a second.
+    configuration(folder.path(), address, "3");
+    program.told("configuration reloaded");
+    assert!(get(admin, "/api/config").contains("cpus: 3\n"));
+    let metrics = get(admin, "/metrics");
+    assert!(metrics.contains("reload"), "{metrics}");
+    program.signal("TERM");
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn what_cannot_start_says_why_and_ends_with_1() {
+    for (arguments, why) in [
+        (&["proxy", "--backend", "ftp://x"][..], "write it as http://127.0.0.1:80"),
+        (&["serve", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
+        (&["serve", "--config", "/dev/null"], "no door to open"),
+    ] {
+        let mut program = Program::start(arguments);
+        program.told(why);
+        assert_eq!(program.end().code(), Some(1), "{arguments:?}");
+    }
+    let holder = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = holder.local_addr().expect("bound").to_string();
+    let mut program = Program::start(&[
+        "proxy",
+        "--backend",
+        "http://127.0.0.1:1",
+        "--admin",
+        "off",
+        "--listen",
+        &taken,
+    ]);
+    program.told(&taken);
+    assert_eq!(program.end().code(), Some(1));
+}
