@@ -223,7 +223,7 @@ fn a_flood_of_new_keys_washes_no_debt_away() {
 }
 
 #[test]
-#[ignore = "takes a minute; the long suite runs it"]
+#[ignore = "the long suite runs it"]
 fn a_flood_of_ten_million_new_keys_washes_no_debt_away() {
     flood(10_000_000);
 }
