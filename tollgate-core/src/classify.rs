@@ -7,6 +7,7 @@
 use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
 use crate::limit::{LIMITS_MAX, Limit, Part, When};
 use alloc::borrow::Cow;
+use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 use core::net::IpAddr;
@@ -99,22 +100,24 @@ pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
 }
 
 /// The key of a request under one limit, for people: `192.0.2.0/24`, or several parts with spaces
-/// between. At most [`NAME_BYTES_MAX`] bytes; control characters are replaced.
+/// between. At most [`NAME_BYTES_MAX`] bytes; control characters are replaced. What may be a
+/// secret (cookies, tokens) is shown as the end of its `hash`.
 #[must_use]
-pub fn name(limit: &Limit, request: &impl Attributes) -> String {
+pub fn name(limit: &Limit, request: &impl Attributes, hash: KeyHash) -> String {
     let mut name = String::new();
     for (index, part) in limit.by.iter().enumerate() {
         if index > 0 {
             name.push(' ');
         }
-        push_name(&mut name, part, request);
+        push_name(&mut name, part, request, hash);
     }
     let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
     name.truncate(end.unwrap_or(0));
     name
 }
 
-fn push_name(name: &mut String, part: &Part, request: &impl Attributes) {
+fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: KeyHash) {
+    let veiled = |of: &str| format!("{of}#{:06x}", hash.bits() & 0xff_ffff);
     let mut text = |bytes: &[u8]| {
         let readable = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_BYTES_MAX)]);
         name.extend(readable.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
@@ -123,9 +126,9 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes) {
         Part::Ip { v4, v6 } => push_network(name, request.address(), *v4, *v6),
         Part::Host => push_network(name, request.address(), 32, 128),
         Part::UserAgent => text(request.header("user-agent").unwrap_or(b"-")),
+        Part::Header(header) if is_secret(header) => text(veiled(header).as_bytes()),
         Part::Header(header) => text(request.header(header).unwrap_or(b"-")),
-        // A session cookie is a secret: its name is shown, its value is not.
-        Part::Cookie(cookie) => text(cookie.as_bytes()),
+        Part::Cookie(cookie) => text(veiled(cookie).as_bytes()),
         Part::Method => text(request.method().as_bytes()),
         Part::Path(segments) => {
             text(first_segments(&normal_path(request.path()), *segments).as_bytes());
@@ -133,6 +136,11 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes) {
         Part::Vhost => text(request.vhost().as_bytes()),
         Part::All => text(b"all"),
     }
+}
+
+/// Whether what a header holds lets whoever reads it act as somebody else.
+fn is_secret(header: &str) -> bool {
+    ["auth", "cookie", "token", "key", "secret", "session"].iter().any(|s| header.contains(s))
 }
 
 fn push_network(name: &mut String, address: IpAddr, v4: u8, v6: u8) {

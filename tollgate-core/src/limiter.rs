@@ -71,7 +71,9 @@ pub struct Ticket {
     moved: [Nanos; LIMITS_MAX],
     /// What has been charged in CPU time so far.
     held: Cost,
-    /// When the request starts to run.
+    /// When it was asked about, and charged what was known then.
+    asked: Time,
+    /// When the request starts to run: later than `asked` if it is delayed.
     at: Time,
     /// Where a limit in hits asks for a hold, until when.
     hold: Option<Reason>,
@@ -155,6 +157,7 @@ impl Limiter {
             keys: *keys,
             moved: [Nanos::ZERO; LIMITS_MAX],
             held: estimate,
+            asked: now,
             at: now,
             hold: None,
         };
@@ -241,7 +244,7 @@ impl Limiter {
             let settled = |state: &mut [u64]| match &limit.algorithm {
                 Algorithm::Debt(debt) if over > Cost::ZERO => {
                     let moved = ticket.moved[place];
-                    state[0] = debt.refund(Time(state[0]), over, moved, ticket.at, now).0;
+                    state[0] = debt.refund(Time(state[0]), over, moved, ticket.asked, now).0;
                 }
                 algorithm => {
                     algorithm.charge(state, cost, ticket.at, now);
@@ -317,8 +320,11 @@ impl Limiter {
                 (Unit::Cpu, _) => Cost::ZERO,
             };
             if cost > Cost::ZERO {
+                // A history keeps when requests run; a debt bucket, when their place was taken.
+                let history = matches!(limit.algorithm, Algorithm::History(_));
+                let at = if history { ticket.at } else { now };
                 let worth = |state: &[u64]| limit.algorithm.worth(state, now);
-                *moved = entry.change(|state| limit.algorithm.charge(state, cost, now, now), worth);
+                *moved = entry.change(|state| limit.algorithm.charge(state, cost, at, now), worth);
             }
         }
     }

@@ -188,11 +188,12 @@ impl Share {
         self.0
     }
 
-    /// The rate this share of `cpus` CPU-seconds per second is; `None` if `cpus` is not positive.
+    /// The rate this share of `cpus` CPU-seconds per second is; `None` if `cpus` is not a
+    /// positive number.
     #[must_use]
     pub fn of(self, cpus: f64) -> Option<Rate> {
         let slope = 1.0 / (self.0 * cpus);
-        (cpus > 0.0 && slope.is_finite()).then_some(Rate { slope })
+        (slope > 0.0 && slope.is_finite()).then_some(Rate { slope })
     }
 }
 

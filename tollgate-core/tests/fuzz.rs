@@ -5,7 +5,7 @@ use bolero::check;
 use std::net::{IpAddr, Ipv4Addr};
 use tollgate_core::bucket::{Algorithm, debt::Debt};
 use tollgate_core::classify::{self, Attributes, normal_path};
-use tollgate_core::key::{NAME_BYTES_MAX, Seed};
+use tollgate_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
 use tollgate_core::limit::{Limit, Part, Unit, When};
 use tollgate_core::meter::header_cost;
 use tollgate_core::units::{Cost, Nanos, Rate, Share};
@@ -189,7 +189,7 @@ fn fuzz_keys_and_names() {
             classify::hash(&limit, &seed, &request),
             classify::hash(&limit, &seed, &request)
         );
-        let name = classify::name(&limit, &request);
+        let name = classify::name(&limit, &request, KeyHash::from_bits(1));
         assert!(name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control));
         let _ = classify::applies(&limit.when, &request);
     });

@@ -252,7 +252,7 @@ impl Lane {
             if let (Some(top), Some(limit)) =
                 (tops.get_mut(index), rules.limiter.limits().get(index))
             {
-                top.touch(key.hash, now, || classify::name(limit, request));
+                top.touch(key.hash, now, || classify::name(limit, request, key.hash));
             }
         }
     }

@@ -72,7 +72,7 @@ fn together(part: Part, a: &Request, b: &Request) -> bool {
 }
 
 fn named(part: Part, request: &Request) -> String {
-    name(&limit(vec![part]), request)
+    name(&limit(vec![part]), request, KeyHash::from_bits(0xab_cdef))
 }
 
 fn path(path: &'static str) -> Request {
@@ -149,7 +149,7 @@ fn the_parts_of_a_composite_key_all_count() {
     for other in [from("192.0.3.77"), path("/"), Request { method: "POST", ..request() }] {
         assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &SEED, &other));
     }
-    assert_eq!(name(&limit, &request()), "192.0.2.0/24 GET /shop");
+    assert_eq!(name(&limit, &request(), KeyHash::from_bits(1)), "192.0.2.0/24 GET /shop");
     assert_ne!(hash(&limit, &SEED, &request()), hash(&limit, &Seed([8; 16]), &request()));
 }
 
@@ -271,7 +271,8 @@ fn names_are_readable_short_and_tell_no_secret() {
     assert_eq!(named(Part::Ip { v4: 32, v6: 64 }, &from("2001:db8::1")), "2001:db8::/64");
     assert_eq!(named(Part::UserAgent, &request()), "Browser/1");
     assert_eq!(named(Part::UserAgent, &header("x", "y")), "-");
-    assert_eq!(named(Part::Cookie("session".into()), &request()), "session");
+    assert_eq!(named(Part::Cookie("session".into()), &request()), "session#abcdef");
+    assert_eq!(named(Part::Header("authorization".into()), &request()), "authorization#abcdef");
     assert_eq!(named(Part::All, &request()), "all");
     assert_eq!(
         named(Part::UserAgent, &header("user-agent", "a\r\nb\x1b[2J")).matches('\u{fffd}').count(),
@@ -285,7 +286,7 @@ fn a_name_is_cut_between_characters() {
     for by in 1..=3 {
         let agent = header("user-agent", long);
         let parts = [vec![Part::Method; by], vec![Part::UserAgent]].concat();
-        let name = name(&limit(parts), &agent);
+        let name = name(&limit(parts), &agent, KeyHash::from_bits(1));
         let expected = format!("{}ää", "GET ".repeat(by));
         assert!(name.starts_with(&expected) && name.len() <= NAME_BYTES_MAX, "{name}");
         assert!(name.len() > NAME_BYTES_MAX - 2, "{name}");

@@ -1,0 +1,124 @@
+//! The decision over several limits at once: what is charged together, what is refused together,
+//! and what stays owed when the configuration changes.
+
+use tollgate_core::bucket::Algorithm;
+use tollgate_core::bucket::debt::Debt;
+use tollgate_core::classify::{Key, Keys};
+use tollgate_core::key::{KeyHash, Seed};
+use tollgate_core::limit::{Action, Limit, Part, Unit, When};
+use tollgate_core::limiter::{Limiter, Policy, Ticket, Verdict};
+use tollgate_core::units::{Cost, Nanos, Rate, Time};
+
+const SEED: Seed = Seed([3; 16]);
+const T0: Time = Time(1_000_000_000_000);
+
+fn seconds(n: u64) -> Cost {
+    Cost::cpu(Nanos::from_secs(n))
+}
+
+fn after(n: u64) -> Time {
+    T0.plus(Nanos::from_secs(n))
+}
+
+fn limit(name: &str, unit: Unit, per_second: u64, burst: Cost) -> Limit {
+    let rate = Rate::per(seconds(per_second), Nanos::from_secs(1)).expect("a rate");
+    let limit = Limit {
+        name: name.into(),
+        by: vec![Part::All],
+        when: When::default(),
+        unit,
+        algorithm: Algorithm::Debt(Debt::new(rate, burst)),
+        action: None,
+        keys_max: 100,
+    };
+    limit.checked().expect("a sound limit")
+}
+
+fn limiter(action: Action, limits: Vec<Limit>) -> Limiter {
+    Limiter::new(Policy { action, max_delay: Nanos::from_secs(30) }, limits, SEED)
+}
+
+fn keys(count: u8) -> Keys {
+    let mut keys = Keys::default();
+    (0..count).for_each(|limit| keys.push(Key { limit, hash: KeyHash::from_bits(9) }));
+    keys
+}
+
+fn spend(limiter: &Limiter, keys: &Keys, cost: Cost, now: Time) -> Ticket {
+    let (_, ticket) = limiter.ask(keys, Cost::ZERO, now);
+    limiter.settle(&ticket, cost, now);
+    ticket
+}
+
+fn level(limiter: &Limiter, index: usize, now: Time) -> i64 {
+    limiter.standing_of(index, KeyHash::from_bits(9), now).level.expect("a debt bucket")
+}
+
+#[test]
+fn if_one_limit_refuses_none_is_charged() {
+    let cpu = limit("cpu", Unit::Cpu, 1, seconds(10));
+    let hits = limit("hits", Unit::Hits, 1, Cost::hits(1));
+    let limiter = limiter(Action::Hold, vec![cpu, hits]);
+    let both = keys(2);
+    assert_eq!(limiter.ask(&both, seconds(1), T0).0, Verdict::Allow);
+    let before = level(&limiter, 0, T0);
+    let (verdict, _) = limiter.ask(&both, seconds(1), T0);
+    let Verdict::Deny { reason, retry_after } = verdict else { panic!("{verdict:?}") };
+    assert_eq!((reason.key.limit, retry_after), (1, Nanos::from_secs(1)));
+    assert_eq!(level(&limiter, 0, T0), before, "the estimate was not charged");
+    assert_eq!(limiter.ask(&both, Cost::ZERO, after(1)).0, Verdict::Allow, "as told");
+}
+
+#[test]
+fn a_delayed_request_that_is_cancelled_gives_back_no_more_than_it_took() {
+    let limiter = limiter(Action::Delay, vec![limit("cpu", Unit::Cpu, 1, seconds(30))]);
+    let one = keys(1);
+    spend(&limiter, &one, seconds(32), T0);
+    let (verdict, ticket) = limiter.ask(&one, seconds(3), T0);
+    assert!(matches!(verdict, Verdict::Delay(reason) if reason.wait == Nanos::from_secs(2)));
+    // Untouched, the bucket is full at 32; so what the hold of 3 took is refilled by 35.
+    spend(&limiter, &one, seconds(1), after(40));
+    let owed = level(&limiter, 0, after(40));
+    limiter.settle(&ticket, Cost::ZERO, after(40));
+    assert_eq!(level(&limiter, 0, after(40)), owed);
+}
+
+#[test]
+fn who_would_wait_too_long_is_refused_before_the_request_runs() {
+    for action in [Action::Hold, Action::Delay] {
+        let limiter = limiter(action, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+        spend(&limiter, &keys(1), seconds(45), T0);
+        let (verdict, _) = limiter.ask(&keys(1), Cost::ZERO, T0);
+        assert!(
+            matches!(verdict, Verdict::Deny { retry_after, .. } if retry_after.0 == 10_000_000_000),
+            "{action:?}: {verdict:?}"
+        );
+        let (verdict, _) = limiter.ask(&keys(1), Cost::ZERO, after(10));
+        assert!(!matches!(verdict, Verdict::Deny { .. }), "{action:?}: let in as told");
+    }
+}
+
+#[test]
+fn the_longest_wait_wins_and_is_no_longer_than_allowed() {
+    let limits =
+        vec![limit("slow", Unit::Cpu, 1, seconds(1)), limit("fast", Unit::Cpu, 4, seconds(1))];
+    let limiter = limiter(Action::Hold, limits);
+    let (_, mut ticket) = limiter.ask(&keys(2), Cost::ZERO, T0);
+    let reason = limiter.charge(&mut ticket, seconds(9), after(9)).expect("a hold");
+    assert_eq!((reason.key.limit, reason.wait), (0, Nanos::from_secs(8)));
+    let reason = limiter.charge(&mut ticket, seconds(99), after(9)).expect("a hold");
+    assert_eq!(reason.wait, Nanos::from_secs(30), "an answer is never thrown away");
+}
+
+#[test]
+fn what_is_owed_stays_owed_under_new_numbers() {
+    let old = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+    spend(&old, &keys(1), seconds(15), T0);
+    assert_eq!(level(&old, 0, T0), -10_000_000_000);
+    let other = limit("other", Unit::Cpu, 1, seconds(5));
+    let faster = limit("cpu", Unit::Cpu, 4, seconds(5));
+    let new = old.reconfigured(old.policy(), vec![other, faster], T0);
+    assert_eq!(level(&new, 0, T0), 5_000_000_000, "another limit starts full");
+    assert_eq!(level(&new, 1, T0), -10_000_000_000);
+    assert_eq!(level(&new, 1, after(1)), -6_000_000_000, "and is paid back at the new rate");
+}
