@@ -243,6 +243,10 @@ fn each_of_these_is_faulty() {
         ("proxy: {limits: [{name: a, by: all, share: 1%, keys_max: 0}]}", "must be from 1 to"),
         ("proxy: {limits: [{name: a, by: all, share: 1%, when: {path: x}}]}", "begins with /"),
         ("proxy: {limits: [5]}", "must be a section"),
+        (
+            &format!("proxy: {{exempt: [{}]}}", "ip:::1, ".repeat(1_025)),
+            "1025 entries are too many",
+        ),
         ("slash32Share: 0.1\ndummy: 1", "this is a tempomat.json"),
         ("a: !include x", "is a tag"),
         ("a: 1\n---\nb: 2", "a second document"),
@@ -379,4 +383,21 @@ fn any_words_are_read_or_refused() {
             assert_eq!(again.expect("what is shown is good").native, config.native);
         }
     });
+}
+
+/// The guide has a line for every key that can be written, and names those of later versions.
+#[test]
+fn the_guide_has_every_key() {
+    let guide = include_str!("../../docs/guide/configuration.md");
+    let shown = good(include_str!("../../examples/tollgate.yaml")).native;
+    let keys = shown.lines().filter_map(|line| line.trim_start_matches([' ', '-']).split_once(':'));
+    let more = ["token_file", "exempt", "max", "window", "rate", "weight", "tls", "backend_tls"];
+    for key in keys.map(|(key, _)| key).chain(more) {
+        let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
+        assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
+    }
+    for later in ["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "state"] {
+        assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
+        assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
+    }
 }

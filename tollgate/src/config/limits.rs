@@ -24,7 +24,7 @@ pub const DEFAULT: &str = "
 const LATER: &[&str] = &["weight", "debt_max"];
 /// Keys remembered by default: 24 bytes each.
 const KEYS: usize = 262_144;
-/// Keys of a window limit remembered by default: up to 512 bytes each.
+/// Keys of a window limit remembered by default: 228 bytes each for 15 s, 768 for a minute.
 const KEYS_WINDOW: usize = 65_536;
 /// The largest burst in requests.
 const BURST_MAX: u64 = 1_000_000_000;

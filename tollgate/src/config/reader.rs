@@ -14,6 +14,9 @@ use std::ops::RangeInclusive;
 /// A section with more faults than this is not read on: nobody would read them either.
 const FAULTS_MAX: usize = 100;
 
+/// The longest list of single values: each of them may be looked at for every request.
+const ENTRIES_MAX: usize = 1024;
+
 /// How a single value is read from its text.
 pub type Read<T> = Result<T, String>;
 
@@ -162,6 +165,12 @@ impl<'n, 'f> Section<'n, 'f> {
             Value::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
         };
+        if items.len() > ENTRIES_MAX {
+            let what =
+                format!("{} entries are too many; at most {ENTRIES_MAX} are read", items.len());
+            self.faults.push(Fault::new(node.place, what));
+            return Vec::new();
+        }
         let values = items.iter().filter_map(|item| self.read(key, item, &read)).collect();
         if !items.is_empty() {
             self.show(key, Node::made(Value::List(items.to_vec())));
