@@ -55,5 +55,6 @@ impl Decision<'_> {
 
 /// To microseconds: enough for people, and short.
 fn rounded(seconds: f64) -> f64 {
-    (seconds * 1e6).round() / 1e6
+    // The sum turns -0 into 0.
+    (seconds * 1e6).round() / 1e6 + 0.0
 }

@@ -339,3 +339,20 @@ fn doctor_prints_what_top_answers() {
     let empty = doctor(&address, Some("no such"), false).expect("a header");
     assert_eq!(empty.lines().count(), 2, "{empty}");
 }
+
+#[test]
+fn whoever_sends_nothing_is_shown_out() {
+    let (_running, address) = open();
+    let begin = |sent: &str| {
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        stream.write_all(sent.as_bytes()).expect("it reads");
+        stream.set_read_timeout(Some(2 * HEAD_TIMEOUT)).expect("set");
+        stream
+    };
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    for mut stream in [begin(""), begin("GET / HTT"), begin(&request)] {
+        let mut answer = Vec::new();
+        let closed = stream.read_to_end(&mut answer);
+        assert!(closed.is_ok(), "{closed:?} {}", String::from_utf8_lossy(&answer));
+    }
+}
