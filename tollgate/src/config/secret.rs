@@ -13,12 +13,12 @@ const TOKEN_BYTES: RangeInclusive<usize> = 16..=1024;
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFault {
     /// The file cannot be read.
-    #[error("cannot read the token in {path}: {source}")]
+    #[error("cannot read the token in {path}: {why}")]
     File {
         /// Which file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        why: io::Error,
     },
     /// What stands there is no secret.
     #[error("{0} must hold a token of 16 to 1024 visible characters")]
@@ -31,7 +31,7 @@ pub enum SecretFault {
 /// [`SecretFault`] if it cannot be read or is too short, too long or not plain text.
 pub fn token(path: &Path) -> Result<String, SecretFault> {
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|source| SecretFault::File { path: path.to_owned(), source })?;
+    let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
     let token = text.trim();
     let visible = token.bytes().all(|byte| byte.is_ascii_graphic());
     if visible && TOKEN_BYTES.contains(&token.len()) {

@@ -67,19 +67,19 @@ pub struct DoorEngine {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be had.
-    #[error("admin: cannot listen on {address}: {source}")]
+    #[error("admin: cannot listen on {address}: {why}")]
     Listen {
         /// Which.
         address: SocketAddr,
         /// Why not.
-        source: io::Error,
+        why: io::Error,
     },
     /// It would be open to everybody.
     #[error("admin: to listen on {0}, beyond loopback, `token_file` is needed")]
     TokenMissing(SocketAddr),
     /// The token cannot be had.
     #[error("admin: {0}")]
-    Token(#[from] SecretFault),
+    Token(SecretFault),
     /// No thread or runtime was to be had.
     #[error("admin: cannot start its thread: {0}")]
     Thread(io::Error),
@@ -185,7 +185,7 @@ fn bind(settings: &settings::Admin) -> Result<Vec<TcpListener>, StartError> {
                      give another with `admin: {{listen: ...}}`, or say `admin: off`"
                 );
             }
-            Err(source) => return Err(StartError::Listen { address: *address, source }),
+            Err(why) => return Err(StartError::Listen { address: *address, why }),
         }
     }
     Ok(listeners)

@@ -24,14 +24,14 @@ const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub enum Error {
     /// Nobody listens there.
     #[error(
-        "nothing answers at {address}: {source}; is the server running with its admin door open \
+        "nothing answers at {address}: {why}; is the server running with its admin door open \
          there? (`--admin ADDR` names another address)"
     )]
     Unreachable {
         /// Where it was looked for.
         address: String,
         /// What the system says.
-        source: io::Error,
+        why: io::Error,
     },
     /// It did not answer in time.
     #[error("{address} did not answer within {} seconds", TIMEOUT.as_secs())]
@@ -92,7 +92,7 @@ fn unknown(limit: &str, known: &[String]) -> String {
 }
 
 async fn fetch(admin: &str, query: &Query) -> Result<String, Error> {
-    let unreachable = |source| Error::Unreachable { address: admin.to_owned(), source };
+    let unreachable = |why| Error::Unreachable { address: admin.to_owned(), why };
     let stream = TcpStream::connect(admin).await.map_err(unreachable)?;
     // By address: the door refuses hosts by names that it does not know.
     let host = stream.peer_addr().map_err(unreachable)?.to_string();

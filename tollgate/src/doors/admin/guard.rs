@@ -60,7 +60,12 @@ pub struct Guard {
 impl Guard {
     /// Reads the token, and makes sure that there is one where it is needed.
     pub fn new(settings: &Admin) -> Result<Guard, StartError> {
-        let token = settings.token_file.as_deref().map(secret::token).transpose()?;
+        let token = settings
+            .token_file
+            .as_deref()
+            .map(secret::token)
+            .transpose()
+            .map_err(StartError::Token)?;
         let beyond = |address: &&std::net::SocketAddr| !is_loopback(address.ip());
         match settings.listen.iter().find(beyond) {
             Some(address) if token.is_none() => Err(StartError::TokenMissing(*address)),
