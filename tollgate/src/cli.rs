@@ -116,10 +116,15 @@ pub fn main() -> ExitCode {
         Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<Misuse>() { 2 } else { 1 })
         }
     }
 }
+
+/// Flags that can be typed but mean nothing that could run.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}\nFor more information, try 'tollgate proxy --help'.")]
+struct Misuse(Faults);
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
@@ -151,7 +156,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn from_flags(proxy: Proxy) -> Result<Config, Faults> {
+fn from_flags(proxy: Proxy) -> Result<Config, Misuse> {
     let flags = Flags {
         backend: proxy.backend,
         listen: proxy.listen,
@@ -161,7 +166,7 @@ fn from_flags(proxy: Proxy) -> Result<Config, Faults> {
         trusted_proxies: proxy.trusted_proxies,
         admin: proxy.admin,
     };
-    config::from_flags(&flags, cpus::available())
+    config::from_flags(&flags, cpus::available()).map_err(Misuse)
 }
 
 fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
