@@ -76,7 +76,7 @@ table! {
     DECISIONS = Counter "tollgate_decisions_total" ["verdict" "limit" "shadow"] "requests"
         "Decisions; a held request was let in first, so it is counted as allow and as hold.";
     WAITS = Histogram "tollgate_wait_seconds" [] "seconds"
-        "How long requests were held or delayed; those that were not are not in it.";
+        "How long requests were to be held or delayed, also if their clients left before that.";
     COST = Histogram "tollgate_request_cost_seconds" [] "CPU-seconds"
         "What requests were charged.";
     CHARGED = Counter "tollgate_cost_seconds_total" [] "CPU-seconds"
