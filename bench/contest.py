@@ -67,7 +67,8 @@ def first_line(*command):
 def describe(*lines):
     """Machine and versions, as every table of figures has to state them."""
     cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if "model name" in l), "?")
-    print(f"# {cpu}, {os.cpu_count()} CPUs, Linux {platform.release()}, load {os.getloadavg()[0]:.1f}")
+    system = f"Linux {platform.release()}, load {os.getloadavg()[0]:.1f}"
+    print(f"# {cpu}, {os.cpu_count()} CPUs, {system}")
     for line in lines:
         print(f"# {line}")
 

@@ -3,7 +3,7 @@
 //! `cargo bench -p tollgate-core --bench decision`. Every row makes a 16-byte key, reads the
 //! clock, hashes where it must, and decides by the same formula (1000 a second, burst 100).
 //! Rounds are interleaved; the quickest is shown, for other work on the machine only ever adds,
-//! and in brackets its ratio to the first row. A figure is the time one thread needs for one decision.
+//! and in brackets its ratio to the first row. A figure is what one thread needs for one decision.
 //! `-- loss` shows the share of live keys that a full table forgets by chance. Memory is what the
 //! process grows by, each contestant in a process of its own. docs/performance.md has results.
 

@@ -35,6 +35,12 @@ impl Clock {
         tokio::time::Instant::from_std(self.started) + since
     }
 
+    /// The runtime's instant `length` from now, for a timer that nothing is counted by.
+    #[must_use]
+    pub fn deadline(length: Duration) -> tokio::time::Instant {
+        tokio::time::Instant::now() + length
+    }
+
     /// How far the system's clock has been moved since the start: positive if it was set ahead.
     #[must_use]
     pub fn step(&self) -> i64 {

@@ -233,7 +233,7 @@ impl Running {
     /// Accepts no more, lets running requests end for at most `timeout`, then closes everything.
     /// Returns at once; [`Running::ended`] says when it is done.
     pub fn drain(&self, timeout: Duration) {
-        let until = Instant::now() + timeout;
+        let until = Clock::deadline(timeout);
         self.orders.send_modify(|order| order.phase = Phase::Drain(until));
     }
 

@@ -1,5 +1,7 @@
 //! The charge of one request, shared by whoever works for it: the exchange, the body on its way to
 //! the backend, the body on its way back. It settles when the last of them lets go, or earlier.
+//!
+//! A request never leaves its thread, so this is a cell and no lock. What is charged: `engine`.
 
 use crate::engine::Charge;
 use std::cell::{Cell, RefCell};

@@ -194,7 +194,8 @@ impl Found {
     }
 }
 
-/// Whether a backend might take this header for word about the client. Underscores count as hyphens.
+/// Whether a backend might take this header for word about the client. Underscores count as
+/// hyphens.
 fn is_forwarding(name: &[u8]) -> bool {
     let alike = |start: &[u8]| {
         name.len() >= start.len()

@@ -1,0 +1,23 @@
+//! Journeys: the real binary before a real site (nginx and PHP-FPM), with real clients.
+//!
+//! What is asserted is Tollgate's own accounting (its decision log and metrics), compared with
+//! itself and with what clients saw, so that a slow machine changes no outcome. Journeys run one
+//! at a time. nginx and PHP-FPM must be there: `ci/test` installs them; without them a journey
+//! fails and says so.
+
+#[path = "journey/actions.rs"]
+mod actions;
+#[path = "journey/client.rs"]
+mod client;
+#[path = "journey/conservation.rs"]
+mod conservation;
+#[path = "journey/gate.rs"]
+mod gate;
+#[path = "journey/life.rs"]
+mod life;
+#[path = "journey/process.rs"]
+mod process;
+#[path = "journey/site.rs"]
+mod site;
+#[path = "journey/table.rs"]
+mod table;

@@ -1,0 +1,162 @@
+//! A crawler and a human before a page that burns CPU: who is held, delayed, refused, and what is
+//! said about it, to them and in log and metrics.
+
+use crate::client::Client;
+use crate::gate::Gate;
+use crate::site::Site;
+
+const CRAWLER: &str = "127.1.0.1";
+const HUMAN: &str = "127.2.0.1";
+
+/// Half a CPU for each address, and credit for three requests of the crawler.
+fn half_a_cpu(action: &str) -> String {
+    format!(
+        "  cpus: 1\n  cost: shared\n  action: {action}\n  max_delay: 20s\n  limits:\n    \
+         - {{name: ip, by: ip/32, share: 50%, burst: 200ms}}\n"
+    )
+}
+
+/// Asks for `count` pages of 80 ms CPU, one after the other; the statuses.
+fn crawl(gate: &Gate, count: usize) -> Vec<u16> {
+    let mut crawler = gate.client(CRAWLER);
+    (0..count).map(|_| crawler.get("/page?ms=80").status).collect()
+}
+
+fn human_is_let_in(gate: &Gate) {
+    let answer = gate.client(HUMAN).get("/page?ms=5");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "burnt 5 ms\n"));
+    let about = gate.decisions_about(HUMAN, 0);
+    assert!(about.is_empty(), "the human was limited: {about:?}");
+}
+
+/// What each line has to say, and that the metrics counted what was logged.
+fn lines_agree(gate: &Gate, verdict: &str, count: usize) {
+    let lines = gate.decisions_about(CRAWLER, count);
+    for line in &lines {
+        let named = ["verdict", "limit", "key"].map(|field| line.text(field));
+        assert_eq!(named, [verdict, "ip", CRAWLER], "{line:?}");
+        assert!(line.number("wait") > 0.0, "{line:?}");
+        assert!(line.has("level"), "{line:?}");
+    }
+    let labels = [("verdict", verdict), ("limit", "ip")];
+    let counted = gate.metric("tollgate_decisions_total", &labels);
+    assert_eq!(counted, lines.len() as f64, "{verdict}: {lines:?}");
+}
+
+#[test]
+fn hold_keeps_the_answers_of_who_is_in_debt() {
+    let site = Site::start(2);
+    let gate = Gate::start(&site, &half_a_cpu("hold"));
+    assert_eq!(crawl(&gate, 8), [200; 8]);
+    human_is_let_in(&gate);
+    lines_agree(&gate, "hold", 2);
+    for line in gate.decisions_about(CRAWLER, 2) {
+        assert!(line.number("cost") >= 0.07, "{line:?}");
+        assert_eq!(line.text("measured"), "shared");
+        // The level is what was left before; debt at half a CPU takes twice its size to refill.
+        let debt = line.number("cost") - line.number("level");
+        assert!((line.number("wait") - 2.0 * debt).abs() < 0.01, "{line:?}");
+    }
+}
+
+#[test]
+fn held_answers_of_any_size_begin_only_after_the_wait() {
+    let site = Site::start(2);
+    let gate = Gate::start(&site, &half_a_cpu("hold"));
+    crawl(&gate, 6);
+    let answer = gate.client(CRAWLER).get("/page?ms=80&bytes=300000");
+    assert_eq!(answer.body.len(), 300_000);
+    let last = gate.decisions_about(CRAWLER, 2).pop().expect("a decision");
+    assert!(answer.took.as_secs_f64() >= last.number("wait") - 0.01, "{:?} {last:?}", answer.took);
+}
+
+#[test]
+fn delay_keeps_requests_from_the_backend() {
+    let site = Site::start(2);
+    let gate = Gate::start(&site, &half_a_cpu("delay"));
+    assert_eq!(crawl(&gate, 8), [200; 8]);
+    human_is_let_in(&gate);
+    lines_agree(&gate, "delay", 2);
+    for line in gate.decisions_about(CRAWLER, 2) {
+        assert!(line.number("level") < 0.0, "{line:?}");
+        assert!(!line.has("cost"), "it has not run: {line:?}");
+    }
+}
+
+#[test]
+fn reject_refuses_who_is_in_debt_and_says_when_to_come_back() {
+    let site = Site::start(2);
+    let gate = Gate::start(&site, &half_a_cpu("reject"));
+    // One request of three times the credit: in debt for seconds.
+    assert_eq!(gate.client(CRAWLER).get("/page?ms=1500").status, 200);
+    assert_eq!(crawl(&gate, 3), [503; 3]);
+    human_is_let_in(&gate);
+    lines_agree(&gate, "reject", 3);
+    let refused = refusal(&mut gate.client(CRAWLER), "");
+    let after: u64 =
+        refused.header("retry-after").expect("a Retry-After").parse().expect("seconds");
+    assert!((1..=4).contains(&after), "{after}");
+    for (accept, begins) in [("text/html", "<"), ("application/json", "{"), ("text/plain", "")] {
+        let refused = refusal(&mut gate.client(CRAWLER), &format!("Accept: {accept}\r\n"));
+        let kind = refused.header("content-type").expect("a Content-Type");
+        assert!(kind.starts_with(accept), "{kind} for {accept}");
+        let text = refused.text();
+        assert!(text.starts_with(begins) && text.contains("ip"), "{accept}: {text}");
+    }
+}
+
+fn refusal(client: &mut Client, headers: &str) -> crate::client::Answer {
+    let answer = client.get_with("/page?ms=1", headers);
+    assert_eq!(answer.status, 503);
+    answer
+}
+
+#[test]
+fn a_limit_in_requests_refuses_with_429_and_charges_nobody_else() {
+    let site = Site::start(2);
+    let limits = "  limits:\n    - {name: logins, by: ip/32, \
+                  when: {method: POST, path: /login}, rate: 5/m, burst: 2}\n";
+    let gate = Gate::start(&site, limits);
+    let login = "POST /x/../login HTTP/1.1\r\nHost: site\r\nContent-Length: 0\r\n\r\n";
+    let mut client = gate.client(CRAWLER);
+    let statuses: Vec<u16> = (0..4).map(|_| client.ask(login).status).collect();
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert_eq!(client.get("/login").status, 200, "only POST is limited");
+    assert_eq!(gate.client(HUMAN).ask(login).status, 200);
+    let labels = [("verdict", "reject"), ("limit", "logins")];
+    assert_eq!(gate.metric("tollgate_decisions_total", &labels), 2.0);
+}
+
+#[test]
+fn clients_behind_a_trusted_proxy_are_told_apart() {
+    let site = Site::start(2);
+    let trusted = format!("  trusted_proxies: [127.0.0.1]\n{}", half_a_cpu("reject"));
+    let gate = Gate::start(&site, &trusted);
+    let from = |client: &str| format!("X-Forwarded-For: 203.0.113.9, {client}, 127.0.0.1\r\n");
+    let mut proxy = gate.client("127.0.0.1");
+    assert_eq!(proxy.get_with("/page?ms=900", &from("192.0.2.1")).status, 200);
+    assert_eq!(proxy.get_with("/page?ms=1", &from("192.0.2.1")).status, 503);
+    assert_eq!(proxy.get_with("/page?ms=1", &from("192.0.2.2")).status, 200);
+    let line = gate.decisions_about("192.0.2.1", 1).remove(0);
+    assert_eq!(line.text("key"), "192.0.2.1");
+    // Who is not trusted names nobody but himself.
+    let mut liar = gate.client(CRAWLER);
+    assert_eq!(liar.get_with("/page?ms=900", &from("192.0.2.3")).status, 200);
+    assert_eq!(liar.get_with("/page?ms=1", &from("192.0.2.4")).status, 503);
+}
+
+#[test]
+fn the_backend_may_state_the_cost_itself() {
+    let site = Site::start(2);
+    let stated = half_a_cpu("hold").replace("cost: shared", "cost: \"header:X-Cost\"");
+    let gate = Gate::start(&site, &stated);
+    let mut crawler = gate.client(CRAWLER);
+    let first = crawler.get("/page?stated=400ms");
+    assert_eq!(first.header("x-cost"), None, "the header is for us");
+    let line = gate.decisions_about(CRAWLER, 1).remove(0);
+    assert_eq!(line.text("measured"), "header");
+    assert!((line.number("cost") - 0.4).abs() < 1e-9, "{line:?}");
+    assert!((gate.metric("tollgate_cost_seconds_total", &[]) - 0.4).abs() < 1e-6);
+    crawler.get("/page?stated=-3s");
+    gate.wait_for_metric("tollgate_cost_header_faults_total", &[], 1.0);
+}

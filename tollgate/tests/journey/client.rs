@@ -1,0 +1,147 @@
+//! A client of HTTP/1.1 with an address of its own: all of 127.0.0.0/8 is this machine.
+//!
+//! Written by hand on a blocking socket, so that it can also do what no proper client does: go
+//! away, not read, send three requests at once.
+
+use socket2::{Domain, Socket, Type};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// One connection, opened when it is needed.
+pub struct Client {
+    address: Ipv4Addr,
+    port: u16,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    /// From before the request was sent until the body was there.
+    pub took: Duration,
+}
+
+impl Answer {
+    /// The first value of a header, by lower-case name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Client {
+    /// A client at `address` that asks what listens on `port`.
+    pub fn new(address: &str, port: u16) -> Client {
+        let address = address.parse().expect("an address");
+        Client { address, port, connection: None }
+    }
+
+    /// `GET target`.
+    pub fn get(&mut self, target: &str) -> Answer {
+        self.ask(&format!("GET {target} HTTP/1.1\r\nHost: site\r\n\r\n"))
+    }
+
+    /// `GET target` with header lines, each ended by CRLF.
+    pub fn get_with(&mut self, target: &str, headers: &str) -> Answer {
+        self.ask(&format!("GET {target} HTTP/1.1\r\nHost: site\r\n{headers}\r\n"))
+    }
+
+    /// Sends a request as it is and reads its answer.
+    pub fn ask(&mut self, request: &str) -> Answer {
+        let started = Instant::now();
+        self.send(request);
+        self.read(started)
+    }
+
+    /// Sends bytes and reads nothing.
+    pub fn send(&mut self, bytes: &str) {
+        let connection = self.connect();
+        connection.get_mut().write_all(bytes.as_bytes()).expect("an open connection");
+    }
+
+    /// Opens the connection if there is none.
+    pub fn connect(&mut self) -> &mut BufReader<TcpStream> {
+        let (address, port) = (self.address, self.port);
+        self.connection.get_or_insert_with(|| BufReader::new(connect(address, port)))
+    }
+
+    /// Goes away, whatever is under way.
+    pub fn close(&mut self) {
+        self.connection = None;
+    }
+
+    /// Reads one answer to a request sent at `started`.
+    pub fn read(&mut self, started: Instant) -> Answer {
+        let connection = self.connect();
+        let (status, headers) = head(connection);
+        let mut answer = Answer { status, headers, body: Vec::new(), took: Duration::ZERO };
+        answer.body = body(connection, &answer);
+        answer.took = started.elapsed();
+        if answer.header("connection") == Some("close") {
+            self.close();
+        }
+        answer
+    }
+}
+
+fn connect(address: Ipv4Addr, port: u16) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((address, 0)).into()).expect("an address of loopback");
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    socket.connect(&to.into()).expect("a listener");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+    stream.set_nodelay(true).expect("a socket");
+    stream
+}
+
+fn line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("an answer in time");
+    line.trim_end().to_owned()
+}
+
+fn head(from: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
+    let first = line(from);
+    let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("no answer but `{first}`"));
+    let mut headers = Vec::new();
+    loop {
+        let next = line(from);
+        let Some((name, value)) = next.split_once(':') else { return (status, headers) };
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+}
+
+fn body(from: &mut impl BufRead, answer: &Answer) -> Vec<u8> {
+    let mut body = Vec::new();
+    if answer.header("transfer-encoding") == Some("chunked") {
+        loop {
+            let size = usize::from_str_radix(&line(from), 16).expect("the size of a chunk");
+            read(from, size, &mut body);
+            line(from);
+            if size == 0 {
+                return body;
+            }
+        }
+    }
+    match answer.header("content-length") {
+        Some(length) => read(from, length.parse().expect("a length"), &mut body),
+        None => drop(from.read_to_end(&mut body).expect("a body")),
+    }
+    body
+}
+
+fn read(from: &mut impl BufRead, size: usize, body: &mut Vec<u8>) {
+    let had = body.len();
+    body.resize(had + size, 0);
+    from.read_exact(&mut body[had..]).expect("a body");
+}

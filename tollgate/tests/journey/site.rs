@@ -1,0 +1,96 @@
+//! The site behind the gate: nginx and PHP-FPM, as Debian ships them, with a page that burns CPU.
+
+use crate::process::{Running, free_port};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tempfile::TempDir;
+
+/// Journeys run one at a time: they measure.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A running site. `/?ms=N` burns N ms of CPU, `?sleep=N` only takes N ms, `?bytes=N` is that big.
+pub struct Site {
+    /// Where it listens, on loopback.
+    pub port: u16,
+    /// For files of the test.
+    pub folder: TempDir,
+    // In this order: nginx ends before what it asks, and the turn is passed on last.
+    nginx: Option<Running>,
+    _php: Running,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Site {
+    /// Starts one that works on `workers` requests at a time.
+    pub fn start(workers: usize) -> Site {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(folder.path(), open).expect("a folder that workers can read");
+        let page = folder.path().join("burn.php");
+        fs::write(&page, include_str!("burn.php")).expect("the page");
+        let (port, php_port) = (free_port(), free_port());
+        let php = php(folder.path(), php_port, workers);
+        let nginx = nginx(folder.path(), port, php_port);
+        Site { port, folder, nginx: Some(nginx), _php: php, _turn: turn }
+    }
+
+    /// Nobody listens any more.
+    pub fn die(&mut self) {
+        self.nginx = None;
+    }
+}
+
+fn php(folder: &Path, port: u16, workers: usize) -> Running {
+    let root = rustix::process::geteuid().is_root();
+    let user = if root { "user = www-data\ngroup = www-data" } else { "" };
+    let text = format!(
+        "[global]\nerror_log = /dev/stderr\ndaemonize = no\n[site]\n{user}\n\
+         listen = 127.0.0.1:{port}\npm = static\npm.max_children = {workers}\n"
+    );
+    let path = folder.join("fpm.conf");
+    fs::write(&path, text).expect("php-fpm's configuration");
+    let mut command = Command::new(program("php-fpm"));
+    command.args(["--no-php-ini", "--nodaemonize", "--fpm-config"]).arg(path);
+    Running::start(command, &folder.join("fpm.log"), port)
+}
+
+fn nginx(folder: &Path, port: u16, php_port: u16) -> Running {
+    let home = folder.display();
+    let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temp: String =
+        kinds.iter().map(|kind| format!("{kind}_temp_path {home}/{kind};\n")).collect();
+    let text = format!(
+        "daemon off;\nworker_processes 1;\npid {home}/nginx.pid;\nerror_log stderr warn;\n\
+         events {{ worker_connections 2000; }}\n\
+         http {{\naccess_log off;\n{temp}\
+         server {{\nlisten 127.0.0.1:{port};\n\
+         location / {{\nfastcgi_pass 127.0.0.1:{php_port};\n\
+         fastcgi_param SCRIPT_FILENAME {home}/burn.php;\n\
+         fastcgi_param REQUEST_METHOD $request_method;\n\
+         fastcgi_param QUERY_STRING $query_string;\n}}\n}}\n}}\n"
+    );
+    let path = folder.join("nginx.conf");
+    fs::write(&path, text).expect("nginx's configuration");
+    let mut command = Command::new(program("nginx"));
+    command.arg("-p").arg(folder).arg("-e").arg(folder.join("early.log")).arg("-c").arg(path);
+    Running::start(command, &folder.join("nginx.log"), port)
+}
+
+/// A program by the beginning of its name: Debian's php-fpm carries its version.
+fn program(name: &str) -> PathBuf {
+    let folders = ["/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"];
+    let all = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let fits = |path: &PathBuf| {
+        let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+        let version = file.strip_prefix(name);
+        version.is_some_and(|rest| rest.chars().all(|c| c == '.' || c.is_ascii_digit()))
+    };
+    let found = all.filter_map(|entry| Some(entry.ok()?.path())).filter(fits).max();
+    found.unwrap_or_else(|| {
+        panic!("no {name} in {folders:?}; `ci/test` installs it (apt-get install {name})")
+    })
+}
