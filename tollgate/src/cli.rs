@@ -6,6 +6,7 @@
 use crate::config::fault::Faults;
 use crate::config::source::{Source, default_path};
 use crate::config::{self, Config, Flags, cpus};
+use crate::demo;
 use crate::run;
 use crate::watch::doctor::doctor;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -41,6 +42,8 @@ enum Command {
     },
     /// Print the busiest clients of a running server
     Doctor(Doctor),
+    /// Show what the throttle does: a site, a crawler and a human, all in this program
+    Demo(demo::Options),
     /// Print a script that completes commands in a shell
     Completions {
         /// The shell
@@ -140,6 +143,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             let text = doctor(&asked.admin, asked.limit.as_deref(), asked.json)?;
             Ok(io::stdout().write_all(text.as_bytes())?)
         }
+        Command::Demo(options) => Ok(demo::run(&options)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);

@@ -5,7 +5,7 @@
 //! timers; what is counted uses this.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tollgate_core::units::Time;
+use tollgate_core::units::{Nanos, Time};
 
 /// A clock that never goes back.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,13 @@ impl Clock {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         signed(nanos(unix)).saturating_sub(signed(self.now().0))
     }
+}
+
+/// The CPU time that the calling thread has used.
+#[must_use]
+pub fn thread_cpu() -> Nanos {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Nanos(nanos(Duration::try_from(used).unwrap_or_default()))
 }
 
 fn nanos(length: Duration) -> u64 {

@@ -1,0 +1,55 @@
+//! The guide and the README tell the truth: every configuration they show is read and accepted.
+//!
+//! A block that begins with ```` ```yaml ```` is one whole configuration file. What the keys mean
+//! is tested in `config`; that pages link to each other is tested here too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The README, ARCHITECTURE.md and every page of the guide: name and text.
+fn pages() -> Vec<(PathBuf, String)> {
+    let guide = fs::read_dir(root().join("docs/guide")).expect("the guide");
+    let mut paths: Vec<PathBuf> = guide.map(|entry| entry.expect("a page").path()).collect();
+    paths.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("text");
+        (path, text)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn configurations(text: &str) -> impl Iterator<Item = &str> {
+    text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next())
+}
+
+#[test]
+fn every_configuration_shown_is_accepted() {
+    let mut seen = 0;
+    for (path, text) in pages() {
+        for shown in configurations(&text) {
+            seen += 1;
+            if let Err(faults) = tollgate::config::parse("block", shown.as_bytes(), 4.0) {
+                panic!("{}:\n{shown}\n{faults}", path.display());
+            }
+        }
+    }
+    assert!(seen >= 8, "only {seen} blocks were found");
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    for (path, text) in pages() {
+        let folder = path.parent().expect("a folder");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            let elsewhere = target.contains("://") || file.is_empty();
+            let there = elsewhere || folder.join(file).exists();
+            assert!(there, "{} links to {target}", path.display());
+        }
+    }
+}
