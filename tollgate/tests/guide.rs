@@ -1,7 +1,7 @@
 //! The guide and the README tell the truth: every configuration they show is read and accepted.
 //!
-//! A block that begins with ```` ```yaml ```` is one whole configuration file. What the keys mean
-//! is tested in `config`; that pages link to each other is tested here too.
+//! A block that begins with ```` ```yaml ```` is one whole configuration file, or the `limits` of
+//! one. What the keys mean is tested in `config`; that links lead somewhere is tested here too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,12 @@ fn pages() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(read).collect()
 }
 
-fn configurations(text: &str) -> impl Iterator<Item = &str> {
-    text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next())
+fn configurations(text: &str) -> impl Iterator<Item = String> {
+    let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.map(|block| match block.starts_with("limits:") {
+        true => format!("proxy:\n  {}", block.replace('\n', "\n  ")),
+        false => block.to_owned(),
+    })
 }
 
 #[test]
