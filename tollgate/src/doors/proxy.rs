@@ -123,9 +123,8 @@ pub fn start(
             house: Arc::clone(&running.house),
             watch: Arc::clone(watch),
             orders: running.orders.subscribe(),
-            _alive: alive.clone(),
         };
-        let started = seat.start(index).inspect_err(|_| running.stop_now());
+        let started = seat.start(index, alive.clone()).inspect_err(|_| running.stop_now());
         running.threads.lock().push(started.map_err(StartError::Thread)?);
     }
     Ok(running)
@@ -139,11 +138,14 @@ struct Seat {
     house: Arc<House>,
     watch: Arc<Watch>,
     orders: watch::Receiver<Order>,
-    _alive: mpsc::Sender<Infallible>,
 }
 
 impl Seat {
-    fn start(self, index: usize) -> io::Result<thread::JoinHandle<()>> {
+    fn start(
+        self,
+        index: usize,
+        alive: mpsc::Sender<Infallible>,
+    ) -> io::Result<thread::JoinHandle<()>> {
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let body = move || {
             let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -151,6 +153,9 @@ impl Seat {
                 Ok(runtime) => {
                     let _ = ready.send(Ok(()));
                     runtime.block_on(self.run());
+                    drop(runtime);
+                    // Only now has everything ended that ran on it.
+                    drop(alive);
                 }
                 Err(error) => {
                     let _ = ready.send(Err(error));

@@ -160,7 +160,7 @@ impl Link {
 
     /// Since when it has been idle, if it is.
     pub(super) fn idle_since(&self) -> Option<u64> {
-        (self.phase.get() == Phase::Idle).then(|| self.since.get())
+        (self.phase.get() == Phase::Idle && !self.close.get()).then(|| self.since.get())
     }
 
     /// Remembers which task serves the connection.

@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -83,6 +83,8 @@ impl Site {
 pub(super) struct House {
     /// Client connections open now.
     pub(super) connections: AtomicUsize,
+    /// A thread has no room and no idle connection of its own: others are to close one.
+    room_wanted: AtomicBool,
 }
 
 /// One thread.
@@ -218,14 +220,16 @@ impl Worker {
     pub(super) async fn accept(self: Rc<Worker>, listener: TcpListener) {
         loop {
             for _ in 0..ACCEPT_BURST {
-                self.room().await;
                 let drained = self.drained.notified();
                 if self.draining.get() {
                     return self.accept_waiting(&listener);
                 }
                 tokio::select! {
                     accepted = listener.accept() => match accepted {
-                        Ok((stream, peer)) => self.welcome(stream, peer),
+                        Ok((stream, peer)) => {
+                            self.room().await;
+                            self.welcome(stream, peer);
+                        }
                         Err(error) => self.accept_failed(&error).await,
                     },
                     () = drained => return self.accept_waiting(&listener),
@@ -239,6 +243,7 @@ impl Worker {
     fn accept_waiting(self: &Rc<Worker>, listener: &TcpListener) {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(&mut cx) {
+            self.house.connections.fetch_add(1, Ordering::Relaxed);
             self.welcome(stream, peer);
         }
     }
@@ -249,30 +254,36 @@ impl Worker {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
-    /// Until there is room for one more connection. Who is over the bound waits in the system's
-    /// queue and costs nothing; an idle connection makes room for it. (To accept and close would
-    /// cost more, and tell the client less.)
+    /// Takes the room for one more connection, waiting until there is some. Who is over the bound
+    /// waits in the system's queue and costs nothing; an idle connection makes room for it. (To
+    /// accept and close would cost more, and tell the client less.)
     async fn room(&self) {
         loop {
             let bound = self.site.borrow().bounds.connections;
-            let open = self.house.connections.load(Ordering::Relaxed);
-            if bound == 0 || open < bound || self.draining.get() {
+            let free = bound == 0 || self.draining.get();
+            let one_more = |open| (free || open < bound).then_some(open + 1);
+            let open = &self.house.connections;
+            if open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok() {
                 return;
             }
-            self.shed();
+            if !self.shed() {
+                self.house.room_wanted.store(true, Ordering::Relaxed);
+            }
             let tick = self.site.borrow().tick();
             let _ = tokio::time::timeout(tick, self.freed.notified()).await;
         }
     }
 
-    /// Closes the connection that has been idle longest.
-    fn shed(&self) {
+    /// Closes the connection that has been idle longest, if one is.
+    fn shed(&self) -> bool {
         let links = self.links.borrow();
         let idle = links.iter().filter_map(|link| Some((link.idle_since()?, link)));
-        if let Some((_, link)) = idle.min_by_key(|(since, _)| *since) {
+        let longest = idle.min_by_key(|(since, _)| *since);
+        if let Some((_, link)) = longest {
             self.watch.proxy.shed.increment(1);
             link.close();
         }
+        longest.is_some()
     }
 
     fn welcome(self: &Rc<Worker>, stream: TcpStream, peer: SocketAddr) {
@@ -345,6 +356,9 @@ impl Worker {
                 }
             }
             self.pool.prune(now);
+            if self.house.room_wanted.swap(false, Ordering::Relaxed) && !self.shed() {
+                self.house.room_wanted.store(true, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -360,7 +374,7 @@ async fn reach(site: &Site) -> Result<TcpStream, Failure> {
     TcpStream::connect(&addresses[..]).await.map_err(failed)
 }
 
-/// A connection's place in the lists, given back when its task ends, however it ends.
+/// A connection's place in the lists and its room, given back when its task ends, however it ends.
 struct Seat {
     worker: Rc<Worker>,
     link: Rc<Link>,
@@ -369,7 +383,6 @@ struct Seat {
 
 impl Seat {
     fn take(worker: &Rc<Worker>, link: &Rc<Link>) -> Seat {
-        worker.house.connections.fetch_add(1, Ordering::Relaxed);
         worker.watch.proxy.accepted.increment(1);
         let counted = worker.watch.proxy.connections.hold();
         let mut links = worker.links.borrow_mut();
