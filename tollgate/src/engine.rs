@@ -227,7 +227,7 @@ impl Lane {
                 return Asked::Refused(refusal(&rules, reason, retry_after));
             }
             Verdict::Delay(reason) => self.report("delay", &rules, client, reason, None),
-            Verdict::Allow => self.engine.watch.allowed.increment(1),
+            Verdict::Allow => {}
         }
         let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
         let waited = ticket.starts_at().since(now);
@@ -235,6 +235,7 @@ impl Lane {
             lane: self.clone(),
             rules,
             ticket,
+            reported: verdict != Verdict::Allow,
             delayed,
             waited,
             client,
@@ -296,6 +297,8 @@ pub struct Charge {
     lane: Lane,
     rules: Arc<Rules>,
     ticket: Ticket,
+    /// Whether it was counted as delayed, held or, in shadow, refused.
+    reported: bool,
     delayed: bool,
     waited: Nanos,
     client: IpAddr,
@@ -356,6 +359,7 @@ impl Charge {
         }
         let rules = &self.rules;
         self.lane.report("hold", rules, self.client, reason, Some((cost, measure)));
+        self.reported = true;
         self.waited = self.waited.plus(until.since(now));
         (!rules.shadow).then_some(until)
     }
@@ -385,6 +389,9 @@ impl Drop for Charge {
         let now = self.lane.engine.clock.now();
         let (cost, _) = self.measured();
         self.rules.limiter.settle(&self.ticket, cost, now);
+        if !self.reported {
+            self.lane.engine.watch.allowed.increment(1);
+        }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
         self.lane.engine.watch.charged(cost, waited);
         let mut tops = self.lane.tops.lock();

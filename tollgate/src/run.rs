@@ -88,8 +88,10 @@ struct Program {
     /// The settings as native YAML, for the admin door.
     native: Arc<ArcSwap<String>>,
     source: Option<Source>,
-    log: log::Handle,
+    log: log::Running,
     clock: Clock,
+    /// Log lines lost when that was last told.
+    lost: usize,
     /// How far the wall clock was off when that was last told, in nanoseconds.
     step: i64,
     watch: Arc<Watch>,
@@ -99,7 +101,11 @@ struct Program {
 }
 
 impl Program {
-    fn start(config: &Config, source: Option<Source>, log: log::Handle) -> anyhow::Result<Program> {
+    fn start(
+        config: &Config,
+        source: Option<Source>,
+        log: log::Running,
+    ) -> anyhow::Result<Program> {
         let settings = config.settings.clone();
         let door = settings.proxy.as_ref().context(
             "no door to open: the configuration has no `proxy` section; add one, or start \
@@ -121,7 +127,19 @@ impl Program {
         let proxy = proxy::start(door, &engine, &watch)?;
         tell_start(door, proxy.addresses(), admin.as_ref().map_or(&[], |a| a.addresses()));
         admin.iter().for_each(admin::Running::ready);
-        Ok(Program { settings, native, source, log, clock, step: 0, watch, engine, proxy, admin })
+        Ok(Program {
+            settings,
+            native,
+            source,
+            log,
+            lost: 0,
+            clock,
+            step: 0,
+            watch,
+            engine,
+            proxy,
+            admin,
+        })
     }
 
     /// Handles events until one says stop; then lets requests end, unless told to stop again.
@@ -164,6 +182,7 @@ impl Program {
     fn second(&mut self) {
         self.watch.tick(self.clock.now());
         self.tell_step();
+        self.tell_lost();
         match self.source.as_mut().map(|source| source.look(cpus::available())) {
             None | Some(Change::None) => {}
             Some(Change::Good(config)) => self.apply(*config),
@@ -198,6 +217,16 @@ impl Program {
         let count = faults.faults.len();
         tracing::error!(faults = count, "configuration refused; the old one stays");
         faults.to_string().lines().for_each(|fault| tracing::error!("{fault}"));
+    }
+
+    /// A log that loses lines says so, as soon as it is read again.
+    fn tell_lost(&mut self) {
+        let lost = self.log.lost();
+        if lost > self.lost {
+            let lines = lost - self.lost;
+            tracing::warn!(lines, "log lines were lost: standard error is read too slowly");
+            self.lost = lost;
+        }
     }
 
     /// Buckets do not mind a wall clock that is set anew; people who read times do.

@@ -3,27 +3,47 @@
 //! Whatever a stranger sent, a line stays one line and moves no cursor: the writer escapes control
 //! characters once more, however the field came to be written. Which decisions get a line:
 //! `watch`.
+//!
+//! A thread of its own writes, behind a queue of bounded length: whoever reads standard error may
+//! be slow, or stop, and no request waits for it. Lines that find the queue full are lost and
+//! counted.
 
 use super::printable::printable;
 use crate::config::settings::{Format, Level, Log};
 use std::io::{self, Write};
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The running log; its level can be changed.
-#[derive(Clone)]
-pub struct Handle(reload::Handle<LevelFilter, tracing_subscriber::Registry>);
+/// Lines that may wait to be written.
+const QUEUE_LINES_MAX: usize = 4_096;
 
-impl Handle {
+/// What decides which levels are written.
+type Filter = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
+
+/// The running log. What still waits is written when it is dropped, for at most a second.
+pub struct Running {
+    filter: Filter,
+    queue: ErrorCounter,
+    _writer: WorkerGuard,
+}
+
+impl Running {
     /// Takes over the level of a changed configuration. Its format needs a new start.
     pub fn reload(&self, log: Log) {
         // It fails only when the log is gone, and then there is nobody to tell.
-        let _ = self.0.reload(filter(log.level));
+        let _ = self.filter.reload(level(log.level));
+    }
+
+    /// Lines lost so far because whoever reads standard error was too slow.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.queue.dropped_lines()
     }
 }
 
@@ -36,27 +56,30 @@ pub struct Taken;
 ///
 /// # Errors
 /// [`Taken`] when called twice in one process.
-pub fn install(log: Log) -> Result<Handle, Taken> {
-    let (subscriber, handle) = subscriber(log, io::stderr);
+pub fn install(log: Log) -> Result<Running, Taken> {
+    let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE_LINES_MAX);
+    let (queue, writer) = queue.thread_name("log").finish(io::stderr());
+    let lost = queue.error_counter();
+    let (subscriber, filter) = subscriber(log, queue);
     subscriber.try_init().map_err(|_| Taken)?;
-    Ok(handle)
+    Ok(Running { filter, queue: lost, _writer: writer })
 }
 
 /// The log as it would be installed, on another writer.
-pub fn subscriber<W>(log: Log, writer: W) -> (impl Subscriber + Send + Sync, Handle)
+fn subscriber<W>(log: Log, writer: W) -> (impl Subscriber + Send + Sync, Filter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let (filter, handle) = reload::Layer::new(filter(log.level));
+    let (filter, handle) = reload::Layer::new(level(log.level));
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Safe(writer));
     let lines = match log.format {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().boxed(),
     };
-    (tracing_subscriber::registry().with(filter).with(lines), Handle(handle))
+    (tracing_subscriber::registry().with(filter).with(lines), handle)
 }
 
-fn filter(level: Level) -> LevelFilter {
+fn level(level: Level) -> LevelFilter {
     match level {
         Level::Error => LevelFilter::ERROR,
         Level::Warn => LevelFilter::WARN,

@@ -74,7 +74,7 @@ table! {
     RESPONSES = Counter "tollgate_responses_total" ["class" "from"] "responses"
         "Answers sent, by class of status code and by who made them: the backend or Tollgate.";
     DECISIONS = Counter "tollgate_decisions_total" ["verdict" "limit" "shadow"] "requests"
-        "Decisions; a held request was let in first, so it is counted as allow and as hold.";
+        "Decisions. Each request is counted once: as allow when it is over and nothing held it up.";
     WAITS = Histogram "tollgate_wait_seconds" [] "seconds"
         "How long requests were to be held or delayed, also if their clients left before that.";
     COST = Histogram "tollgate_request_cost_seconds" [] "CPU-seconds"

@@ -305,7 +305,8 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         value(&format!("tollgate_decisions_total{{{labels}}}"))
     };
     assert_eq!(value("tollgate_up"), 1.0);
-    assert_eq!((decisions("allow", ""), decisions("hold", "ip")), (2.0, 1.0));
+    assert_eq!((decisions("hold", "ip"), decisions("hold", "agent")), (1.0, 1.0));
+    assert_eq!(decisions("allow", ""), 0.0, "each request is counted once");
     assert_eq!(decisions("reject", "hits"), 1.0);
     assert_eq!(value("tollgate_cost_header_faults_total"), 1.0);
     assert_eq!(value("tollgate_request_cost_seconds_count"), 2.0);

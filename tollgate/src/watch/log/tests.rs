@@ -22,7 +22,7 @@ impl Write for Paper {
 }
 
 /// The lines that `act` logs.
-fn logged(format: Format, level: Level, act: impl FnOnce(&Handle)) -> Vec<String> {
+fn logged(format: Format, level: Level, act: impl FnOnce(&Filter)) -> Vec<String> {
     let paper = Paper::default();
     let made = paper.clone();
     let (subscriber, handle) = subscriber(Log { level, format }, move || made.clone());
@@ -46,7 +46,7 @@ fn decision(key: &str) -> Decision<'_> {
 
 #[test]
 fn a_decision_says_why_in_text_and_in_json() {
-    let act = |_: &Handle| Watch::new(Time::ZERO).decided(&decision("192.0.2.1"), Time::ZERO);
+    let act = |_: &Filter| Watch::new(Time::ZERO).decided(&decision("192.0.2.1"), Time::ZERO);
     let text = logged(Format::Text, Level::Info, act);
     let fields = "tollgate::decision: answer held verdict=\"hold\" limit=\"ip\" key=\"192.0.2.1\" \
                   client=192.0.2.1 level=-1.5 wait=3.0 cost=0.25 measured=\"shared\" shadow=false";
@@ -99,7 +99,7 @@ fn nothing_a_client_sends_makes_a_line_of_its_own() {
 fn the_level_can_be_changed_while_it_runs() {
     let lines = logged(Format::Text, Level::Warn, |handle| {
         tracing::info!("not yet");
-        handle.reload(Log { level: Level::Info, format: Format::Text });
+        handle.reload(level(Level::Info)).expect("a running log");
         tracing::info!("now");
     });
     assert!(lines.len() == 1 && lines[0].ends_with("now"), "{lines:?}");
