@@ -26,9 +26,9 @@ os.environ["PATH"] += ":/usr/sbin:/sbin"
 # Enough for whatever a benchmark asks: nobody is ever in debt.
 BOUNDLESS = """\
   limits:
-    - {name: ip,    by: ip/32, share: 10%, burst: 30d}
-    - {name: net24, by: ip/24, share: 25%, burst: 30d}
-    - {name: net16, by: ip/16, share: 50%, burst: 30d}
+    - {name: ip,    by: ip/32, share: 10%, burst: 1d}
+    - {name: net24, by: ip/24, share: 25%, burst: 1d}
+    - {name: net16, by: ip/16, share: 50%, burst: 1d}
 """
 
 
