@@ -1,5 +1,5 @@
-//! Fuzz harnesses for everything here that reads foreign bytes. Under `cargo test` each runs a
-//! bounded number of inputs; under a fuzzing engine, as long as it is let.
+//! Fuzz harnesses for everything here that reads foreign bytes. Under `cargo test` each runs for a
+//! second; `fuzz/run` lets it run for as long as it is told.
 
 use bolero::check;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,7 +10,6 @@ use tollgate_core::limit::{Limit, Part, Unit, When};
 use tollgate_core::meter::header_cost;
 use tollgate_core::units::{Cost, Nanos, Rate, Share};
 
-const ITERATIONS: usize = 20_000;
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
 struct Request<'a> {
@@ -51,7 +50,7 @@ fn limit(by: Vec<Part>) -> Limit {
 
 #[test]
 fn fuzz_units() {
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         if let Ok(length) = text.parse::<Nanos>() {
             let written = length.to_string();
@@ -87,7 +86,7 @@ fn fuzz_units_of_likely_pieces() {
         "d",
         "-",
     ];
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         let _ = text.parse::<Nanos>();
         let _ = text.parse::<Share>();
@@ -99,7 +98,7 @@ fn fuzz_units_of_likely_pieces() {
 
 #[test]
 fn fuzz_header_cost() {
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         if let Ok(Some(cost)) = header_cost(bytes) {
             assert!(cost <= HOUR);
         }
@@ -134,7 +133,7 @@ fn fuzz_header_cost_of_likely_pieces() {
         ":",
         "\"cpu\":",
     ];
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 24]).collect();
         if let Ok(Some(cost)) = header_cost(text.as_bytes()) {
             assert!(cost <= HOUR, "{text}");
@@ -152,7 +151,7 @@ fn path_is_normal(path: &str) {
 
 #[test]
 fn fuzz_paths() {
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         path_is_normal(&format!("/{}", String::from_utf8_lossy(bytes)));
         path_is_normal(&String::from_utf8_lossy(bytes));
     });
@@ -164,7 +163,7 @@ fn fuzz_paths_of_likely_pieces() {
         "/", "//", ".", "..", "%2e", "%2E", "%2f", "%", "%25", "2e", "login", "%6C", "%zz", "ß",
         "%+1", "/../",
     ];
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         path_is_normal(&path);
         path_is_normal(&format!("/{path}"));
@@ -182,7 +181,7 @@ fn fuzz_keys_and_names() {
         Part::Vhost,
     ];
     let (limit, seed) = (limit(parts), Seed([3; 16]));
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let request = Request { path: &text, value: bytes };
         assert_eq!(
@@ -201,7 +200,7 @@ fn fuzz_cookies() {
     let (limit, seed) = (limit(vec![Part::Cookie("session".into())]), Seed([3; 16]));
     let hash = |value: &[u8]| classify::hash(&limit, &seed, &Request { path: "/", value });
     let plain = hash(b"session=abc");
-    check!().with_iterations(ITERATIONS).for_each(|bytes: &[u8]| {
+    check!().for_each(|bytes: &[u8]| {
         let after = [b"session=abc; ", bytes].concat();
         assert_eq!(hash(&after), plain);
         let named = bytes.windows(7).any(|window| window == b"session");

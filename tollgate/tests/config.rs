@@ -322,8 +322,8 @@ fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken()
 }
 
 #[test]
-fn any_bytes_are_read_or_refused() {
-    bolero::check!().with_iterations(3_000).for_each(|bytes: &[u8]| {
+fn fuzz_any_bytes_are_read_or_refused() {
+    bolero::check!().for_each(|bytes: &[u8]| {
         if let Ok(config) = parse("t.yaml", bytes, 4.0) {
             let again = parse("shown", config.native.as_bytes(), 4.0);
             assert_eq!(again.expect("what is shown is good").native, config.native);
@@ -333,7 +333,7 @@ fn any_bytes_are_read_or_refused() {
 
 /// Words of real configurations in any order reach further in than bytes do.
 #[test]
-fn any_words_are_read_or_refused() {
+fn fuzz_any_words_are_read_or_refused() {
     const WORDS: [&str; 40] = [
         "proxy",
         "admin",
@@ -376,7 +376,7 @@ fn any_words_are_read_or_refused() {
         "\"",
         "#",
     ];
-    bolero::check!().with_iterations(3_000).for_each(|bytes: &[u8]| {
+    bolero::check!().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| WORDS[usize::from(*b) % WORDS.len()]).collect();
         if let Ok(config) = parse("t.yaml", text.as_bytes(), 4.0) {
             let again = parse("shown", config.native.as_bytes(), 4.0);

@@ -49,11 +49,29 @@ const BANNED: [(&str, Where, &str, &str); 24] = [
 /// Words that stand in comments, so they are looked for in the text as written.
 const NOTES: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
+/// `fuzz/run` finds harnesses by name and sets their time.
+fn harnesses(source: &Source) -> Vec<String> {
+    let mut function = "";
+    let mut faults = Vec::new();
+    for (index, line) in source.code.iter().enumerate() {
+        if line.trim_start().starts_with("fn ") {
+            function = line.trim();
+        }
+        let harness = contains_word(line, "check!()");
+        if harness && (!function.starts_with("fn fuzz_") || line.contains("with_iterations")) {
+            let place = format!("{}:{}", source.path, index + 1);
+            faults.push(format!("{place}: a harness is named `fuzz_..` and sets no iterations"));
+        }
+    }
+    faults
+}
+
 pub fn faults(sources: &[Source]) -> Vec<String> {
     let mut faults = Vec::new();
     for source in sources.iter().filter(|s| !s.path.starts_with("tollgate/tests/tidy")) {
         faults.extend(words(source));
         faults.extend(notes(source));
+        faults.extend(harnesses(source));
     }
     faults
 }

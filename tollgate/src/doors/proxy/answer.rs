@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn any_accept_header_gets_some_form() {
+    fn fuzz_any_accept_header_gets_some_form() {
         bolero::check!().for_each(|bytes: &[u8]| {
             let _ = form_of(bytes);
             let _ = weight(bytes);

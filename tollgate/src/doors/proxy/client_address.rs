@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_written_the_answer_is_an_address_that_was_there_or_the_peer() {
+    fn fuzz_whatever_is_written_the_answer_is_an_address_that_was_there_or_the_peer() {
         let trusted: Vec<IpNet> = vec!["127.0.0.1/32".parse().expect("a network")];
         bolero::check!().for_each(|bytes: &[u8]| {
             let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
