@@ -153,10 +153,12 @@ async fn admitted(
     match worker.lane.ask(&Seen { client, head }) {
         Asked::Refused(refusal) => Err(Box::new(answer::refused(&head.headers, &refusal))),
         Asked::Pass(charge) => {
-            if let Some(at) = charge.delay_until() {
+            let until = charge.delay_until();
+            let account = Account::open(charge);
+            if let Some(at) = until {
                 tokio::time::sleep_until(worker.clock.instant(at)).await;
             }
-            Ok(Account::open(charge))
+            Ok(account)
         }
     }
 }

@@ -1,30 +1,21 @@
-//! One client connection: what it waits for and since when, and its stream.
+//! One client connection: what it waits for and since when.
 //!
 //! No timer is armed per request. Whoever begins to wait notes the worker's coarse time in a cell;
 //! the worker's sweep, a few times a second, looks at all links and wakes whoever has waited too
 //! long. So a timeout costs a request two stores, and is late by at most one sweep.
 //!
-//! What is done with a request: `exchange.rs`.
+//! What is done with a request: `exchange.rs`; how its bytes move: `stream.rs`.
 
-use super::worker::Worker;
 use crate::config::settings::Timeouts;
 use http::HeaderValue;
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// How long a connection that is being closed is read from, so that the peer gets to read our
 /// last answer before its unread bytes make the system reset the connection.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// How much is read meanwhile, in bytes.
-const LINGER_BYTES: usize = 1 << 20;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +71,7 @@ pub(super) struct Link {
     phase: Cell<Phase>,
     since: Cell<u64>,
     /// The client does not take what we write.
-    stuck: Since,
+    pub(super) stuck: Since,
     /// The backend's reader waits for bytes of the request's body.
     pub(super) upload: Since,
     /// The backend has not begun its answer.
@@ -152,7 +143,18 @@ impl Link {
         self.since.set(now);
     }
 
-    fn arrived(&self, now: u64) {
+    /// It is being closed. Returns whether bytes that nobody will read may still be on their way,
+    /// or `None` if it was being closed already.
+    pub(super) fn closing(&self, now: u64) -> Option<bool> {
+        let before = self.phase.get();
+        (before != Phase::Closing).then(|| {
+            self.enter(Phase::Closing, now);
+            self.uploading.get() || before == Phase::Head
+        })
+    }
+
+    /// Bytes have come.
+    pub(super) fn arrived(&self, now: u64) {
         if self.phase.get() == Phase::Idle {
             self.enter(Phase::Head, now);
         }
@@ -224,104 +226,5 @@ fn remember(place: &RefCell<Option<Waker>>, waker: &Waker) {
     let mut place = place.borrow_mut();
     if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
         *place = Some(waker.clone());
-    }
-}
-
-/// A client's stream, which notes on its link when bytes move and when they do not.
-pub(super) struct ClientStream {
-    inner: TcpStream,
-    link: Rc<Link>,
-    worker: Rc<Worker>,
-    lingered: usize,
-}
-
-impl ClientStream {
-    pub(super) fn new(inner: TcpStream, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream {
-        ClientStream { inner, link, worker, lingered: 0 }
-    }
-
-    /// Notes whether a write could go on.
-    fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
-        match poll {
-            Poll::Pending => self.link.stuck.begin(self.worker.now()),
-            Poll::Ready(_) => self.link.stuck.end(),
-        }
-        poll
-    }
-
-    /// Whether bytes that nobody will read may still be on their way.
-    fn has_unread(&self) -> bool {
-        self.link.uploading.get() || self.link.phase.get() == Phase::Head
-    }
-
-    /// Reads on until the peer has closed its side, for a while.
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.lingered < LINGER_BYTES {
-            let mut scratch = [0; 4096];
-            let mut buffer = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut self.inner).poll_read(cx, &mut buffer) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    self.lingered += buffer.filled().len();
-                }
-                Poll::Ready(_) => break,
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncRead for ClientStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.link.arrived(self.worker.now());
-        }
-        poll
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.note(poll)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
-        self.note(poll)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.link.phase.get() == Phase::Closing {
-            return self.poll_linger(cx);
-        }
-        let unread = self.has_unread();
-        self.link.enter(Phase::Closing, self.worker.now());
-        match Pin::new(&mut self.inner).poll_shutdown(cx) {
-            Poll::Ready(Ok(())) if unread => self.poll_linger(cx),
-            poll => poll,
-        }
     }
 }

@@ -7,8 +7,9 @@
 use super::body::{Body, Upload};
 use super::client_address::Trust;
 use super::exchange::{self, Failure};
-use super::link::{ClientStream, Link};
+use super::link::Link;
 use super::pool::{Pool, Sender};
+use super::stream::{BackendStream, ClientStream};
 use crate::clock::Clock;
 use crate::config::settings::{Bounds, Proxy, Timeouts};
 use crate::engine::Lane;
@@ -204,7 +205,7 @@ impl Worker {
         };
         let _ = stream.set_nodelay(true);
         let handshake = hyper::client::conn::http1::Builder::new()
-            .handshake::<_, Upload>(TokioIo::new(stream))
+            .handshake::<_, Upload>(TokioIo::new(BackendStream(stream)))
             .await;
         let (sender, connection) = handshake.map_err(|_| Failure(BackendFault::Connect))?;
         let counted = self.watch.proxy.backend_connections.hold();
