@@ -464,4 +464,31 @@ mod tests {
         answer(&mut headers);
         assert!(headers.is_empty(), "{headers:?}");
     }
+
+    #[test]
+    fn whatever_stands_in_the_fields_of_the_hop_no_hop_passes() {
+        bolero::check!().with_type::<(Vec<u8>, Vec<u8>)>().for_each(|(hop, chain)| {
+            let value = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
+            let (Some(hop), Some(chain)) = (value(hop), value(chain)) else { return };
+            for trusted in [false, true] {
+                let mut head = head("/", &[("host", "a"), ("content-length", "1")]);
+                head.headers.insert(header::CONNECTION, hop.clone());
+                head.headers.insert(header::TE, hop.clone());
+                head.headers.insert(X_FORWARDED_FOR, chain.clone());
+                let address = HeaderValue::from_static("192.0.2.1");
+                let peer = Peer { address: &address, trusted, own_header: None, backend: &address };
+                if forward(&mut head, &peer).is_err() {
+                    continue;
+                }
+                let connection = head.headers.get(header::CONNECTION);
+                assert!(connection.is_none_or(|names| names == "te"));
+                assert_eq!(
+                    (&head.headers["host"], &head.headers["content-length"]),
+                    (&HeaderValue::from_static("a"), &HeaderValue::from_static("1"))
+                );
+                let written = head.headers[X_FORWARDED_FOR].as_bytes();
+                assert!(written.ends_with(b"192.0.2.1") && (trusted || written.len() == 9));
+            }
+        });
+    }
 }
