@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_stands_in_the_fields_of_the_hop_no_hop_passes() {
+    fn fuzz_no_hop_passes_whatever_stands_in_its_fields() {
         bolero::check!().with_type::<(Vec<u8>, Vec<u8>)>().for_each(|(hop, chain)| {
             let value = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
             let (Some(hop), Some(chain)) = (value(hop), value(chain)) else { return };
