@@ -51,8 +51,10 @@ fn t6_one_two_three_in_parallel_wait_zero_one_two_times_the_cost() {
         let expected = parallel as f64 - 1.0;
         let measured = format!("{parallel} in parallel: {waited:.2} waits, {rate:.2} requests/s");
         assert!((waited - expected).abs() < 0.25, "{measured}, cost {cost:.3}");
-        // One CPU-second a second, whatever the parallelism.
-        assert!((rate * cost - 1.0).abs() < 0.15, "{measured}, cost {cost:.3}");
+        // One CPU-second a second, whatever the parallelism; one connection alone loses the time
+        // that its client takes between two requests.
+        let room = if parallel == 1 { 0.3 } else { 0.15 };
+        assert!((rate * cost - 1.0).abs() < room, "{measured}, cost {cost:.3}");
         println!("{measured}, cost {cost:.3} s");
     }
 }
