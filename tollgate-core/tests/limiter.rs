@@ -122,3 +122,37 @@ fn what_is_owed_stays_owed_under_new_numbers() {
     assert_eq!(level(&new, 1, T0), -10_000_000_000);
     assert_eq!(level(&new, 1, after(1)), -6_000_000_000, "and is paid back at the new rate");
 }
+
+/// Many clients that ask once each, and one that owes: who is it that is forgotten?
+fn flood(clients: u64) {
+    let mut cpu = limit("cpu", Unit::Cpu, 1, seconds(30));
+    cpu.keys_max = 100_000;
+    let limiter = limiter(Action::Hold, vec![cpu]);
+    let debtor = keys(1);
+    spend(&limiter, &debtor, seconds(90), T0);
+    let bytes = limiter.tables()[0].bytes();
+    let owed = limiter.standing_of(0, KeyHash::from_bits(9), after(10));
+    for n in 0..clients {
+        let mut one = Keys::default();
+        let spread = KeyHash::from_bits((n + 10).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        one.push(Key { limit: 0, hash: spread });
+        let now = T0.plus(Nanos(n * 1_000));
+        let (verdict, ticket) = limiter.ask(&one, Cost::ZERO, now);
+        assert_eq!(verdict, Verdict::Allow, "a newcomer owes nothing");
+        limiter.settle(&ticket, seconds(1), now);
+    }
+    assert_eq!(limiter.standing_of(0, KeyHash::from_bits(9), after(10)), owed);
+    assert_eq!(limiter.tables()[0].bytes(), bytes);
+    assert!(limiter.tables()[0].dropped() > clients / 2, "the table was full");
+}
+
+#[test]
+fn a_flood_of_new_clients_forgives_no_debt() {
+    flood(500_000);
+}
+
+#[test]
+#[ignore = "the long suite runs it"]
+fn a_flood_of_ten_million_new_clients_forgives_no_debt() {
+    flood(10_000_000);
+}
