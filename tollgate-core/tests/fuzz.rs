@@ -5,6 +5,7 @@ use bolero::check;
 use std::net::{IpAddr, Ipv4Addr};
 use tollgate_core::bucket::{Algorithm, debt::Debt};
 use tollgate_core::classify::{self, Attributes, normal_path};
+use tollgate_core::estimate::fold;
 use tollgate_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
 use tollgate_core::limit::{Limit, Part, Unit, When};
 use tollgate_core::meter::header_cost;
@@ -207,5 +208,45 @@ fn fuzz_cookies() {
         if !named {
             assert_eq!(hash(&[bytes, b"; session=abc"].concat()), plain);
         }
+    });
+}
+
+fn route_is_folded(path: &str) {
+    let folded = fold(path);
+    assert_eq!(fold(&folded), folded, "of {path:?}");
+    assert!(folded.len() <= path.len(), "{folded:?} of {path:?}");
+    let number = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+    let numbers = folded.split(|c: char| !c.is_ascii_alphanumeric()).any(number);
+    assert!(!numbers, "{folded:?} of {path:?}");
+}
+
+#[test]
+fn fuzz_routes() {
+    check!().for_each(|bytes: &[u8]| route_is_folded(&String::from_utf8_lossy(bytes)));
+}
+
+#[test]
+fn fuzz_routes_of_likely_pieces() {
+    const PIECES: [&str; 16] = [
+        "/",
+        "?",
+        "&",
+        "=",
+        "-",
+        "*",
+        "12",
+        "a1b2",
+        "deadbee",
+        "123e4567",
+        "426614174000",
+        "user",
+        ".",
+        "%20",
+        "\u{df}",
+        "123e4567-e89b-12d3-a456-426614174000",
+    ];
+    check!().for_each(|bytes: &[u8]| {
+        let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        route_is_folded(&path);
     });
 }

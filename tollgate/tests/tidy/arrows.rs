@@ -9,7 +9,7 @@ use crate::source::Source;
 
 /// The core's modules, each with those it may use; an entry may only name entries above it, so
 /// no circle can be written.
-const CORE: [(&str, &[&str]); 11] = [
+const CORE: [(&str, &[&str]); 12] = [
     ("units", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
@@ -18,8 +18,9 @@ const CORE: [(&str, &[&str]); 11] = [
     ("table", &["bucket", "key"]),
     ("limiter", &["classify", "table"]),
     ("meter", &["units"]),
+    ("estimate", &["key", "units"]),
     ("top", &["key", "units"]),
-    ("sim", &["limiter", "meter", "top"]),
+    ("sim", &["limiter", "meter", "estimate", "top"]),
     ("lib", &["sim"]),
 ];
 

@@ -1,0 +1,274 @@
+//! What a request will probably cost: learned costs per route, in bounded memory.
+//!
+//! A route is a method and a path in which whatever names one thing of many (numbers, UUIDs,
+//! hashes) is folded: `/user/17/cart` and `/user/4711/cart` are one route. For each route a mean
+//! and a spread are kept in which older costs fade, by number and by time. A route that nothing
+//! is known of takes the mean of all requests.
+//!
+//! Routes live in small sets. When a set is full, the route that was used least, and longest ago,
+//! gives its place, so a flood of paths that lead nowhere fights for the places that weigh
+//! least. A wrong estimate costs nobody anything for long: accounts are settled to true costs.
+
+use crate::key::{KeyHash, KeyHasher, Seed};
+use crate::units::{Cost, Nanos, Time};
+use alloc::borrow::Cow;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// What a request is taken to cost before anything is known.
+pub const DEFAULT: Cost = Cost::cpu(Nanos::from_millis(1));
+/// The most routes that can be remembered.
+pub const ROUTES_MAX: usize = 1 << 20;
+/// How long until what was learned weighs half. Shorter: what is rare is forgotten between two
+/// uses. Longer: a site that changes is misjudged for longer.
+pub const HALF_LIFE: Nanos = Nanos::from_secs(600);
+/// What all earlier costs of a route weigh at most against the next one.
+const WEIGHT_MAX: f64 = 31.0;
+/// The same for the mean of all routes, which should not follow a single busy one.
+const ALL_WEIGHT_MAX: f64 = 1023.0;
+/// How many routes share a set.
+const SET: usize = 8;
+/// No single request is believed to have cost more.
+const COST_MAX: Cost = Cost::cpu(Nanos::from_secs(3_600));
+/// From how many hexadecimal digits on a word is a hash: with a decimal digit among them, and
+/// without.
+const HEX_MIN: (usize, usize) = (8, 16);
+/// From how many letters and digits on a word with a digit in it is a token.
+const TOKEN_MIN: usize = 20;
+/// The lengths of the parts of a UUID.
+const UUID: [usize; 5] = [8, 4, 4, 4, 12];
+
+/// Which route a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteHash(KeyHash);
+
+impl RouteHash {
+    /// The route of a request. The path counts as it is, so bring it into its normal form first
+    /// (`classify::normal_path`), or one route is learned several times. A query may be part of
+    /// it: its names count, its values do not.
+    #[must_use]
+    pub fn of(seed: &Seed, method: &str, path: &str) -> RouteHash {
+        let mut hasher = KeyHasher::new(seed);
+        hasher.part(method.as_bytes());
+        hasher.part(fold(path).as_bytes());
+        RouteHash(hasher.finish())
+    }
+}
+
+/// A path with `*` for each word in it that names one thing of many, and without the values of
+/// its query. A path without any is only borrowed.
+#[must_use]
+pub fn fold(path: &str) -> Cow<'_, str> {
+    let (place, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
+    let Some(query) = query else { return fold_words(place) };
+    let mut folded = fold_words(place).into_owned();
+    for (index, pair) in query.split('&').enumerate() {
+        folded.push(if index == 0 { '?' } else { '&' });
+        folded.push_str(&fold_words(pair.split('=').next().unwrap_or_default()));
+    }
+    Cow::Owned(folded)
+}
+
+fn fold_words(text: &str) -> Cow<'_, str> {
+    let mut folded = String::new();
+    let (mut kept, mut at) = (0, 0);
+    while at < text.len() {
+        let word = uuid_length(&text[at..]).unwrap_or_else(|| word_length(&text[at..]));
+        if word > 0 && (word == UUID_LENGTH || names_one_of_many(&text[at..at + word])) {
+            folded.push_str(&text[kept..at]);
+            folded.push('*');
+            kept = at + word;
+        }
+        // Past the word and what ends it, which may be a character of several bytes.
+        let end = text[at + word..].chars().next().map_or(0, char::len_utf8);
+        at += word + end;
+    }
+    if kept == 0 {
+        return Cow::Borrowed(text);
+    }
+    folded.push_str(&text[kept..]);
+    Cow::Owned(folded)
+}
+
+/// All parts of a UUID and the hyphens between.
+const UUID_LENGTH: usize = 36;
+
+/// How many bytes of letters and digits `text` begins with.
+fn word_length(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_alphanumeric).count()
+}
+
+/// [`UUID_LENGTH`] if `text` begins with a UUID.
+fn uuid_length(text: &str) -> Option<usize> {
+    let mut rest = text;
+    for (index, length) in UUID.into_iter().enumerate() {
+        rest = if index == 0 { rest } else { rest.strip_prefix('-')? };
+        let hex = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
+        if hex != length || word_length(rest) != length {
+            return None;
+        }
+        rest = &rest[length..];
+    }
+    Some(UUID_LENGTH)
+}
+
+/// Whether a word of letters and digits is a number, a hash or a token.
+fn names_one_of_many(word: &str) -> bool {
+    let digits = word.bytes().filter(u8::is_ascii_digit).count();
+    let hex = word.bytes().all(|b| b.is_ascii_hexdigit());
+    digits == word.len()
+        || (hex && word.len() >= if digits > 0 { HEX_MIN.0 } else { HEX_MIN.1 })
+        || (digits > 0 && word.len() >= TOKEN_MIN)
+}
+
+/// A mean that fades, and how far costs are from it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Learned {
+    /// What has been learned so far weighs; zero: nothing.
+    weight: f64,
+    mean: f64,
+    /// The mean distance from the mean.
+    spread: f64,
+    last: Time,
+}
+
+impl Learned {
+    /// What it weighs at `now`: halved every [`HALF_LIFE`], in a straight line between.
+    fn weight_at(&self, now: Time) -> f64 {
+        let age = now.since(self.last).0;
+        let halvings = (age / HALF_LIFE.0).min(1_000) as u32;
+        let part = (age % HALF_LIFE.0) as f64 / HALF_LIFE.0 as f64;
+        let whole = f64::from_bits(u64::from(1_023 - halvings) << 52);
+        self.weight * whole * (1.0 - part / 2.0)
+    }
+
+    fn learn(&mut self, cost: Cost, weight_max: f64, now: Time) {
+        let before = self.weight_at(now).min(weight_max);
+        let cost = cost.min(COST_MAX).0 as f64;
+        self.weight = before + 1.0;
+        self.mean += (cost - self.mean) / self.weight;
+        let distance = if cost > self.mean { cost - self.mean } else { self.mean - cost };
+        self.spread += (distance - self.spread) / self.weight;
+        self.last = self.last.max(now);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    hash: RouteHash,
+    learned: Learned,
+}
+
+/// The learned costs of a site's routes.
+#[derive(Clone, Debug)]
+pub struct Estimates {
+    sets: Vec<[Option<Route>; SET]>,
+    all: Learned,
+}
+
+impl Estimates {
+    /// Remembers at most `routes_max` routes, brought to between 8 and [`ROUTES_MAX`] and up to
+    /// whole sets of eight; memory, some 48 bytes a route, is taken at once. Too few: rare
+    /// routes are taken for average.
+    #[must_use]
+    pub fn new(routes_max: usize) -> Estimates {
+        let sets = routes_max.clamp(SET, ROUTES_MAX).div_ceil(SET);
+        Estimates { sets: alloc::vec![[None; SET]; sets], all: Learned::default() }
+    }
+
+    /// What a request on `route` will probably cost.
+    #[must_use]
+    pub fn of(&self, route: RouteHash) -> Cost {
+        Cost((self.learned(route).map_or(DEFAULT.0 as f64, |learned| learned.mean) + 0.5) as u64)
+    }
+
+    /// How far from that it may well be: the mean distance of costs from their mean; as much as
+    /// the default itself before anything is known.
+    #[must_use]
+    pub fn spread(&self, route: RouteHash) -> Cost {
+        Cost((self.learned(route).map_or(DEFAULT.0 as f64, |learned| learned.spread) + 0.5) as u64)
+    }
+
+    /// A request on `route` has cost `cost`.
+    pub fn learn(&mut self, route: RouteHash, cost: Cost, now: Time) {
+        self.all.learn(cost, ALL_WEIGHT_MAX, now);
+        let set = self.set_of(route);
+        let Some(set) = self.sets.get_mut(set) else { return };
+        let known = set.iter().position(|slot| slot.is_some_and(|one| one.hash == route));
+        let place = known.unwrap_or_else(|| lightest(set, now));
+        let slot = &mut set[place];
+        if known.is_none() {
+            *slot = None;
+        }
+        let fresh = Route { hash: route, learned: Learned::default() };
+        slot.get_or_insert(fresh).learned.learn(cost, WEIGHT_MAX, now);
+    }
+
+    /// How many routes are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sets.iter().flatten().flatten().count()
+    }
+
+    /// Whether nothing has been learned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.weight == 0.0
+    }
+
+    /// What is known of a route, or else of all.
+    fn learned(&self, route: RouteHash) -> Option<&Learned> {
+        let set = self.sets.get(self.set_of(route))?;
+        let known = set.iter().flatten().find(|one| one.hash == route);
+        known.map(|one| &one.learned).or((self.all.weight > 0.0).then_some(&self.all))
+    }
+
+    fn set_of(&self, route: RouteHash) -> usize {
+        (route.0.bits() % self.sets.len().max(1) as u64) as usize
+    }
+}
+
+/// The place of a set that is free, or weighs least.
+fn lightest(set: &[Option<Route>; SET], now: Time) -> usize {
+    let weight = |place: &usize| set[*place].map_or(-1.0, |one| one.learned.weight_at(now));
+    let lighter = |a: &usize, b: &usize| weight(a).total_cmp(&weight(b));
+    (0..SET).min_by(lighter).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_one_of_many_is_folded() {
+        for (path, folded) in [
+            ("/", "/"),
+            ("/about/team", "/about/team"),
+            ("/user/17/cart", "/user/*/cart"),
+            ("/img_0012.jpg", "/img_*.jpg"),
+            ("/v1/h264/page2", "/v1/h264/page2"),
+            ("/o/123e4567-e89b-12d3-a456-426614174000/x", "/o/*/x"),
+            ("/o/123e4567-e89b-12d3-a456-42661417400g", "/o/*-e89b-12d3-a456-42661417400g"),
+            ("/commit/e3d3bed7", "/commit/*"),
+            ("/static/app.9f86d081884c7d65.js", "/static/app.*.js"),
+            ("/decade/facade/feed", "/decade/facade/feed"),
+            ("/s/xK3jd8fKq02LmZp9TyRw", "/s/*"),
+            ("/internationalization", "/internationalization"),
+            ("/stra\u{df}e/12\u{df}13", "/stra\u{df}e/*\u{df}*"),
+            ("/find?q=shoes&page=3&_=1732147161", "/find?q&page&_"),
+            ("/find?1732147161", "/find?*"),
+            ("/*/x?", "/*/x?"),
+        ] {
+            assert_eq!(fold(path), folded, "{path}");
+            assert_eq!(fold(folded), folded, "{path}");
+        }
+    }
+
+    #[test]
+    fn routes_differ_by_method_and_path_alone() {
+        let route = |method, path| RouteHash::of(&Seed([7; 16]), method, path);
+        assert_eq!(route("GET", "/user/1?x=1"), route("GET", "/user/22?x=5"));
+        assert_ne!(route("GET", "/user/1"), route("POST", "/user/1"));
+        assert_ne!(route("GET", "/user/1"), route("GET", "/users/1"));
+    }
+}
