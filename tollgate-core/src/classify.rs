@@ -4,6 +4,7 @@
 //! segments resolved), or `/x/../login` would slip past a limit on `/login`. The normal form is
 //! only compared and counted by: what is forwarded is the path as it was sent.
 
+use crate::few::Few;
 use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
 use crate::limit::{LIMITS_MAX, Limit, Part, When};
 use alloc::borrow::Cow;
@@ -36,15 +37,12 @@ pub struct Key {
 }
 
 /// The keys of one request, in the order of the limits; none for an exempt one.
-#[derive(Clone, Copy, Debug)]
-pub struct Keys {
-    len: u8,
-    keys: [Key; LIMITS_MAX],
-}
+#[derive(Clone, Debug)]
+pub struct Keys(Few<Key>);
 
 impl Default for Keys {
     fn default() -> Keys {
-        Keys { len: 0, keys: [Key { limit: 0, hash: KeyHash::from_bits(1) }; LIMITS_MAX] }
+        Keys(Few::filled(0, Key { limit: 0, hash: KeyHash::from_bits(1) }))
     }
 }
 
@@ -52,16 +50,15 @@ impl Keys {
     /// Adds a key; its limit must come after those already there. Beyond [`LIMITS_MAX`] keys it
     /// is left out; no door has so many limits.
     pub fn push(&mut self, key: Key) {
-        if let Some(place) = self.keys.get_mut(usize::from(self.len)) {
-            *place = key;
-            self.len += 1;
+        if self.as_slice().len() < LIMITS_MAX {
+            self.0.push(key);
         }
     }
 
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[Key] {
-        &self.keys[..usize::from(self.len)]
+        self.0.as_slice()
     }
 }
 

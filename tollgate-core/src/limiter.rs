@@ -10,6 +10,7 @@
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::{self, Attributes, Key, Keys};
+use crate::few::Few;
 use crate::key::{KeyHash, Seed};
 use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
 use crate::table::{Entry, Table};
@@ -68,7 +69,7 @@ pub enum Verdict {
 pub struct Ticket {
     keys: Keys,
     /// How far each key's bucket was moved for this request.
-    moved: [Nanos; LIMITS_MAX],
+    moved: Few<Nanos>,
     /// What has been charged in CPU time so far.
     held: Cost,
     /// When it was asked about, and charged what was known then.
@@ -154,8 +155,8 @@ impl Limiter {
     #[must_use]
     pub fn ask(&self, keys: &Keys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
         let mut ticket = Ticket {
-            keys: *keys,
-            moved: [Nanos::ZERO; LIMITS_MAX],
+            keys: keys.clone(),
+            moved: Few::filled(keys.as_slice().len(), Nanos::ZERO),
             held: estimate,
             asked: now,
             at: now,
@@ -171,8 +172,12 @@ impl Limiter {
 
     /// `ask` for at most `N` keys.
     fn decide<const N: usize>(&self, keys: &[Key], ticket: &mut Ticket, now: Time) -> Verdict {
-        if let Some(deny) = self.refusal(&self.glance(keys, now)) {
+        let (standing, all_seen) = self.glance(keys, now);
+        if let Some(deny) = self.refusal(&standing) {
             return deny;
+        }
+        if all_seen && keys.iter().all(|key| self.known(key, ticket.held) == Cost::ZERO) {
+            return admitted(&standing, ticket, now);
         }
         let mut sets: [Option<Entry<'_>>; N] = [const { None }; N];
         for (place, key) in sets.iter_mut().zip(keys) {
@@ -182,14 +187,7 @@ impl Limiter {
         if let Some(deny) = self.refusal(&standing) {
             return deny;
         }
-        let verdict = match standing.delaying {
-            Some(reason) => {
-                ticket.at = now.plus(reason.wait);
-                Verdict::Delay(reason)
-            }
-            None => Verdict::Allow,
-        };
-        ticket.hold = standing.holding;
+        let verdict = admitted(&standing, ticket, now);
         self.charge_all(keys, ticket, &mut sets, now);
         verdict
     }
@@ -220,7 +218,8 @@ impl Limiter {
             let mut state = [entry.get(0)];
             let level = Some(debt.level(Time(state[0]), ticket.at));
             let moved = limit.algorithm.charge(&mut state, more, ticket.at, now);
-            ticket.moved[place] = ticket.moved[place].plus(moved);
+            let all = &mut ticket.moved.as_mut_slice()[place];
+            *all = all.plus(moved);
             entry.put(&state, worth_to(limit, ticket, now));
             let wait = debt.wait(Time(state[0]), Cost::ZERO, ticket.at);
             if limit.action(self.policy.action) == Action::Hold && wait > Nanos::ZERO {
@@ -239,11 +238,16 @@ impl Limiter {
             if limit.unit == Unit::Hits {
                 continue;
             }
-            let cost = if matches!(limit.algorithm, Algorithm::Debt(_)) { more } else { cost };
+            let debt = matches!(limit.algorithm, Algorithm::Debt(_));
+            if debt && more == Cost::ZERO && over == Cost::ZERO {
+                // Charged in full when the head of the answer came.
+                continue;
+            }
+            let cost = if debt { more } else { cost };
             let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
             let settled = |state: &mut [u64]| match &limit.algorithm {
                 Algorithm::Debt(debt) if over > Cost::ZERO => {
-                    let moved = ticket.moved[place];
+                    let moved = ticket.moved.as_slice()[place];
                     state[0] = debt.refund(Time(state[0]), over, moved, ticket.asked, now).0;
                 }
                 algorithm => {
@@ -267,20 +271,22 @@ impl Limiter {
         })
     }
 
-    /// How the request stands as far as can be seen without taking a set. Who is over a limit is
-    /// refused by this alone, so an attack on one bucket writes nothing and waits for nobody.
+    /// How the request stands as far as can be seen without taking a set, and whether that is all
+    /// there is to see. Who is over a limit is refused by this alone, so an attack on one bucket
+    /// writes nothing and waits for nobody; who is charged nothing yet is let in by it.
     /// All keys are touched first, so that the processor fetches them from memory side by side.
-    fn glance(&self, keys: &[Key], now: Time) -> Standing {
+    fn glance(&self, keys: &[Key], now: Time) -> (Standing, bool) {
         for key in keys {
             self.tables[usize::from(key.limit)].touch(key.hash);
         }
-        let mut standing = Standing::default();
+        let (mut standing, mut all_seen) = (Standing::default(), true);
         for key in keys {
-            if let Some(state) = self.tables[usize::from(key.limit)].peek(key.hash) {
-                self.weigh(&mut standing, key, &[state], now);
+            match self.tables[usize::from(key.limit)].peek(key.hash) {
+                Some(state) => self.weigh(&mut standing, key, &[state], now),
+                None => all_seen = false,
             }
         }
-        standing
+        (standing, all_seen)
     }
 
     /// How the request stands with each limit, the longest wait of each kind.
@@ -303,6 +309,16 @@ impl Limiter {
         }
     }
 
+    /// What a limit charges a request that is let in, of which `estimate` is known.
+    fn known(&self, key: &Key, estimate: Cost) -> Cost {
+        let limit = &self.limits[usize::from(key.limit)];
+        match (limit.unit, &limit.algorithm) {
+            (Unit::Hits, _) => Cost::hits(1),
+            (Unit::Cpu, Algorithm::Debt(_)) => estimate,
+            (Unit::Cpu, _) => Cost::ZERO,
+        }
+    }
+
     /// Charges what is known when a request is let in.
     fn charge_all(
         &self,
@@ -311,14 +327,10 @@ impl Limiter {
         sets: &mut [Option<Entry<'_>>],
         now: Time,
     ) {
-        let places = keys.iter().zip(sets.iter_mut().flatten()).zip(&mut ticket.moved);
-        for ((key, entry), moved) in places {
+        let moved = ticket.moved.as_mut_slice();
+        for ((key, entry), moved) in keys.iter().zip(sets.iter_mut().flatten()).zip(moved) {
             let limit = &self.limits[usize::from(key.limit)];
-            let cost = match (limit.unit, &limit.algorithm) {
-                (Unit::Hits, _) => Cost::hits(1),
-                (Unit::Cpu, Algorithm::Debt(_)) => ticket.held,
-                (Unit::Cpu, _) => Cost::ZERO,
-            };
+            let cost = self.known(key, ticket.held);
             if cost > Cost::ZERO {
                 // A history keeps when requests run; a debt bucket, when their place was taken.
                 let history = matches!(limit.algorithm, Algorithm::History(_));
@@ -327,6 +339,18 @@ impl Limiter {
                 *moved = entry.change(|state| limit.algorithm.charge(state, cost, at, now), worth);
             }
         }
+    }
+}
+
+/// Notes on the ticket of a request that is let in when it may run, and what holds its answer.
+fn admitted(standing: &Standing, ticket: &mut Ticket, now: Time) -> Verdict {
+    ticket.hold = standing.holding;
+    match standing.delaying {
+        Some(reason) => {
+            ticket.at = now.plus(reason.wait);
+            Verdict::Delay(reason)
+        }
+        None => Verdict::Allow,
     }
 }
 

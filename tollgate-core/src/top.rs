@@ -21,6 +21,8 @@ use hashbrown::HashTable;
 pub const MEMORY: Nanos = Nanos::from_secs(10);
 /// The most clients one list can track.
 pub const CAPACITY_MAX: usize = 1 << 20;
+/// For how long a weight is taken for the present one: it is off by a ten-thousandth at most.
+const WEIGHT_KEPT: Nanos = Nanos::from_millis(1);
 /// Weights are brought down again when they have grown by e to this power.
 const GROWTH_MAX: f64 = 300.0;
 
@@ -51,6 +53,8 @@ pub struct Top {
     capacity: usize,
     /// Weights count from here: cost at `t` weighs e to the (t - since) / MEMORY.
     since: Time,
+    /// When a weight was last worked out, and that weight.
+    weighed: (Time, f64),
     entries: Vec<Entry>,
     /// Places in `entries`, the lightest first: a binary heap.
     heap: Vec<u32>,
@@ -80,6 +84,7 @@ impl Top {
         Top {
             capacity: capacity.clamp(1, CAPACITY_MAX),
             since: Time::ZERO,
+            weighed: (Time::ZERO, 1.0),
             entries: Vec::new(),
             heap: Vec::new(),
             index: HashTable::new(),
@@ -167,10 +172,15 @@ impl Top {
 
     /// How much one nano-unit of cost weighs at `now`.
     fn weight_at(&mut self, now: Time) -> f64 {
+        let (at, weight) = self.weighed;
+        if at <= now && now.since(at) < WEIGHT_KEPT {
+            return weight;
+        }
         if self.age(now) > GROWTH_MAX {
             self.rebase(now);
         }
-        exp(self.age(now))
+        self.weighed = (now, exp(self.age(now)));
+        self.weighed.1
     }
 
     /// From `since` to `now` in units of [`MEMORY`]; what comes late by a moment counts as new.

@@ -4,6 +4,7 @@
 //! is set anew moves no bucket. What runs on a schedule (timeouts, holds) uses the runtime's
 //! timers; what is counted uses this.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tollgate_core::units::{Nanos, Time};
 
@@ -47,6 +48,42 @@ impl Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         signed(nanos(unix)).saturating_sub(signed(self.now().0))
+    }
+}
+
+/// Whether time stands still for one thread, and at which moment. Reading the clock is cheap, but
+/// a request would read it six times within a few microseconds.
+#[derive(Debug, Default)]
+pub struct Stopped(AtomicU64);
+
+/// Time goes on.
+const GOING: u64 = 0;
+/// It is to stand still at the moment that is read next.
+const STOPPING: u64 = 1;
+
+impl Stopped {
+    /// From now on all readings are the same.
+    pub fn stop(&self) {
+        self.0.store(STOPPING, Relaxed);
+    }
+
+    /// Time goes on.
+    pub fn go(&self) {
+        self.0.store(GOING, Relaxed);
+    }
+
+    /// The present, or the moment at which time stands still.
+    #[must_use]
+    pub fn now(&self, clock: &Clock) -> Time {
+        match self.0.load(Relaxed) {
+            GOING => clock.now(),
+            STOPPING => {
+                let now = clock.now();
+                self.0.store(now.0, Relaxed);
+                now
+            }
+            at => Time(at),
+        }
     }
 }
 

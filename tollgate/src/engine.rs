@@ -5,7 +5,7 @@
 //! through its [`Lane`] and gets a [`Charge`]: the open account of one request, which settles
 //! itself when it is dropped, however the request ended.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopped};
 use crate::config::settings::{CostSource, Proxy};
 use crate::watch::Watch;
 use crate::watch::decision::Decision;
@@ -40,8 +40,15 @@ pub struct Engine {
     clock: Clock,
     rules: ArcSwap<Rules>,
     meter: Mutex<Meter>,
-    lanes: Vec<Arc<Mutex<Vec<Top>>>>,
+    lanes: Vec<Arc<Mutex<Books>>>,
     watch: Arc<Watch>,
+}
+
+/// What each thread has for itself, behind a lock that only `reload` and people looking contend.
+struct Books {
+    rules: Arc<Rules>,
+    /// The heaviest clients of each limit.
+    tops: Vec<Top>,
 }
 
 impl Engine {
@@ -55,12 +62,14 @@ impl Engine {
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
         let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
+        let rules = Arc::new(rules(proxy, limiter));
         let tops = || proxy.limits.iter().map(|_| Top::new(TOP_KEYS)).collect();
+        let books = || Books { rules: Arc::clone(&rules), tops: tops() };
         Arc::new(Engine {
             clock,
             meter: Mutex::new(Meter::new(virtual_clock(proxy))),
-            lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(tops()))).collect(),
-            rules: ArcSwap::from_pointee(rules(proxy, limiter)),
+            lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(books()))).collect(),
+            rules: ArcSwap::new(Arc::clone(&rules)),
             watch,
         })
     }
@@ -74,25 +83,27 @@ impl Engine {
             old.limiter.limits().iter().position(|old| old.name == new.name && old.by == new.by)
         };
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
-        self.rules.store(Arc::new(rules(proxy, limiter)));
+        let rules = Arc::new(rules(proxy, limiter));
+        self.rules.store(Arc::clone(&rules));
         self.meter.lock().set_clock(virtual_clock(proxy), now);
         for lane in &self.lanes {
-            let mut tops = lane.lock();
-            let mut before: Vec<Option<Top>> = tops.drain(..).map(Some).collect();
+            let mut books = lane.lock();
+            let mut before: Vec<Option<Top>> = books.tops.drain(..).map(Some).collect();
             let carried = places.iter().map(|place| {
                 place
                     .and_then(|at| before.get_mut(at)?.take())
                     .unwrap_or_else(|| Top::new(TOP_KEYS))
             });
-            *tops = carried.collect();
+            books.tops = carried.collect();
+            books.rules = Arc::clone(&rules);
         }
     }
 
     /// The handle of thread `index`.
     #[must_use]
     pub fn lane(self: &Arc<Engine>, index: usize) -> Lane {
-        let tops = Arc::clone(&self.lanes[index % self.lanes.len()]);
-        Lane { engine: Arc::clone(self), tops }
+        let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
+        Lane(Arc::new(Desk { engine: Arc::clone(self), books, stopped: Stopped::default() }))
     }
 
     /// The clock that everything is counted by.
@@ -141,8 +152,8 @@ impl Engine {
         let now = self.clock.now();
         let rules = self.rules.load();
         let tops = self.lanes.iter().map(|lane| {
-            let tops = lane.lock();
-            tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
+            let books = lane.lock();
+            books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
         });
         let rows = Top::merge(tops.collect());
         let standing = |row: Row| {
@@ -182,9 +193,19 @@ fn virtual_clock(proxy: &Proxy) -> meter::Clock {
 
 /// One thread's way to the engine.
 #[derive(Clone)]
-pub struct Lane {
+pub struct Lane(Arc<Desk>);
+
+/// What a lane and its open accounts share.
+struct Desk {
     engine: Arc<Engine>,
-    tops: Arc<Mutex<Vec<Top>>>,
+    books: Arc<Mutex<Books>>,
+    stopped: Stopped,
+}
+
+impl Desk {
+    fn now(&self) -> Time {
+        self.stopped.now(&self.engine.clock)
+    }
 }
 
 /// The answer to an ask.
@@ -208,15 +229,21 @@ pub struct Refusal {
 }
 
 impl Lane {
+    /// Runs `step`, for which time stands still: one reading of the clock, taken when it is first
+    /// needed, serves all asks and charges of this lane within. Only for work that never waits.
+    pub fn at_once<R>(&self, step: impl FnOnce() -> R) -> R {
+        self.0.stopped.stop();
+        let result = step();
+        self.0.stopped.go();
+        result
+    }
+
     /// Decides on one request. Counts and logs the outcome.
     #[must_use]
     pub fn ask(&self, request: &impl Attributes) -> Asked {
-        let now = self.engine.clock.now();
-        let rules = self.engine.rules.load_full();
+        let now = self.0.now();
         let client = request.address();
-        let exempt = rules.exempt.iter().any(|net| net.contains(&client.to_canonical()));
-        let keys = if exempt { Keys::default() } else { rules.limiter.keys(request) };
-        self.touch(&rules, &keys, request, now);
+        let (rules, keys) = self.0.books.lock().enter(request, now);
         let (verdict, ticket) = rules.limiter.ask(&keys, Cost::ZERO, now);
         match verdict {
             Verdict::Deny { reason, .. } if rules.shadow => {
@@ -245,19 +272,6 @@ impl Lane {
         })
     }
 
-    /// Makes sure that the keys of a request have names in the lists of the heaviest.
-    fn touch(&self, rules: &Rules, keys: &Keys, request: &impl Attributes, now: Time) {
-        let mut tops = self.tops.lock();
-        for key in keys.as_slice() {
-            let index = usize::from(key.limit);
-            if let (Some(top), Some(limit)) =
-                (tops.get_mut(index), rules.limiter.limits().get(index))
-            {
-                top.touch(key.hash, now, || classify::name(limit, request, key.hash));
-            }
-        }
-    }
-
     /// Counts and logs a request that was held, delayed or refused.
     fn report(
         &self,
@@ -268,7 +282,9 @@ impl Lane {
         cost: Option<(Cost, Measure)>,
     ) {
         let index = usize::from(reason.key.limit);
-        let name = self.tops.lock().get(index).and_then(|top| top.name(reason.key.hash));
+        let books = self.0.books.lock();
+        let name = books.tops.get(index).and_then(|top| top.name(reason.key.hash));
+        drop(books);
         let decision = Decision {
             verdict,
             limit: rules.limiter.limits().get(index).map_or("", |limit| &limit.name),
@@ -279,7 +295,29 @@ impl Lane {
             cost,
             shadow: rules.shadow,
         };
-        self.engine.watch.decided(&decision, self.engine.clock.now());
+        self.0.engine.watch.decided(&decision, self.0.now());
+    }
+}
+
+impl Books {
+    /// Finds the rules and the keys that a request is counted by, and makes sure that the keys
+    /// have names in the lists of the heaviest.
+    fn enter(&mut self, request: &impl Attributes, now: Time) -> (Arc<Rules>, Keys) {
+        let Books { rules, tops } = self;
+        let client = request.address().to_canonical();
+        if rules.exempt.iter().any(|net| net.contains(&client)) {
+            return (Arc::clone(rules), Keys::default());
+        }
+        let keys = rules.limiter.keys(request);
+        for key in keys.as_slice() {
+            let index = usize::from(key.limit);
+            if let (Some(top), Some(limit)) =
+                (tops.get_mut(index), rules.limiter.limits().get(index))
+            {
+                top.touch(key.hash, now, || classify::name(limit, request, key.hash));
+            }
+        }
+        (Arc::clone(rules), keys)
     }
 }
 
@@ -329,16 +367,16 @@ impl Charge {
     /// The backend works for this request from now on.
     pub fn work(&mut self) {
         if self.reading.is_none() {
-            let now = self.lane.engine.clock.now();
-            self.reading = Some(self.lane.engine.meter.lock().enter(now));
+            let now = self.lane.0.now();
+            self.reading = Some(self.lane.0.engine.meter.lock().enter(now));
         }
     }
 
     /// The backend does not work for this request any more, or we wait for the client.
     pub fn rest(&mut self) {
         if let Some(reading) = self.reading.take() {
-            let now = self.lane.engine.clock.now();
-            let cost = self.lane.engine.meter.lock().leave(reading, now);
+            let now = self.lane.0.now();
+            let cost = self.lane.0.engine.meter.lock().leave(reading, now);
             self.cost = self.cost.plus(cost);
         }
     }
@@ -350,7 +388,7 @@ impl Charge {
         if let Some(value) = stated {
             self.state(value);
         }
-        let now = self.lane.engine.clock.now();
+        let now = self.lane.0.now();
         let (cost, measure) = self.measured();
         let reason = self.rules.limiter.charge(&mut self.ticket, cost, now)?;
         let until = self.ticket.starts_at().plus(reason.wait);
@@ -369,7 +407,7 @@ impl Charge {
         match meter::header_cost(value) {
             Ok(Some(cost)) => self.stated = Some(Cost::cpu(cost)),
             Ok(None) => {}
-            Err(_) => self.lane.engine.watch.cost_header_faults.increment(1),
+            Err(_) => self.lane.0.engine.watch.cost_header_faults.increment(1),
         }
     }
 
@@ -386,17 +424,17 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.rest();
-        let now = self.lane.engine.clock.now();
+        let now = self.lane.0.now();
         let (cost, _) = self.measured();
         self.rules.limiter.settle(&self.ticket, cost, now);
         if !self.reported {
-            self.lane.engine.watch.allowed.increment(1);
+            self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
-        self.lane.engine.watch.charged(cost, waited);
-        let mut tops = self.lane.tops.lock();
+        self.lane.0.engine.watch.charged(cost, waited);
+        let mut books = self.lane.0.books.lock();
         for key in self.ticket.keys().as_slice() {
-            if let Some(top) = tops.get_mut(usize::from(key.limit)) {
+            if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
                 top.add(key.hash, cost, self.waited, now);
             }
         }

@@ -14,6 +14,7 @@ mod exchange;
 mod headers;
 mod link;
 mod pool;
+mod repeat;
 mod stream;
 mod worker;
 

@@ -7,14 +7,15 @@ use super::abort;
 use super::account::Account;
 use super::answer;
 use super::body::{Body, Download, Upload};
-use super::headers;
+use super::headers::{self, Found};
 use super::link::Link;
 use super::pool::Sender;
+use super::repeat::Repeat;
 use super::worker::{Site, Worker};
 use crate::engine::Asked;
 use crate::watch::counts::{BackendFault, Maker};
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -24,6 +25,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use tollgate_core::classify::Attributes;
+use tollgate_core::units::Time;
 
 /// Connections tried for one request before the backend counts as unreachable.
 const ATTEMPTS_MAX: u32 = 5;
@@ -95,16 +97,25 @@ async fn answered(
     mut head: Parts,
     body: Incoming,
 ) -> Result<Response<Body>, Box<Response<Body>>> {
-    check(&mut head, &body, site).map_err(|status| fatal(worker, &head.headers, status))?;
-    let account = admitted(worker, link, site, &head).await?;
+    let checked = check(&mut head, &body, site);
+    let found = checked.map_err(|status| fatal(worker, &head.headers, status))?;
+    let trusted = site.trust.trusts(link.peer);
+    let forwards = !trusted && headers::forwards(&head.headers, found);
+    worker.watch.seen(link.peer, forwards, worker.time());
+    let (account, delay) = admitted(worker, link, site, &head)?;
+    if let Some(at) = delay {
+        // A client that goes away meanwhile has this future dropped, and with it the place it took.
+        Box::pin(tokio::time::sleep_until(worker.clock.instant(at))).await;
+    }
     let peer = headers::Peer {
         address: &link.peer_value,
-        trusted: site.trust.trusts(link.peer),
+        trusted,
         own_header: site.trust.header(),
         backend: &site.backend_host,
     };
     let accept = head.headers.get(http::header::ACCEPT).cloned();
-    headers::forward(&mut head, &peer).map_err(|status| fatal(worker, &head.headers, status))?;
+    headers::forward(&mut head, found, &peer)
+        .map_err(|status| fatal(worker, &head.headers, status))?;
     head.extensions.clear();
     let upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
     let request = Request::from_parts(head, upload);
@@ -130,35 +141,28 @@ fn fatal(worker: &Worker, headers: &HeaderMap, status: StatusCode) -> Box<Respon
     Box::new(answer::last(answer::fault(headers, status)))
 }
 
-fn check(head: &mut Parts, body: &Incoming, site: &Site) -> Result<(), StatusCode> {
-    headers::normalise(head)?;
+fn check(head: &mut Parts, body: &Incoming, site: &Site) -> Result<Found, StatusCode> {
+    let found = headers::normalise(head)?;
     let bound = site.bounds.body_bytes;
     if bound > 0 && body.size_hint().lower() > bound {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
     }
-    Ok(())
+    Ok(found)
 }
 
-/// Asks the engine, and waits where it says so. A client that goes away meanwhile has this future
-/// dropped, and with it the place it took.
-async fn admitted(
+/// Asks the engine. Returns the account, and until when the request has to wait.
+fn admitted(
     worker: &Worker,
     link: &Link,
     site: &Site,
     head: &Parts,
-) -> Result<Account, Box<Response<Body>>> {
+) -> Result<(Account, Option<Time>), Box<Response<Body>>> {
     let client = site.trust.client(link.peer, &head.headers);
-    let forwards = !site.trust.trusts(link.peer) && headers::forwards(&head.headers);
-    worker.watch.seen(link.peer, forwards, worker.time());
     match worker.lane.ask(&Seen { client, head }) {
         Asked::Refused(refusal) => Err(Box::new(answer::refused(&head.headers, &refusal))),
         Asked::Pass(charge) => {
             let until = charge.delay_until();
-            let account = Account::open(charge);
-            if let Some(at) = until {
-                tokio::time::sleep_until(worker.clock.instant(at)).await;
-            }
-            Ok(account)
+            Ok((Account::open(charge), until))
         }
     }
 }
@@ -194,9 +198,9 @@ async fn ask_backend(
     for _ in 0..ATTEMPTS_MAX {
         let (mut sender, reused) = match worker.pool.take() {
             Some(sender) => (sender, true),
-            None => (worker.connect(site).await?, false),
+            None => (Box::pin(worker.connect(site)).await?, false),
         };
-        let copy = if reused { repeatable(&request) } else { None };
+        let copy = if reused { Repeat::of(&request) } else { None };
         let bodyless = request.body().is_end_stream();
         link.head.begin(worker.now());
         let answer: Pending = Box::pin(sender.try_send_request(request));
@@ -214,26 +218,13 @@ async fn ask_backend(
         let parse = error.error().is_parse();
         let fault = if parse { BackendFault::Protocol } else { BackendFault::Closed };
         let copy = copy.filter(|_| !parse);
-        request = unsent(error).or(copy).ok_or(Failure(fault))?;
+        request = unsent(error).or(copy.map(Repeat::request)).ok_or(Failure(fault))?;
     }
     Err(Failure(BackendFault::Closed))
 }
 
 fn unsent(mut error: Box<Unsent>) -> Option<Request<Upload>> {
     error.take_message()
-}
-
-/// A second copy of a request that may be sent twice: idempotent, and without a body.
-fn repeatable(request: &Request<Upload>) -> Option<Request<Upload>> {
-    let idempotent = request.method().is_idempotent() && request.method() != Method::CONNECT;
-    if !idempotent || !matches!(request.body(), Upload::Nothing) {
-        return None;
-    }
-    let mut copy = Request::new(Upload::Nothing);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
 }
 
 /// Waits for the head of the answer; if the client goes away meanwhile, hands over to `abort`.
@@ -295,7 +286,7 @@ async fn held(
     head.version = Version::HTTP_11;
     head.extensions.clear();
     if let Some(until) = until {
-        tokio::time::sleep_until(worker.clock.instant(until)).await;
+        Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }
     Response::from_parts(head, download.release())
 }

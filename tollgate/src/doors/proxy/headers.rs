@@ -25,17 +25,22 @@ const CONNECTION_NAMES_MAX: usize = 32;
 
 /// Checks what hyper's parser leaves to us and brings the head into the one form that is
 /// forwarded: origin-form target, one `Host`. The status is what a faulty one is answered with.
-pub(super) fn normalise(head: &mut Parts) -> Result<(), StatusCode> {
+/// Returns what there is in it besides.
+pub(super) fn normalise(head: &mut Parts) -> Result<Found, StatusCode> {
     if head.method == Method::CONNECT {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
     }
-    check_coding(&head.headers)?;
+    let found = Found::look(&head.headers);
+    if found.has(Found::TRANSFER_ENCODING) {
+        check_coding(&head.headers)?;
+    }
     if head.uri.authority().is_some() || head.uri.scheme().is_some() {
         take_absolute_form(head)?;
     } else if head.uri.path().is_empty() {
         return Err(StatusCode::BAD_REQUEST);
     }
-    check_host(head)
+    check_host(head)?;
+    Ok(found)
 }
 
 /// A body in any coding but `chunked` alone would reach the backend without its label.
@@ -100,27 +105,27 @@ pub(super) struct Peer<'a> {
     pub(super) backend: &'a HeaderValue,
 }
 
-/// Makes a request's head ready for the backend. An error is the status to answer with.
-pub(super) fn forward(head: &mut Parts, peer: &Peer<'_>) -> Result<(), StatusCode> {
+/// Makes a request's head, in which `found` is, ready for the backend. An error is the status to
+/// answer with.
+pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result<(), StatusCode> {
     let headers = &mut head.headers;
-    let found = Found::look(headers);
-    if found.hop_by_hop {
-        let trailers = wants_trailers(headers);
-        drop_hop_by_hop(headers)?;
+    if found.has(Found::HOP_BY_HOP) {
+        let trailers = found.has(Found::TE) && wants_trailers(headers);
+        drop_hop_by_hop(headers, found)?;
         if trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
         }
     }
     if !peer.trusted {
-        if found.forwarding {
+        if found.has(Found::FORWARDING) {
             drop_forwarding(headers);
         }
         if let Some(name) = peer.own_header {
             headers.remove(name);
         }
     }
-    if found.expects {
+    if found.has(Found::EXPECT) {
         // The continue was, or will be, said by us.
         headers.remove(header::EXPECT);
     }
@@ -131,66 +136,100 @@ pub(super) fn forward(head: &mut Parts, peer: &Peer<'_>) -> Result<(), StatusCod
 
 /// Makes the head of an answer ready for the client.
 pub(super) fn answer(headers: &mut HeaderMap) {
-    if !Found::look(headers).hop_by_hop {
+    let found = Found::look(headers);
+    if !found.has(Found::HOP_BY_HOP) {
         return;
     }
-    if headers.contains_key(header::TRANSFER_ENCODING) {
+    if found.has(Found::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
     // An answer that names too much in Connection loses what is named as far as we look.
-    let _ = drop_hop_by_hop(headers);
-    headers.remove(header::PROXY_AUTHENTICATE);
+    let _ = drop_hop_by_hop(headers, found);
+    if found.has(Found::PROXY_AUTHENTICATE) {
+        headers.remove(header::PROXY_AUTHENTICATE);
+    }
 }
 
 /// Takes out of trailers what may not stand there.
 pub(super) fn trailers(trailers: &mut HeaderMap) {
     let found = Found::look(trailers);
-    if found.hop_by_hop {
-        let _ = drop_hop_by_hop(trailers);
+    if found.has(Found::HOP_BY_HOP) {
+        let _ = drop_hop_by_hop(trailers, found);
     }
-    if found.forwarding {
+    if found.has(Found::FORWARDING) {
         drop_forwarding(trailers);
     }
     trailers.remove(header::HOST);
     trailers.remove(header::CONTENT_LENGTH);
 }
 
-/// Whether a request says anything about who it is forwarded for.
-pub(super) fn forwards(headers: &HeaderMap) -> bool {
-    headers.contains_key(X_FORWARDED_FOR)
-        || headers.contains_key(X_REAL_IP)
-        || headers.contains_key(header::FORWARDED)
+/// Whether a request, in which `found` is, says anything about who it is forwarded for.
+pub(super) fn forwards(headers: &HeaderMap, found: Found) -> bool {
+    found.has(Found::FORWARDING)
+        && (headers.contains_key(X_FORWARDED_FOR)
+            || headers.contains_key(X_REAL_IP)
+            || headers.contains_key(header::FORWARDED))
 }
 
-/// What one look over the names of a head found: most heads have little that must be removed, and
-/// each removal costs a search.
-#[derive(Default)]
-struct Found {
-    hop_by_hop: bool,
-    forwarding: bool,
-    expects: bool,
-}
+/// What one look over the names of a head found, a bit each: most heads have little that must be
+/// removed, and each removal costs a search.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Found(u16);
 
 impl Found {
+    const CONNECTION: Found = Found(1);
+    const TRANSFER_ENCODING: Found = Found(1 << 1);
+    const TE: Found = Found(1 << 2);
+    const UPGRADE: Found = Found(1 << 3);
+    const KEEP_ALIVE: Found = Found(1 << 4);
+    const PROXY_CONNECTION: Found = Found(1 << 5);
+    const PROXY_AUTHORIZATION: Found = Found(1 << 6);
+    const PROXY_AUTHENTICATE: Found = Found(1 << 7);
+    /// Any of the above.
+    const HOP_BY_HOP: Found = Found((1 << 8) - 1);
+    const FORWARDING: Found = Found(1 << 8);
+    const EXPECT: Found = Found(1 << 9);
+
+    /// Fields besides `Connection` that end here, both ways.
+    const DROPPED: [(Found, HeaderName); 6] = [
+        (Found::KEEP_ALIVE, KEEP_ALIVE),
+        (Found::PROXY_CONNECTION, PROXY_CONNECTION),
+        (Found::PROXY_AUTHORIZATION, header::PROXY_AUTHORIZATION),
+        (Found::TE, header::TE),
+        (Found::TRANSFER_ENCODING, header::TRANSFER_ENCODING),
+        (Found::UPGRADE, header::UPGRADE),
+    ];
+
     fn look(headers: &HeaderMap) -> Found {
-        let mut found = Found::default();
-        for name in headers.keys() {
-            match *name {
-                header::CONNECTION
-                | header::TRANSFER_ENCODING
-                | header::TE
-                | header::UPGRADE
-                | header::PROXY_AUTHENTICATE
-                | header::PROXY_AUTHORIZATION => found.hop_by_hop = true,
-                header::FORWARDED => found.forwarding = true,
-                header::EXPECT => found.expects = true,
-                _ => match name.as_str().as_bytes() {
-                    b"keep-alive" | b"proxy-connection" => found.hop_by_hop = true,
-                    other => found.forwarding |= is_forwarding(other),
-                },
-            }
+        headers.keys().fold(Found::default(), |found, name| Found(found.0 | Found::of(name).0))
+    }
+
+    fn of(name: &HeaderName) -> Found {
+        let name = name.as_str().as_bytes();
+        match name.first() {
+            Some(b'c') if name == b"connection" => Found::CONNECTION,
+            Some(b'e') if name == b"expect" => Found::EXPECT,
+            Some(b'k') if name == b"keep-alive" => Found::KEEP_ALIVE,
+            Some(b'p') => match name {
+                b"proxy-connection" => Found::PROXY_CONNECTION,
+                b"proxy-authorization" => Found::PROXY_AUTHORIZATION,
+                b"proxy-authenticate" => Found::PROXY_AUTHENTICATE,
+                _ => Found::default(),
+            },
+            Some(b't') => match name {
+                b"te" => Found::TE,
+                b"transfer-encoding" => Found::TRANSFER_ENCODING,
+                _ => Found::default(),
+            },
+            Some(b'u') if name == b"upgrade" => Found::UPGRADE,
+            Some(b'f' | b'x') if is_forwarding(name) => Found::FORWARDING,
+            _ => Found::default(),
         }
-        found
+    }
+
+    /// Whether any of these is there.
+    fn has(self, any: Found) -> bool {
+        self.0 & any.0 != 0
     }
 }
 
@@ -217,22 +256,17 @@ fn drop_forwarding(headers: &mut HeaderMap) {
     }
 }
 
-fn drop_hop_by_hop(headers: &mut HeaderMap) -> Result<(), StatusCode> {
-    if headers.contains_key(header::CONNECTION) {
+fn drop_hop_by_hop(headers: &mut HeaderMap, found: Found) -> Result<(), StatusCode> {
+    if found.has(Found::CONNECTION) {
         for name in named_in_connection(headers)? {
             headers.remove(name);
         }
         headers.remove(header::CONNECTION);
     }
-    for name in [
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        header::PROXY_AUTHORIZATION,
-        header::TE,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ] {
-        headers.remove(name);
+    for (field, name) in &Found::DROPPED {
+        if found.has(*field) {
+            headers.remove(name);
+        }
     }
     Ok(())
 }
@@ -331,7 +365,8 @@ mod tests {
         let backend = HeaderValue::from_static("backend:80");
         let own_header = Some("cf-connecting-ip");
         let peer = Peer { address: &address, trusted, own_header, backend: &backend };
-        forward(&mut head, &peer).expect("passes");
+        let found = Found::look(&head.headers);
+        forward(&mut head, found, &peer).expect("passes");
         head.headers
     }
 
@@ -434,7 +469,8 @@ mod tests {
             ("http://b/x?y", &[("host", "a")], Ok(())),
         ];
         for (target, lines, expected) in cases {
-            assert_eq!(normalise(&mut head(target, lines)), expected, "{target} {lines:?}");
+            let checked = normalise(&mut head(target, lines)).map(drop);
+            assert_eq!(checked, expected, "{target} {lines:?}");
         }
     }
 
@@ -477,7 +513,8 @@ mod tests {
                 head.headers.insert(X_FORWARDED_FOR, chain.clone());
                 let address = HeaderValue::from_static("192.0.2.1");
                 let peer = Peer { address: &address, trusted, own_header: None, backend: &address };
-                if forward(&mut head, &peer).is_err() {
+                let found = Found::look(&head.headers);
+                if forward(&mut head, found, &peer).is_err() {
                     continue;
                 }
                 let connection = head.headers.get(header::CONNECTION);

@@ -307,7 +307,7 @@ impl Worker {
         let mut told = false;
         poll_fn(|cx| {
             link.served_by(cx.waker());
-            if link.is_closed() || connection.as_mut().poll(cx).is_ready() {
+            if link.is_closed() || self.lane.at_once(|| connection.as_mut().poll(cx)).is_ready() {
                 return Poll::Ready(());
             }
             if self.draining.get() && !told {

@@ -1,0 +1,69 @@
+//! A list with room for four in place: most doors have four limits or fewer, and what is kept for
+//! each request should not be sized, moved and cleared for the most that a door may have.
+//!
+//! The fifth element moves all of them to memory of their own. There is no way to take one out.
+
+use alloc::vec::Vec;
+
+/// How many elements need no memory of their own.
+const ROOM: usize = 4;
+
+/// Elements of one kind, in the order they came.
+#[derive(Clone, Debug)]
+pub(crate) struct Few<T> {
+    len: u8,
+    near: [T; ROOM],
+    /// All of them, once there are more than [`ROOM`].
+    far: Vec<T>,
+}
+
+impl<T: Copy> Few<T> {
+    /// `len` times `value`, which also fills the room that is not used: at most 255.
+    pub(crate) fn filled(len: usize, value: T) -> Few<T> {
+        let far = if len > ROOM { alloc::vec![value; len] } else { Vec::new() };
+        Few { len: len.min(ROOM) as u8, near: [value; ROOM], far }
+    }
+
+    /// Adds one.
+    pub(crate) fn push(&mut self, value: T) {
+        match self.near.get_mut(usize::from(self.len)) {
+            Some(place) => {
+                *place = value;
+                self.len += 1;
+            }
+            None => {
+                if self.far.is_empty() {
+                    self.far.extend_from_slice(&self.near);
+                }
+                self.far.push(value);
+            }
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[T] {
+        if self.far.is_empty() { &self.near[..usize::from(self.len)] } else { &self.far }
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
+        if self.far.is_empty() { &mut self.near[..usize::from(self.len)] } else { &mut self.far }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_are_as_good_as_many() {
+        let mut few = Few::filled(0, 0);
+        for n in 0..20 {
+            assert_eq!(few.as_slice(), (0..n).collect::<Vec<_>>());
+            few.push(n);
+        }
+        for n in 0..20 {
+            let mut filled = Few::filled(n, 7);
+            filled.as_mut_slice().iter_mut().for_each(|value| *value += 1);
+            assert_eq!(filled.as_slice(), alloc::vec![8; n]);
+        }
+    }
+}
