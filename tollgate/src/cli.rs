@@ -4,11 +4,12 @@
 //! found faults, 2 the command line is wrong. What a running program does: `run`.
 
 use crate::config::fault::Faults;
-use crate::config::source::{Source, default_path};
-use crate::config::{self, Config, Flags, cpus};
+use crate::config::source::{NoFile, Source, default_path};
+use crate::config::{self, Config, Flags, cpus, secret};
 use crate::demo;
 use crate::run;
-use crate::watch::doctor::doctor;
+use crate::watch::doctor::{self, doctor};
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -93,8 +94,12 @@ struct Proxy {
 #[derive(clap::Args)]
 struct Doctor {
     /// The admin address of the server
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9970")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
+    #[arg(value_parser = host_port)]
     admin: String,
+    /// A file with the token of the server's admin.token_file; needed from another machine
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
     /// Only this limit
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
@@ -132,17 +137,14 @@ struct Misuse(Faults);
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(serve) => {
-            let mut source = Source::new(&serve.config.unwrap_or_else(default_path));
+            let mut source = Source::new(&named(serve.config)?);
             let config = source.load(cpus::available())?;
             run::serve(&config, Some(source))
         }
         Command::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
         Command::Check { paths } => check(&paths),
-        Command::Show { config } => show(&config.unwrap_or_else(default_path)),
-        Command::Doctor(asked) => {
-            let text = doctor(&asked.admin, asked.limit.as_deref(), asked.json)?;
-            Ok(io::stdout().write_all(text.as_bytes())?)
-        }
+        Command::Show { config } => show(&named(config)?),
+        Command::Doctor(asked) => ask_doctor(&asked),
         Command::Demo(options) => Ok(demo::run(&options)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -155,7 +157,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             Ok(io::stdout().write_all(&page)?)
         }
         Command::Man { into: Some(folder) } => {
-            Ok(clap_mangen::generate_to(Cli::command(), folder)?)
+            let written = clap_mangen::generate_to(Cli::command(), &folder);
+            written.with_context(|| format!("cannot write manual pages into {}", folder.display()))
         }
     }
 }
@@ -176,13 +179,36 @@ fn from_flags(proxy: Proxy) -> Result<Config, Misuse> {
 fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
     let mut faulty = Vec::new();
     for path in paths {
-        match Source::new(path).load(cpus::available()) {
-            Ok(_) => writeln!(io::stdout(), "{}: good", path.display())?,
+        match Source::new(path).check(cpus::available()) {
+            Ok(()) => writeln!(io::stdout(), "{}: good", path.display())?,
             Err(faults) => faulty.push(faults.to_string()),
         }
     }
     anyhow::ensure!(faulty.is_empty(), faulty.join("\n"));
     Ok(())
+}
+
+/// The file that is named, or that is there.
+fn named(config: Option<PathBuf>) -> Result<PathBuf, NoFile> {
+    config.map_or_else(default_path, Ok)
+}
+
+fn host_port(text: &str) -> Result<String, &'static str> {
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    let whole = !host.is_empty() && (bracketed || !host.contains([':', '/']));
+    let good = whole && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if good { Ok(text.to_owned()) } else { Err("not an address; write HOST:PORT") }
+}
+
+/// An unknown limit is shown as an empty table, and is a failure besides: scripts shall see it.
+fn ask_doctor(asked: &Doctor) -> anyhow::Result<()> {
+    let token = asked.token_file.as_deref().map(secret::token).transpose()?;
+    let Doctor { admin, limit, json, .. } = asked;
+    let (token, limit) = (token.as_deref(), limit.as_deref());
+    let report = doctor(&doctor::Question { admin, token, limit, json: *json })?;
+    io::stdout().write_all(report.text.as_bytes())?;
+    report.unknown.map_or(Ok(()), |names| Err(anyhow::anyhow!(names)))
 }
 
 fn show(path: &Path) -> anyhow::Result<()> {

@@ -18,7 +18,7 @@ pub mod source;
 mod tree;
 mod written;
 
-use fault::{Fault, Faults};
+use fault::{Fault, Faults, Place};
 use settings::Settings;
 use tree::Node;
 
@@ -40,6 +40,60 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
     decode(file, &root, cpus)
 }
+
+/// Why a configuration without a `proxy` section does not run, and what to do.
+pub const NO_DOOR: &str = "no door to open: the configuration has no `proxy` section; add one, or \
+                           start `tollgate proxy --backend URL`";
+
+/// Everything that keeps a configuration from running: its own faults, and if it has none, what
+/// the program would stumble over when it starts: no door, a token that cannot be read.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<(), Faults> {
+    let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
+    let settings = decode(file, &root, cpus)?.settings;
+    let mut faults = Vec::new();
+    if settings.proxy.is_none() {
+        faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
+    }
+    if let Some(path) = settings.admin.and_then(|admin| admin.token_file) {
+        let place = root.find(&["admin", "token_file"]).map_or(root.place, |node| node.place);
+        faults.extend(secret::token(&path).err().map(|why| Fault::new(place, why.to_string())));
+    }
+    if faults.is_empty() { Ok(()) } else { Err(Faults::new(file, faults)) }
+}
+
+/// What takes a restart to change: the way to each key.
+const KEPT: [&[&str]; 3] = [&["admin"], &["log", "format"], &["proxy", "listen"]];
+
+impl Config {
+    /// This configuration as a reload of `running` can take it over, and the keys that have
+    /// changed and stay as they run until a restart.
+    ///
+    /// # Errors
+    /// If the two do not go together, such as a backend where the proxy still listens.
+    pub fn reloaded(&self, running: &Config) -> Result<(Config, Vec<String>), Faults> {
+        let tree = |config: &Config| tree::parse(config.native.as_bytes());
+        let fault = |fault| Faults::new(TOGETHER, vec![fault]);
+        let (mut new, old) = (tree(self).map_err(fault)?, tree(running).map_err(fault)?);
+        let mut changed = Vec::new();
+        for way in KEPT {
+            if let (Some(new), Some(old)) = (new.find_mut(way), old.find(way))
+                && show::yaml(&Node::map([("", new.clone())]))
+                    != show::yaml(&Node::map([("", old.clone())]))
+            {
+                new.value.clone_from(&old.value);
+                changed.push(way.join("."));
+            }
+        }
+        let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
+        Ok((decode(TOGETHER, &new, cpus)?, changed))
+    }
+}
+
+/// What faults of [`Config::reloaded`] name in place of a file.
+const TOGETHER: &str = "with what stays as it is until a restart";
 
 /// The flags of `tollgate proxy`: what would otherwise stand in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,13 +119,14 @@ pub struct Flags {
 /// # Errors
 /// Everything that is wrong with them.
 pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
-    let one = |key, value: &Option<String>| value.as_ref().map(|text| (key, Node::text(text)));
+    let one = |key, value: &Option<String>| value.as_ref().map(|text| (key, typed(key, text)));
     let many = |key, values: &[String]| {
-        let list = values.iter().map(Node::text).collect();
-        (!values.is_empty()).then_some((key, Node::made(tree::Value::List(list))))
+        let list = values.iter().map(|text| typed(key, text)).collect();
+        let list = Node { place: flag_place(key), value: tree::Value::List(list) };
+        (!values.is_empty()).then_some((key, list))
     };
     let proxy = [
-        Some(("backend", Node::text(&flags.backend))),
+        Some(("backend", typed("backend", &flags.backend))),
         many("listen", &flags.listen),
         one("cpus", &flags.cpus),
         one("action", &flags.action),
@@ -80,10 +135,35 @@ pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
     ];
     let admin = flags.admin.as_deref().map(|text| match text {
         "off" => ("admin", Node::text("off")),
-        _ => ("admin", Node::map([("listen", Node::text(text))])),
+        _ => ("admin", Node::map([("listen", typed("admin", text))])),
     });
     let proxy = ("proxy", Node::map(proxy.into_iter().flatten()));
-    decode("command line", &Node::map([Some(proxy), admin].into_iter().flatten()), cpus)
+    let root = Node::map([Some(proxy), admin].into_iter().flatten());
+    decode("command line", &root, cpus).map_err(as_flags)
+}
+
+/// The flags' keys; a place in this list stands for a place in a file.
+const FLAGS: [&str; 7] =
+    ["backend", "listen", "cpus", "action", "cost", "trusted_proxies", "admin"];
+
+fn flag_place(key: &str) -> Place {
+    Place { line: 0, column: FLAGS.iter().position(|flag| *flag == key).map_or(0, |at| at + 1) }
+}
+
+fn typed(key: &str, text: &str) -> Node {
+    Node { place: flag_place(key), ..Node::text(text) }
+}
+
+/// Speaks of flags where a file has keys.
+fn as_flags(mut faults: Faults) -> Faults {
+    for Fault { place, what } in &mut faults.faults {
+        let Some(flag) = place.column.checked_sub(1).and_then(|at| FLAGS.get(at)) else { continue };
+        let typed = format!("`--{}`", flag.replace('_', "-"));
+        // `--admin` is the `listen` of that section.
+        let key = if *flag == "admin" { "listen" } else { flag };
+        *what = what.replace(&format!("`{flag}`"), &typed).replace(&format!("`{key}`"), &typed);
+    }
+    faults
 }
 
 fn decode(file: &str, root: &Node, cpus: f64) -> Result<Config, Faults> {

@@ -435,7 +435,7 @@ impl Drop for Charge {
         let mut books = self.lane.0.books.lock();
         for key in self.ticket.keys().as_slice() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
-                top.add(key.hash, cost, self.waited, now);
+                top.add(key.hash, cost, waited, now);
             }
         }
     }

@@ -6,9 +6,9 @@
 
 use crate::clock::Clock;
 use crate::config::fault::Faults;
-use crate::config::settings::{Proxy, Settings};
+use crate::config::settings::Proxy;
 use crate::config::source::{Change, Source};
-use crate::config::{Config, cpus};
+use crate::config::{Config, NO_DOOR, cpus};
 use crate::doors::{admin, proxy};
 use crate::engine::Engine;
 use crate::watch::Watch;
@@ -84,8 +84,8 @@ impl Events {
 
 /// Everything that runs.
 struct Program {
-    settings: Settings,
-    /// The settings as native YAML, for the admin door.
+    config: Config,
+    /// Its native form, for the admin door.
     native: Arc<ArcSwap<String>>,
     source: Option<Source>,
     log: log::Running,
@@ -106,11 +106,8 @@ impl Program {
         source: Option<Source>,
         log: log::Running,
     ) -> anyhow::Result<Program> {
-        let settings = config.settings.clone();
-        let door = settings.proxy.as_ref().context(
-            "no door to open: the configuration has no `proxy` section; add one, or start \
-             `tollgate proxy --backend URL`",
-        )?;
+        let settings = &config.settings;
+        let door = settings.proxy.as_ref().context(NO_DOOR)?;
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let engine = Engine::new(door, proxy::threads(), seed()?, clock, Arc::clone(&watch));
@@ -128,7 +125,7 @@ impl Program {
         tell_start(door, proxy.addresses(), admin.as_ref().map_or(&[], |a| a.addresses()));
         admin.iter().for_each(admin::Running::ready);
         Ok(Program {
-            settings,
+            config: config.clone(),
             native,
             source,
             log,
@@ -151,7 +148,8 @@ impl Program {
                 Event::Second => self.second(),
             }
         }
-        let drain = self.settings.proxy.as_ref().map_or(Duration::ZERO, |p| p.timeouts.drain);
+        let drain =
+            self.config.settings.proxy.as_ref().map_or(Duration::ZERO, |p| p.timeouts.drain);
         tracing::info!(connections = self.proxy.connections(), ?drain, "stopping: draining");
         self.admin.iter().for_each(admin::Running::draining);
         self.proxy.drain(drain);
@@ -173,7 +171,7 @@ impl Program {
             return;
         };
         match source.load(cpus::available()) {
-            Ok(config) => self.apply(config),
+            Ok(config) => self.apply(&config),
             Err(faults) => self.refuse(&faults),
         }
     }
@@ -185,31 +183,38 @@ impl Program {
         self.tell_lost();
         match self.source.as_mut().map(|source| source.look(cpus::available())) {
             None | Some(Change::None) => {}
-            Some(Change::Good(config)) => self.apply(*config),
+            Some(Change::Good(config)) => self.apply(&config),
             Some(Change::Faulty(faults)) => self.refuse(&faults),
         }
     }
 
-    fn apply(&mut self, config: Config) {
-        let Config { settings, native } = config;
-        let Some(proxy) = &settings.proxy else {
+    fn apply(&mut self, config: &Config) {
+        if config.settings.proxy.is_none() {
             tracing::error!(
                 "configuration refused: its `proxy` section is gone; the old one stays"
             );
             self.watch.reloaded(false);
             return;
-        };
-        if settings.admin != self.settings.admin || settings.log.format != self.settings.log.format
-        {
-            tracing::warn!("`admin` or `log.format` has changed; that takes a restart");
         }
-        self.log.reload(settings.log);
+        match config.reloaded(&self.config) {
+            Ok((config, kept)) => self.take_over(config, &kept),
+            Err(faults) => self.refuse(&faults),
+        }
+    }
+
+    fn take_over(&mut self, config: Config, kept: &[String]) {
+        let Some(proxy) = &config.settings.proxy else { return };
+        if !kept.is_empty() {
+            let keys = kept.join(", ");
+            tracing::warn!(keys, "these have changed; what runs stays until a restart");
+        }
+        self.log.reload(config.settings.log);
         self.engine.reload(proxy);
         self.proxy.reload(proxy);
         self.watch.reloaded(true);
-        self.native.store(Arc::new(native));
+        self.native.store(Arc::new(config.native.clone()));
         tracing::info!(limits = proxy.limits.len(), "configuration reloaded");
-        self.settings = settings;
+        self.config = config;
     }
 
     fn refuse(&self, faults: &Faults) {

@@ -21,7 +21,8 @@ fn file(folder: &Path, text: &str) -> String {
 
 #[test]
 fn a_wrong_command_line_ends_with_2_and_help_with_0() {
-    for wrong in [&["nonsense"][..], &["check"], &["show", "--no"], &[]] {
+    let address = &["doctor", "--admin", "foo"];
+    for wrong in [&["nonsense"][..], &["check"], &["show", "--no"], &[], address] {
         let output = tollgate(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
         assert!(!output.stderr.is_empty());
@@ -80,4 +81,28 @@ fn completions_and_manual_are_printed() {
     let output = tollgate(&["man", "--into", &folder.path().display().to_string()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(folder.path().join("tollgate-check.1").exists());
+    let output = tollgate(&["man", "--into", "/nonexistent/man"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/nonexistent/man: No such file"));
+}
+
+#[test]
+fn check_refuses_what_serve_refuses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = file(folder.path(), "");
+    let output = tollgate(&["check", &empty]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.starts_with(&format!("{empty}:1:1: no door to open")), "{told}");
+}
+
+#[test]
+fn doctor_says_what_is_wrong_with_an_address_and_a_token_file() {
+    for wrong in ["foo", "foo:", ":1", "127.0.0.1:0", "::1:80", "http://a:80", "a:99999"] {
+        let told = text(&tollgate(&["doctor", "--admin", wrong]).stderr);
+        assert!(told.contains("not an address; write HOST:PORT"), "{wrong}: {told}");
+    }
+    let output = tollgate(&["doctor", "--admin", "[::1]:1", "--token-file", "/nonexistent/key"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot read the token in /nonexistent/key"));
 }

@@ -4,9 +4,9 @@
 
 use std::fs;
 use std::path::Path;
-use tollgate::config::settings::{ClientAddress, CostSource, Format, Level, Settings};
+use tollgate::config::settings::{ClientAddress, CostSource, Format, Level};
 use tollgate::config::source::{Change, Source};
-use tollgate::config::{Config, Flags, from_flags, parse};
+use tollgate::config::{Config, Flags, check, from_flags, parse};
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::limit::{Action, Part, Unit};
 use tollgate_core::units::{Cost, Nanos};
@@ -23,13 +23,6 @@ fn faults(text: &str) -> String {
         Ok(config) => panic!("no fault in\n{text}\n{}", config.native),
         Err(faults) => faults.to_string(),
     }
-}
-
-/// Settings without the one thing that `show` cannot keep: an address that is shown was asked for.
-fn settings(config: &Config) -> Settings {
-    let mut settings = config.settings.clone();
-    settings.admin.iter_mut().for_each(|admin| admin.asked_for = true);
-    settings
 }
 
 #[test]
@@ -128,7 +121,7 @@ fn what_is_shown_runs_the_same() {
     for text in ["", "proxy:", "admin: off", example, odd] {
         let first = good(text);
         let second = good(&first.native);
-        assert_eq!(settings(&first), settings(&second), "{}", first.native);
+        assert_eq!(first.settings, second.settings, "{}", first.native);
         assert_eq!(first.native, second.native);
     }
 }
@@ -141,7 +134,8 @@ fn what_is_shown_reads_like_this() {
         "admin:\n  listen: [127.0.0.1:9970]\n\
          log:\n  level: info\n  format: text\n\
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  cpus: 4\n  \
-         cost: shared\n  action: hold\n  max_delay: 30s\n  client_address: xff\n  \
+         cost: shared\n  action: hold\n  max_delay: 30s\n  \
+         trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
          drain: 30s\n    abort_linger: 5s\n  \
          bounds:\n    connections: 10000\n    header_bytes: 65536\n    body_bytes: 0\n    \
@@ -214,6 +208,7 @@ fn each_of_these_is_faulty() {
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
         ("proxy: {action: queue}", "`queue` is not built in this version"),
         ("proxy: {cost: 'cgroup:/x'}", "`cgroup:` is not built"),
+        ("proxy: {cost: header}", "must be wall, shared or header:NAME"),
         ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),
         ("proxy: {client_address: forwarded}", "believed only from `trusted_proxies`"),
         ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),
@@ -284,7 +279,63 @@ fn flags_are_a_configuration_too() {
     assert_eq!((proxy.cpus, proxy.limits.len()), (2.0, 3));
     let flags = Flags { cpus: Some("many".into()), admin: Some("off".into()), ..flags };
     let told = from_flags(&flags, 2.0).expect_err("faulty").to_string();
-    assert_eq!(told, "command line: `cpus` is `many`: not a number of CPUs; write 4 or 0.5");
+    assert_eq!(told, "command line: `--cpus` is `many`: not a number of CPUs; write 4 or 0.5");
+    let some = |text: &str| Some(text.to_owned());
+    let wrong = Flags {
+        backend: "http://127.0.0.1:9".into(),
+        listen: vec!["nine".into(), ":9".into()],
+        cpus: None,
+        action: some("hodl"),
+        cost: some("header"),
+        trusted_proxies: vec!["all".into()],
+        admin: some("all"),
+    };
+    let told = from_flags(&wrong, 2.0).expect_err("faulty").to_string();
+    for flag in ["backend", "listen", "action", "cost", "trusted-proxies", "admin"] {
+        let starts = format!("command line: `--{flag}` ");
+        assert_eq!(told.lines().filter(|line| line.starts_with(&starts)).count(), 1, "{told}");
+    }
+    assert_eq!(told.lines().count(), 6, "{told}");
+    let open = Flags { admin: some("0.0.0.0:9970"), listen: Vec::new(), ..wrong };
+    let told = from_flags(&open, 2.0).expect_err("faulty").to_string();
+    assert!(told.contains("`--admin` beyond loopback needs a `token_file`"), "{told}");
+}
+
+#[test]
+fn check_finds_what_a_start_would_stumble_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key");
+    let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0) {
+        Ok(()) => "good".to_owned(),
+        Err(faults) => faults.to_string(),
+    };
+    for text in ["", "# nothing\n", "\nlog: {level: info}"] {
+        assert!(checked(text).starts_with("t.yaml:1:1: no door to open: "), "{text}");
+    }
+    let text = format!("proxy:\nadmin:\n  token_file: {}\n", path.display());
+    let told = checked(&text);
+    assert!(told.starts_with("t.yaml:3:15: cannot read the token in "), "{told}");
+    fs::write(&path, "").expect("saved");
+    assert!(checked(&text).contains("must hold a token"), "{}", checked(&text));
+    fs::write(&path, "0123456789abcdef").expect("saved");
+    assert_eq!(checked(&text), "good");
+    assert!(checked("proxy: {cpus: x}").starts_with("t.yaml:1:15: `cpus`"));
+}
+
+#[test]
+fn a_reload_keeps_what_takes_a_restart() {
+    let running = good("proxy: {listen: '127.0.0.1:1', cpus: 1}\nadmin: off");
+    let wanted = "log: {format: json, level: debug}\nadmin: {listen: '[::1]:5'}\n\
+                  proxy: {listen: '127.0.0.1:2', cpus: 2}";
+    let (taken, kept) = good(wanted).reloaded(&running).expect("they go together");
+    assert_eq!(kept, ["admin", "log.format", "proxy.listen"]);
+    let expected = good("log: {level: debug}\nadmin: off\nproxy: {listen: '127.0.0.1:1', cpus: 2}");
+    assert_eq!(taken, expected);
+    let (same, kept) = running.reloaded(&taken).expect("they go together");
+    assert_eq!((same.settings, kept.len()), (running.settings.clone(), 0));
+    let circle = good("proxy: {listen: '127.0.0.1:2', backend: 'http://127.0.0.1:1'}");
+    let told = circle.reloaded(&running).expect_err("a circle").to_string();
+    assert!(told.contains("is the proxy itself"), "{told}");
 }
 
 #[test]

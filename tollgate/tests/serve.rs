@@ -88,7 +88,8 @@ fn answer(mut stream: TcpStream, arrived: &Sender<Sender<()>>) {
         return;
     }
     if told.recv().is_ok() {
-        let text = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+        let text = "HTTP/1.1 200 OK\r\nx-cost: 500ms\r\ncontent-length: 5\r\n\
+                    connection: close\r\n\r\nhello";
         let _ = stream.write_all(text.as_bytes());
     }
 }
@@ -135,6 +136,13 @@ fn flags_are_enough_to_run_the_proxy() {
         .expect("it runs");
     assert_eq!(doctor.status.code(), Some(0), "{}", String::from_utf8_lossy(&doctor.stderr));
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("127.0.0.1"));
+    let doctor = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["doctor", "--admin", &addresses[1].to_string(), "--limit", "pi"])
+        .output()
+        .expect("it runs");
+    assert_eq!(doctor.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&doctor.stdout).starts_with("Limit: pi\n"));
+    assert!(String::from_utf8_lossy(&doctor.stderr).contains("there are: ip, net24, net16"));
     program.signal("TERM");
     assert_eq!(program.end().code(), Some(0));
 }
@@ -209,6 +217,52 @@ fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
     assert!(metrics.contains("reload"), "{metrics}");
     program.signal("TERM");
     assert_eq!(program.end().code(), Some(0));
+}
+
+/// Decisions show a wait; the list of clients shows what they have waited, which is nothing.
+#[test]
+fn in_shadow_nobody_waits_and_doctor_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (address, requests) = backend();
+    let path = configuration(folder.path(), address, "1");
+    let text = fs::read_to_string(&path).expect("there");
+    let shadow = "  shadow: true\n  cost: header:X-Cost\n  \
+                  limits: [{name: ip, by: ip/32, share: 1%, burst: 1ms}]\n";
+    fs::write(&path, text + shadow).expect("saved");
+    let mut program = Program::start(&["serve", "--config", &path]);
+    let addresses = program.addresses();
+    let client = ask(addresses[0], "/");
+    requests.recv().expect("it arrives").send(()).expect("answered");
+    assert!(read(client).ends_with("hello"));
+    program.told("verdict=\"hold\"");
+    // The account is closed a moment after the answer.
+    let charged = |top: &String| top.contains("\"cpu_total\":0.5");
+    let top = (0..1_000).map(|_| get(addresses[1], "/api/top")).find(charged);
+    let top = top.expect("it is charged");
+    assert!(top.contains("\"wait_average\":0.0"), "{top}");
+}
+
+#[test]
+fn what_takes_a_restart_is_shown_as_it_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (address, _requests) = backend();
+    let path = configuration(folder.path(), address, "1");
+    let mut program = Program::start(&["serve", "--config", &path]);
+    let admin = program.addresses()[1];
+    let text = format!(
+        "admin: off\nlog: {{format: json}}\nproxy:\n  listen: 127.0.0.1:1\n  \
+         backend: http://{address}\n  cpus: 2\n"
+    );
+    fs::write(&path, text).expect("saved");
+    program.signal("HUP");
+    let told = program.told("stays until a restart");
+    assert!(told.contains("admin, log.format, proxy.listen"), "{told}");
+    program.told("configuration reloaded");
+    let shown = get(admin, "/api/config");
+    for runs in ["cpus: 2\n", "listen: [127.0.0.1:0]\n", "format: text\n"] {
+        assert!(shown.contains(runs), "{runs} is not in\n{shown}");
+    }
+    assert!(!shown.contains("127.0.0.1:1]"), "{shown}");
 }
 
 #[test]

@@ -151,10 +151,8 @@ impl<'n, 'f> Section<'n, 'f> {
         if !values.is_empty() {
             return values;
         }
-        if !default.is_empty() {
-            let texts = default.iter().map(|value| Node::text(value.to_string())).collect();
-            self.show(key, Node::made(Value::List(texts)));
-        }
+        let texts = default.iter().map(|value| Node::text(value.to_string())).collect();
+        self.show(key, Node::made(Value::List(texts)));
         default
     }
 

@@ -27,7 +27,7 @@ pub struct Settings {
 pub struct Admin {
     /// Where it listens. Default: 127.0.0.1:9970.
     pub listen: Vec<SocketAddr>,
-    /// Whether the address was asked for. If not, a taken port is a warning and not an end.
+    /// Whether it is another address than the default. Else a taken port is a warning, not an end.
     pub asked_for: bool,
     /// Holds the token that callers from beyond loopback must send.
     pub token_file: Option<PathBuf>,

@@ -5,8 +5,9 @@
 //! not its times: some file systems keep times of a second, and a copy may keep the old one.
 
 use super::fault::{Fault, Faults, Place};
-use super::{Config, parse, tree};
+use super::{Config, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;
+use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
@@ -56,15 +57,26 @@ impl Source {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn load(&mut self, cpus: f64) -> Result<Config, Faults> {
-        let name = self.path.display().to_string();
-        let unread = |error: io::Error| {
-            let what = format!("cannot be read: {error}");
-            Faults::new(&name, vec![Fault::new(Place::default(), what)])
-        };
         self.stamp = stamp(&self.path);
-        let bytes = bytes(&self.path).map_err(unread)?;
+        let bytes = self.bytes()?;
         self.digest = digest(&bytes);
-        parse(&name, &bytes, cpus)
+        parse(&self.path.display().to_string(), &bytes, cpus)
+    }
+
+    /// Whether the program could start with this file, as far as files tell.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn check(&self, cpus: f64) -> Result<(), Faults> {
+        check(&self.path.display().to_string(), &self.bytes()?, cpus)
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, Faults> {
+        bytes(&self.path).map_err(|error| {
+            let what = format!("cannot be read: {error}");
+            let name = self.path.display().to_string();
+            Faults::new(&name, vec![Fault::new(Place::default(), what)])
+        })
     }
 
     /// Reads the file if it was changed since it was last read, and not since the last look: one
@@ -89,15 +101,28 @@ impl Source {
     }
 }
 
+/// There is no file to run: none is named, and none is where one is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no configuration: $TOLLGATE_CONFIG is not set, and neither {} nor {} is there; name a file \
+     with `--config FILE`, or run without one: `tollgate proxy --backend URL`",
+    SEARCHED[0], SEARCHED[1]
+)]
+pub struct NoFile;
+
 /// The file that `serve` runs if none is named: what the environment says, else the first that is
-/// there, else the first of all.
-#[must_use]
-pub fn default_path() -> PathBuf {
-    if let Some(path) = std::env::var_os("TOLLGATE_CONFIG").filter(|path| !path.is_empty()) {
-        return PathBuf::from(path);
-    }
-    let found = SEARCHED.iter().find(|path| Path::new(path).exists());
-    PathBuf::from(found.unwrap_or(&SEARCHED[0]))
+/// there.
+///
+/// # Errors
+/// [`NoFile`] if there is none.
+pub fn default_path() -> Result<PathBuf, NoFile> {
+    choose(std::env::var_os("TOLLGATE_CONFIG"), |path| path.exists())
+}
+
+fn choose(named: Option<OsString>, there: impl Fn(&Path) -> bool) -> Result<PathBuf, NoFile> {
+    let named = named.filter(|path| !path.is_empty()).map(PathBuf::from);
+    let found = || SEARCHED.iter().map(PathBuf::from).find(|path| there(path));
+    named.or_else(found).ok_or(NoFile)
 }
 
 /// At most one byte more than may be parsed: enough to see that it is too much.
@@ -125,4 +150,24 @@ fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_that_is_named_goes_first_and_none_is_told() {
+        let none = |_: &Path| false;
+        let second = |path: &Path| path == Path::new(SEARCHED[1]);
+        let named = || Some(OsString::from("/a.yaml"));
+        assert_eq!(choose(named(), second), Ok(PathBuf::from("/a.yaml")));
+        assert_eq!(choose(named(), none), Ok(PathBuf::from("/a.yaml")));
+        assert_eq!(choose(None, second), Ok(PathBuf::from(SEARCHED[1])));
+        assert_eq!(choose(Some(OsString::new()), none), Err(NoFile));
+        let told = NoFile.to_string();
+        for place in [SEARCHED[0], SEARCHED[1], "$TOLLGATE_CONFIG", "--config", "--backend"] {
+            assert!(told.contains(place), "{told}");
+        }
+    }
 }

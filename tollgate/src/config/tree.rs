@@ -55,6 +55,21 @@ impl Node {
         Node { place: Place::default(), value }
     }
 
+    /// The value at the end of a way through sections; the first if a key is there twice.
+    #[must_use]
+    pub fn find(&self, way: &[&str]) -> Option<&Node> {
+        let [key, rest @ ..] = way else { return Some(self) };
+        let Value::Map(entries) = &self.value else { return None };
+        entries.iter().find(|(k, _)| k.name == *key)?.1.find(rest)
+    }
+
+    /// The same, to be changed.
+    pub fn find_mut(&mut self, way: &[&str]) -> Option<&mut Node> {
+        let [key, rest @ ..] = way else { return Some(self) };
+        let Value::Map(entries) = &mut self.value else { return None };
+        entries.iter_mut().find(|(k, _)| k.name == *key)?.1.find_mut(rest)
+    }
+
     /// A text that stands in no file.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Node {

@@ -9,6 +9,7 @@ use super::reader::{Section, one_of};
 use super::settings::{Admin, Format, Level, Log, Settings};
 use super::tree::{Key, Node, Value};
 use super::{address, proxy};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
@@ -79,12 +80,13 @@ fn admin(root: &mut Section<'_, '_>) -> Option<Admin> {
 }
 
 fn admin_section(admin: &mut Section<'_, '_>) -> Admin {
-    let asked_for = admin.has("listen");
-    let default = std::net::SocketAddr::from(([127, 0, 0, 1], 9970));
-    let listen = admin.list("listen", vec![default], address::listen);
+    let default = vec![SocketAddr::from(([127, 0, 0, 1], 9970))];
+    let listen = admin.list("listen", default.clone(), address::listen);
+    let asked_for = listen != default;
     let token_file = admin.optional("token_file", path);
     if token_file.is_none() && listen.iter().any(|address| !address.ip().is_loopback()) {
-        let what = "`admin` beyond loopback needs a `token_file`; name one, or listen on 127.0.0.1";
+        let what = "`admin` beyond loopback needs a `token_file`; name one in a \
+                    configuration file, or listen on 127.0.0.1";
         admin.fault("listen", what);
     }
     Admin { listen, asked_for, token_file }

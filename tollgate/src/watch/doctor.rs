@@ -62,27 +62,48 @@ pub enum Error {
     Runtime(io::Error),
 }
 
-/// Asks the admin door at `admin` (host:port) and returns what is to be printed: a table of every
-/// limit, or of `limit` only; or the JSON. If no limit is called so, the table is empty and the
-/// names that there are go to standard error.
+/// What is asked, and of whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The admin door, as host:port.
+    pub admin: &'a str,
+    /// Shown to the door as a bearer's. It needs one from beyond loopback.
+    pub token: Option<&'a str>,
+    /// Only this limit.
+    pub limit: Option<&'a str>,
+    /// The JSON as it comes, not tables.
+    pub json: bool,
+}
+
+/// What is to be printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// A table of each limit, or the JSON. The table of a limit that is not there is empty.
+    pub text: String,
+    /// Names the limits that there are, if there is none as was asked for.
+    pub unknown: Option<String>,
+}
+
+/// Asks the admin door.
 ///
 /// # Errors
 /// [`Error`] when there is no snapshot to be had.
-pub fn doctor(admin: &str, limit: Option<&str>, json: bool) -> Result<String, Error> {
+pub fn doctor(question: &Question<'_>) -> Result<Report, Error> {
+    let Question { admin, token, limit, json } = *question;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Error::Runtime)?;
     let query = Query { limit: limit.map(String::from), rows: ROWS_DEFAULT };
-    let asked = async { tokio::time::timeout(TIMEOUT, fetch(admin, &query)).await };
+    let asked = async { tokio::time::timeout(TIMEOUT, fetch(admin, token, &query)).await };
     let late = |_| Error::Late { address: admin.to_owned() };
     let text = runtime.block_on(asked).map_err(late)??;
     let snapshot: Snapshot = serde_json::from_str(&text).map_err(|why| stranger(admin, why))?;
-    if let Some(limit) = limit.filter(|limit| !snapshot.known.iter().any(|name| name == limit)) {
-        eprintln!("{}", unknown(limit, &snapshot.known));
-    }
-    if json {
-        return Ok(format!("{}\n", printable(text.trim_end())));
-    }
-    Ok(table(&snapshot, limit))
+    let missing = limit.filter(|limit| !snapshot.known.iter().any(|name| name == limit));
+    let unknown = missing.map(|limit| unknown(limit, &snapshot.known));
+    let text = match json {
+        true => format!("{}\n", printable(text.trim_end())),
+        false => table(&snapshot, limit),
+    };
+    Ok(Report { text, unknown })
 }
 
 /// What is said when no limit is called `limit`.
@@ -91,7 +112,7 @@ fn unknown(limit: &str, known: &[String]) -> String {
     format!("no limit is called {}; there are: {}", printable(limit), printable(&known))
 }
 
-async fn fetch(admin: &str, query: &Query) -> Result<String, Error> {
+async fn fetch(admin: &str, token: Option<&str>, query: &Query) -> Result<String, Error> {
     let unreachable = |why| Error::Unreachable { address: admin.to_owned(), why };
     let stream = TcpStream::connect(admin).await.map_err(unreachable)?;
     // By address: the door refuses hosts by names that it does not know.
@@ -99,10 +120,12 @@ async fn fetch(admin: &str, query: &Query) -> Result<String, Error> {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|why| stranger(admin, why))?;
     let connection = tokio::spawn(connection);
-    let request = hyper::Request::get(format!("/api/top?{}", query.encoded()))
-        .header(hyper::header::HOST, host)
-        .body(Empty::<Bytes>::new())
-        .map_err(|why| stranger(admin, why))?;
+    let mut request = hyper::Request::get(format!("/api/top?{}", query.encoded()));
+    request = request.header(hyper::header::HOST, host);
+    if let Some(token) = token {
+        request = request.header(hyper::header::AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(|why| stranger(admin, why))?;
     let answer = sender.send_request(request).await.map_err(|why| stranger(admin, why))?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;

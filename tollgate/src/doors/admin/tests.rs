@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::settings::{Backend, ClientAddress, CostSource, Proxy};
 use crate::engine::{Asked, Lane};
-use crate::watch::doctor::doctor;
+use crate::watch::doctor::{Question, doctor};
 use crate::watch::metrics::TABLE;
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -326,19 +326,22 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
 fn doctor_prints_what_top_answers() {
     let (_running, address) = open();
     let address = address.to_string();
-    let text = doctor(&address, None, false).expect("a table");
+    let all = Question { admin: &address, token: None, limit: None, json: false };
+    let text = doctor(&all).expect("a table").text;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "Limit: ip");
     assert!(lines[2].ends_with("192.0.2.1"), "{text}");
     assert!(lines.contains(&"Limit: agent") && lines.contains(&"Limit: hits"), "{text}");
     assert!(!text.contains('\x1b'));
 
-    let json = doctor(&address, Some("agent"), true).expect("JSON");
-    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let json = doctor(&Question { limit: Some("agent"), json: true, ..all }).expect("JSON");
+    assert_eq!(json.unknown, None);
+    let json: serde_json::Value = serde_json::from_str(&json.text).expect("JSON");
     assert_eq!(json["limits"][0]["name"], "agent");
 
-    let empty = doctor(&address, Some("no such"), false).expect("a header");
-    assert_eq!(empty.lines().count(), 2, "{empty}");
+    let empty = doctor(&Question { limit: Some("no such"), ..all }).expect("a header");
+    assert_eq!(empty.text.lines().count(), 2, "{empty:?}");
+    assert!(empty.unknown.is_some_and(|names| names.contains("ip, agent")));
 }
 
 #[test]

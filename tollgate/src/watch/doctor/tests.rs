@@ -68,25 +68,41 @@ fn when_nothing_listens_the_error_says_so() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     drop(listener);
-    let error = doctor(&address, None, false).expect_err("nobody is there").to_string();
+    let error = doctor(&asked(&address, None)).expect_err("nobody is there").to_string();
     assert!(error.starts_with(&format!("nothing answers at {address}: ")), "{error}");
     assert!(error.contains("--admin"), "{error}");
 }
 
-/// What doctor makes of a server that answers `bytes`.
-fn answered(bytes: &'static [u8]) -> Result<String, Error> {
+fn asked<'a>(admin: &'a str, limit: Option<&'a str>) -> Question<'a> {
+    Question { admin, token: None, limit, json: false }
+}
+
+/// What doctor makes of a server that answers `bytes`, and what it sent.
+fn exchange(bytes: &'static [u8], token: Option<&str>) -> (Result<Report, Error>, String) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a caller");
         let mut head = [0; 4096];
-        let _ = stream.read(&mut head).expect("a question");
+        let count = stream.read(&mut head).expect("a question");
         stream.write_all(bytes).expect("an answer");
+        String::from_utf8_lossy(&head[..count]).into_owned()
     });
-    let result = doctor(&address, Some("a b"), false);
-    server.join().expect("the server ends");
-    result
+    let result = doctor(&Question { token, ..asked(&address, Some("a b")) });
+    (result, server.join().expect("the server ends"))
+}
+
+fn answered(bytes: &'static [u8]) -> Result<Report, Error> {
+    exchange(bytes, None).0
+}
+
+#[test]
+fn a_token_is_sent_if_there_is_one() {
+    let refused = b"HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n";
+    let sent = exchange(refused, Some("0123456789abcdef")).1.to_ascii_lowercase();
+    assert!(sent.contains("\r\nauthorization: bearer 0123456789abcdef\r\n"), "{sent}");
+    assert!(!exchange(refused, None).1.to_ascii_lowercase().contains("authorization"));
 }
 
 #[test]
