@@ -19,6 +19,7 @@ pub mod key;
 pub mod limit;
 pub mod limiter;
 pub mod meter;
+pub mod queue;
 pub mod sim;
 pub mod table;
 pub mod top;

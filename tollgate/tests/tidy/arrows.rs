@@ -21,7 +21,8 @@ const CORE: [(&str, &[&str]); 13] = [
     ("meter", &["units"]),
     ("estimate", &["key", "units"]),
     ("top", &["key", "units"]),
-    ("sim", &["limiter", "meter", "estimate", "top"]),
+    ("queue", &["classify"]),
+    ("sim", &["limiter", "meter", "estimate", "queue", "top"]),
     ("lib", &["sim"]),
 ];
 

@@ -1,0 +1,395 @@
+//! The fair queue before a backend: nobody waits while there is room, and when there is none it
+//! is shared out by what requests cost.
+//!
+//! At most `concurrency` requests are with the backend. Those that wait are in one of two tiers:
+//! clients in credit come first, those in debt share what is left, at least every tenth
+//! dispatch. In both, flows take turns by start-time fair queueing (`turns`), so it does not
+//! matter how many connections a flow opens. A client in credit that has nothing with the backend
+//! may use one of `reserve` slots more: who comes anew finds room at once.
+//!
+//! The requests of a client wait one behind the other, where the first of them belongs: each is
+//! served from the place it was given when it came. So a client's order is kept whatever becomes
+//! of its account meanwhile, and no request takes others along to a better place.
+//!
+//! This is a state machine without locks or a clock. It does not look into any bucket (the door
+//! asks the limiter for a request's [`Place`]), and it never finds out costs by itself.
+
+mod crowd;
+mod tiers;
+mod turns;
+
+use crate::classify::Key;
+use crate::key::KeyHash;
+use crate::units::{Cost, Nanos, Time};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use crowd::{Crowd, Crowds, Flow, Pace};
+use tiers::{Share, Tiers};
+use turns::Head;
+
+/// The longest that anybody is told to stay away.
+const RETRY_AFTER_MAX: Nanos = Nanos::from_secs(3_600);
+
+/// The bounds of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How many requests the backend works on at once, at least 1. Too low: it stands idle. Too
+    /// high: they wait there, where nobody puts them into order.
+    pub concurrency: usize,
+    /// How many more for clients in credit that have nothing with the backend. Default: one per
+    /// processor, at least one. Too high: a swarm overloads the backend.
+    pub reserve: usize,
+    /// How many requests may wait. Default: 4096. Too low: bursts are refused. Too high: memory,
+    /// some 500 bytes each, and waits that nobody sits through.
+    pub len_max: usize,
+    /// How long a request may wait. Default: 30 s.
+    pub wait_max: Nanos,
+}
+
+/// How much more than others a flow gets, in thousandths: from 0.001 to 1000 times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight(u32);
+
+impl Weight {
+    /// As much as any other.
+    pub const ONE: Weight = Weight(1_000);
+
+    /// `thousandths` of a common share, brought to between 1 and 1 000 000.
+    #[must_use]
+    pub const fn new(thousandths: u32) -> Weight {
+        match thousandths {
+            0 => Weight(1),
+            1..=1_000_000 => Weight(thousandths),
+            _ => Weight(1_000_000),
+        }
+    }
+
+    /// Thousandths of a common share.
+    #[must_use]
+    pub const fn thousandths(self) -> u32 {
+        self.0
+    }
+}
+
+/// Where a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// With those who owe nothing; its client is its flow.
+    Credit,
+    /// With those in debt: of its buckets this one is latest, and all who are charged there are
+    /// one flow.
+    Debt(Key),
+}
+
+/// A request that comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Who sends it: the key of the first limit.
+    pub client: KeyHash,
+    /// How it stands with its limits.
+    pub place: Place,
+    /// What it will probably cost.
+    pub estimate: Cost,
+    /// How much more than others it gets.
+    pub weight: Weight,
+}
+
+/// A request in the queue or with the backend. Later ones are larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(u64);
+
+/// A request that found no room, or waited for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which one.
+    pub id: Id,
+    /// How long until what its flow has waiting now will have been served.
+    pub retry_after: Nanos,
+}
+
+/// What a cancelled request leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It waited; its place is free.
+    Waiting,
+    /// It is with the backend, and keeps its slot until `handle_done`.
+    Running,
+    /// It is neither here nor there.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    share: Share,
+    since: Time,
+}
+
+/// A client that has requests waiting, the first of them in `place`, or with the backend.
+#[derive(Clone, Copy, Debug)]
+struct Client {
+    place: Place,
+    crowd: Crowd,
+    running: usize,
+}
+
+/// The queue.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    settings: Settings,
+    last: u64,
+    waiting: BTreeMap<Id, Waiting>,
+    running: BTreeMap<Id, Share>,
+    clients: BTreeMap<KeyHash, Client>,
+    /// The requests of each client that wait, in their order.
+    lines: BTreeSet<(KeyHash, Id)>,
+    tiers: Tiers,
+    crowds: Crowds,
+    credit_pace: Pace,
+    debt_pace: Pace,
+    refused: VecDeque<Refused>,
+}
+
+impl Queue {
+    /// Nobody waits, nothing runs.
+    #[must_use]
+    pub fn new(settings: Settings) -> Queue {
+        Queue {
+            settings: Settings { concurrency: settings.concurrency.max(1), ..settings },
+            last: 0,
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            lines: BTreeSet::new(),
+            tiers: Tiers::new(),
+            crowds: Crowds::default(),
+            credit_pace: Pace::default(),
+            debt_pace: Pace::default(),
+            refused: VecDeque::new(),
+        }
+    }
+
+    /// The bounds.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    /// From now on at most `concurrency` requests are sent to the backend; what runs, runs on.
+    pub fn set_concurrency(&mut self, concurrency: usize) {
+        self.settings.concurrency = concurrency.max(1);
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many requests are with the backend.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.running.len()
+    }
+
+    /// How many clients and flows are remembered, for whoever wants to see that it is bounded.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.clients.len() + self.tiers.len()
+    }
+
+    /// A request comes, and waits until `poll_dispatch` or `poll_refused` names it: ask both.
+    pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> Id {
+        self.last += 1;
+        let id = Id(self.last);
+        let Arrival { client, place, estimate, weight } = arrival;
+        let new = Client { place, crowd: Crowd::default(), running: 0 };
+        self.clients.entry(client).or_insert(new);
+        let share = Share { client, place, estimate, weight };
+        self.waiting.insert(id, Waiting { share, since: now });
+        self.lines.insert((client, id));
+        self.count(client, |crowd| crowd.plus(estimate));
+        self.refresh(client);
+        while self.waiting.len() > self.settings.len_max.saturating_add(self.about_to_go()) {
+            let Some(newest) = self.newest_of_largest() else { break };
+            self.refuse(newest);
+        }
+        id
+    }
+
+    /// A request that was with the backend is over, and has cost `cost`: its slot is free.
+    pub fn handle_done(&mut self, id: Id, cost: Cost) {
+        let Some(share) = self.running.remove(&id) else { return };
+        self.tiers.settle(&share, cost);
+        if let Some(client) = self.clients.get_mut(&share.client) {
+            client.running = client.running.saturating_sub(1);
+        }
+        self.dismiss(share.client);
+    }
+
+    /// Nobody wants the answer any more. Whoever waited is gone at once; what runs keeps its slot.
+    pub fn handle_cancel(&mut self, id: Id) -> Cancelled {
+        if self.running.contains_key(&id) {
+            return Cancelled::Running;
+        }
+        match self.remove(id) {
+            Some(_) => Cancelled::Waiting,
+            None => Cancelled::Unknown,
+        }
+    }
+
+    /// Refuses what has waited for too long.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while self.poll_timeout().is_some_and(|due| due <= now) {
+            let Some((id, _)) = self.waiting.first_key_value() else { break };
+            self.refuse(*id);
+        }
+    }
+
+    /// When the next request will have waited for too long.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let (_, oldest) = self.waiting.first_key_value()?;
+        Some(oldest.since.plus(self.settings.wait_max))
+    }
+
+    /// A request that goes to the backend now, if there is one: ask until there is none, after
+    /// each arrival and whenever a slot becomes free.
+    pub fn poll_dispatch(&mut self, now: Time) -> Option<Id> {
+        let (client, place) = self.next()?;
+        let id = self.first_of(client)?;
+        let share = self.waiting.remove(&id)?.share;
+        self.lines.remove(&(client, id));
+        self.count(client, |crowd| crowd.minus(share.estimate));
+        self.clients.get_mut(&client)?.running += 1;
+        let next = self.head(client).filter(|(_, next)| *next == place);
+        self.tiers.serve(&share, next.map(|(head, _)| head));
+        self.refresh(client);
+        self.running.insert(id, share);
+        let others = self.tiers.waiting(place) > 0;
+        self.pace(place).serve(share.estimate, others, now);
+        Some(id)
+    }
+
+    /// A request that is to be refused, if there is one.
+    pub fn poll_refused(&mut self) -> Option<Refused> {
+        self.refused.pop_front()
+    }
+
+    /// Whose turn it is, if there is a slot for it.
+    fn next(&self) -> Option<(KeyHash, Place)> {
+        if self.running.len() < self.settings.concurrency {
+            return self.tiers.next();
+        }
+        if self.free_slots() == 0 {
+            return None;
+        }
+        self.newcomers().next().map(|client| (client, Place::Credit))
+    }
+
+    /// Clients in credit with nothing with the backend, in their order.
+    fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
+        // Some may have requests there that were sent when they were in debt.
+        let idle = |client: &KeyHash| self.clients.get(client).is_some_and(|c| c.running == 0);
+        self.tiers.fresh().filter(idle)
+    }
+
+    /// How many of those that wait find a slot when next asked, and so need no room.
+    fn about_to_go(&self) -> usize {
+        match self.settings.concurrency.saturating_sub(self.running.len()) {
+            0 => self.newcomers().take(self.free_slots()).count(),
+            free => free,
+        }
+    }
+
+    /// Slots that are free for somebody, reserved ones too.
+    fn free_slots(&self) -> usize {
+        let slots = self.settings.concurrency.saturating_add(self.settings.reserve);
+        slots.saturating_sub(self.running.len())
+    }
+
+    /// What a client has waiting changes.
+    fn count(&mut self, client: KeyHash, change: impl FnOnce(Crowd) -> Crowd) {
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        let before = known.crowd;
+        known.crowd = change(before);
+        self.crowds.change(Flow::of(client, known.place), client, before, known.crowd);
+    }
+
+    /// Tells the tiers what the client waits for, and where.
+    fn refresh(&mut self, client: KeyHash) {
+        let head = self.head(client);
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        let (before, crowd) = (known.place, known.crowd);
+        let place = head.map_or(before, |(_, place)| place);
+        if before != place {
+            known.place = place;
+            self.tiers.set_head(client, before, None);
+            self.crowds.change(Flow::of(client, before), client, crowd, Crowd::default());
+            self.crowds.change(Flow::of(client, place), client, Crowd::default(), crowd);
+        }
+        self.tiers.set_head(client, place, head.map(|(head, _)| head));
+    }
+
+    /// Forgets a client that has nothing here.
+    fn dismiss(&mut self, client: KeyHash) {
+        let gone = |known: &Client| known.crowd.count == 0 && known.running == 0;
+        if self.clients.get(&client).is_some_and(gone) {
+            self.clients.remove(&client);
+        }
+    }
+
+    /// The client's request that has waited longest.
+    fn first_of(&self, client: KeyHash) -> Option<Id> {
+        let (found, id) = *self.lines.range((client, Id(0))..).next()?;
+        (found == client).then_some(id)
+    }
+
+    /// What that waits for, and where.
+    fn head(&self, client: KeyHash) -> Option<(Head, Place)> {
+        let id = self.first_of(client)?;
+        let Share { estimate, place, .. } = self.waiting.get(&id)?.share;
+        Some((Head { estimate, id }, place))
+    }
+
+    fn newest_of_largest(&self) -> Option<Id> {
+        let client = self.crowds.largest()?;
+        let (_, id) = *self.lines.range(..=(client, Id(u64::MAX))).next_back()?;
+        Some(id)
+    }
+
+    /// Takes a request that waits out of the queue.
+    fn remove(&mut self, id: Id) -> Option<Waiting> {
+        let gone = self.waiting.remove(&id)?;
+        let client = gone.share.client;
+        self.lines.remove(&(client, id));
+        self.count(client, |crowd| crowd.minus(gone.share.estimate));
+        self.refresh(client);
+        self.dismiss(client);
+        Some(gone)
+    }
+
+    fn refuse(&mut self, id: Id) {
+        let Some(waiting) = self.waiting.get(&id) else { return };
+        let client = waiting.share.client;
+        let place = self.clients.get(&client).map_or(Place::Credit, |known| known.place);
+        let retry_after = self.drain_time(client, place);
+        self.remove(id);
+        self.refused.push_back(Refused { id, retry_after });
+    }
+
+    /// How long until what a client's flow has waiting will have been served, if the flows that
+    /// wait beside it share alike.
+    fn drain_time(&mut self, client: KeyHash, place: Place) -> Nanos {
+        let cost = self.crowds.cost(Flow::of(client, place));
+        let flows = self.tiers.waiting(place).max(1) as u64;
+        let slots = self.settings.concurrency;
+        let all = Cost(cost.0.saturating_mul(flows));
+        self.pace(place).time_for(all, slots).min(RETRY_AFTER_MAX)
+    }
+
+    fn pace(&mut self, place: Place) -> &mut Pace {
+        match place {
+            Place::Credit => &mut self.credit_pace,
+            Place::Debt(_) => &mut self.debt_pace,
+        }
+    }
+}

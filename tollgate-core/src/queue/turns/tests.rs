@@ -1,0 +1,129 @@
+//! That requests opened and cancelled leave a member no better off, whatever V does meanwhile.
+
+use super::*;
+use proptest::prelude::*;
+use std::vec::Vec;
+
+const X: u8 = 1;
+const OTHER: u8 = 2;
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// Others are served: V goes on.
+    Pass(u64),
+    /// A request that is meant, and costs what it was estimated at.
+    Ask(u64),
+    /// One that will be cancelled.
+    Extra(u64),
+    /// One that waits a while and is gone.
+    Peep(u64),
+    /// An extra is over; it has cost nothing.
+    Cancel(usize),
+    /// One that is meant is over.
+    Done(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        (0..60_u64).prop_map(Event::Pass),
+        (1..50_u64).prop_map(Event::Ask),
+        (1..50_u64).prop_map(Event::Extra),
+        (1..50_u64).prop_map(Event::Peep),
+        any::<usize>().prop_map(Event::Cancel),
+        any::<usize>().prop_map(Event::Done),
+    ];
+    prop::collection::vec(event, 1..80)
+}
+
+struct World {
+    turns: Turns<u8>,
+    id: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let mut turns = Turns::new(10);
+        // Something is always in service, so that nothing is forgotten.
+        turns.serve(OTHER, Cost(1), Weight::ONE, None);
+        World { turns, id: 0 }
+    }
+
+    fn ask(&mut self, cost: u64) {
+        self.id += 1;
+        let head = Head { estimate: Cost(cost), id: Id(self.id) };
+        self.turns.set_head(X, Some(head));
+        self.turns.serve(X, Cost(cost), Weight::ONE, None);
+    }
+
+    fn start(&self) -> Tag {
+        let finish = self.turns.members.get(&X).map_or(0, |member| member.finish);
+        finish.max(self.turns.virtual_time)
+    }
+}
+
+fn take(open: &mut Vec<u64>, which: usize) -> Option<u64> {
+    (!open.is_empty()).then(|| open.swap_remove(which % open.len()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    #[test]
+    fn cancelled_requests_bring_nobody_forward(events in events()) {
+        let (mut with, mut without) = (World::new(), World::new());
+        let (mut meant, mut extra, mut now) = (Vec::new(), Vec::new(), 0);
+        for event in events {
+            match event {
+                Event::Pass(length) => now += Tag::from(length),
+                Event::Ask(cost) => {
+                    with.ask(cost);
+                    without.ask(cost);
+                    meant.push(cost);
+                }
+                Event::Extra(cost) => {
+                    with.ask(cost);
+                    extra.push(cost);
+                }
+                Event::Peep(cost) => {
+                    let head = Head { estimate: Cost(cost), id: Id(0) };
+                    with.turns.set_head(X, Some(head));
+                    with.turns.set_head(X, None);
+                }
+                Event::Cancel(which) => if let Some(cost) = take(&mut extra, which) {
+                    with.turns.settle(X, Cost(cost), Weight::ONE, Cost::ZERO);
+                },
+                Event::Done(which) => if let Some(cost) = take(&mut meant, which) {
+                    for world in [&mut with, &mut without] {
+                        world.turns.settle(X, Cost(cost), Weight::ONE, Cost(cost));
+                    }
+                },
+            }
+            // Both see the same others.
+            now = now.max(with.turns.virtual_time).max(without.turns.virtual_time);
+            (with.turns.virtual_time, without.turns.virtual_time) = (now, now);
+            prop_assert!(with.start() >= without.start());
+        }
+    }
+}
+
+#[test]
+fn what_was_estimated_too_high_is_given_back() {
+    let mut world = World::new();
+    world.ask(100);
+    world.turns.settle(X, Cost(100), Weight::ONE, Cost(30));
+    assert_eq!(world.turns.members.get(&X).map(|member| member.finish), Some(30));
+}
+
+#[test]
+fn only_so_many_who_have_gone_are_remembered() {
+    let mut turns = Turns::new(10);
+    turns.serve(u64::MAX, Cost(1), Weight::ONE, None);
+    for key in 0..1_000 {
+        turns.serve(key, Cost(1_000 + key), Weight::ONE, None);
+        turns.settle(key, Cost(1_000 + key), Weight::ONE, Cost(1_000 + key));
+    }
+    assert_eq!(turns.len(), 11);
+    assert!(turns.members.contains_key(&999), "the one most ahead");
+    turns.settle(u64::MAX, Cost(1), Weight::ONE, Cost(1));
+    assert_eq!(turns.len(), 0);
+}
