@@ -25,13 +25,16 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tollgate_core::key::Seed;
 use tollgate_core::units::SECOND;
 
+/// Open files besides those of requests: listeners, the admin door, the log, event queues.
+const FILES_BESIDES: u64 = 256;
+
 /// Runs until a signal ends it. `source` is looked at for changes.
 ///
 /// # Errors
 /// If a door cannot be opened or the system gives no thread, signal or randomness.
 pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
     let log = log::install(config.settings.log)?;
-    raise_open_files();
+    raise_open_files(config.settings.proxy.as_ref().map_or(0, |p| p.bounds.connections));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut events = Events::new()?;
@@ -155,11 +158,15 @@ impl Program {
         self.proxy.drain(drain);
         let again = async { while !matches!(events.next().await, Event::Stop) {} };
         tokio::select! {
-            () = self.proxy.ended() => tracing::info!("stopped"),
+            () = self.proxy.ended() => match self.proxy.cut() {
+                0 => tracing::info!("stopped"),
+                cut => tracing::warn!("stopped; {cut} connections cut"),
+            },
             () = again => {
                 tracing::warn!("stopped at once, as a second signal asked for");
                 self.proxy.stop_now();
                 self.proxy.ended().await;
+                tracing::warn!("stopped; {} connections cut", self.proxy.cut());
             }
         }
     }
@@ -261,13 +268,27 @@ fn tell_start(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
 }
 
 /// Every connection takes two descriptors; the usual soft limit of 1024 is for programs that use
-/// `select`. If it cannot be raised, the bound on connections has to do.
-fn raise_open_files() {
+/// `select`. If there are too few for `connections` at once, that is told.
+fn raise_open_files(connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
+    let (limit, needed) = (getrlimit(Resource::Nofile).current, open_files(connections));
+    if let Some(limit) = limit.filter(|limit| *limit < needed) {
+        tracing::warn!(
+            "the limit on open files is too low for `bounds.connections`: {connections} \
+             connections may need {needed} files, and {limit} are allowed; raise the hard limit \
+             (LimitNOFILE= of a systemd unit), or lower the bound"
+        );
+    }
+}
+
+/// How many open files so many client connections may need; without a bound nobody knows.
+fn open_files(connections: usize) -> u64 {
+    let connections = u64::try_from(connections).unwrap_or(u64::MAX);
+    if connections == 0 { 0 } else { connections.saturating_mul(2).saturating_add(FILES_BESIDES) }
 }
 
 /// A secret of this process: nobody outside can tell which keys share a set.

@@ -7,6 +7,7 @@
 pub mod counts;
 pub mod decision;
 pub mod doctor;
+pub mod failure;
 pub mod front;
 pub mod log;
 pub mod metrics;
@@ -18,13 +19,14 @@ pub mod snapshot;
 
 use counts::ProxyCounts;
 use decision::Decision;
+use failure::Failure;
 use front::Front;
 use metrics::{
     BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED, WAITS,
 };
 use parking_lot::{Mutex, RwLock};
 use registry::{Counter, Histogram, Registry, SERIES_MAX};
-use sampler::Sampler;
+use sampler::{Sampler, Seldom};
 use std::net::IpAddr;
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -45,6 +47,8 @@ pub struct Watch {
     lines_left_out: Counter,
     decisions: RwLock<Vec<Decided>>,
     samplers: [(&'static str, Sampler); 4],
+    failures: Sampler,
+    full: Seldom,
     front: Mutex<Front>,
 }
 
@@ -78,6 +82,8 @@ impl Watch {
             lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
             decisions: RwLock::default(),
             samplers: VERDICTS.map(|verdict| (verdict, Sampler::default())),
+            failures: Sampler::default(),
+            full: Seldom::default(),
             front: Mutex::default(),
             registry,
         }
@@ -99,6 +105,28 @@ impl Watch {
         }
     }
 
+    /// The backend failed a request, at `now`.
+    pub fn failed(&self, failure: &Failure<'_>, now: Time) {
+        self.proxy.failed(failure.fault);
+        let advice = self.failures.ask(now);
+        self.failures_left_out(advice.left_out);
+        if advice.write {
+            failure.log();
+        }
+    }
+
+    /// A client has to wait for room, at `now`, because `bound` connections are open.
+    pub fn full(&self, bound: usize, now: Time) {
+        if self.full.ask(now) {
+            tracing::warn!(
+                target: "tollgate::proxy",
+                bound,
+                "as many client connections are open as `bounds.connections` allows: idle ones \
+                 are closed to make room, and without any, clients wait to be accepted"
+            );
+        }
+    }
+
     /// A request was charged, after it was held or delayed for `waited`.
     pub fn charged(&self, cost: Cost, waited: Nanos) {
         self.cost.record(cost.0);
@@ -113,12 +141,15 @@ impl Watch {
         self.reloads[usize::from(!ok)].increment(1);
     }
 
-    /// Tells how many lines were left out, where that is still to be told. To be called about
-    /// once a second, so that the end of a flood is told too.
+    /// Tells what is still to be told: how many lines were left out, and who stands in front. To
+    /// be called about once a second, so that it is told also when nothing comes any more.
     pub fn tick(&self, now: Time) {
         for (verdict, sampler) in &self.samplers {
             self.left_out(verdict, sampler.flush(now));
         }
+        self.failures_left_out(self.failures.flush(now));
+        let found = self.front.lock().tick(now);
+        found.into_iter().for_each(tell_front);
     }
 
     /// A request came from `peer`, which is not trusted; `forwards`: it sent forwarded headers all
@@ -127,15 +158,7 @@ impl Watch {
         let Some(mut front) = self.front.try_lock() else { return };
         let found = front.seen(peer, forwards, now);
         drop(front);
-        if let Some(peer) = found {
-            tracing::warn!(
-                target: "tollgate::proxy",
-                %peer,
-                "most requests come from one address that sends forwarded headers and is not \
-                 trusted: all its users share one bucket; if it is your proxy, name it in \
-                 `trusted_proxies`"
-            );
-        }
+        found.into_iter().for_each(tell_front);
     }
 
     fn count(&self, decision: &Decision<'_>) {
@@ -165,6 +188,18 @@ impl Watch {
         named.iter().find(|(name, _)| *name == verdict).map_or(other, |(_, sampler)| sampler)
     }
 
+    fn failures_left_out(&self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.lines_left_out.increment(count);
+        tracing::warn!(
+            target: "tollgate::backend",
+            left_out = count,
+            "more failures of the backend than are logged"
+        );
+    }
+
     fn left_out(&self, verdict: &str, count: u64) {
         if count == 0 {
             return;
@@ -177,4 +212,13 @@ impl Watch {
             "more decisions than are logged"
         );
     }
+}
+
+fn tell_front(peer: IpAddr) {
+    tracing::warn!(
+        target: "tollgate::proxy",
+        %peer,
+        "most requests come from one address that sends forwarded headers and is not trusted: \
+         all its users share one bucket; if it is your proxy, name it in `trusted_proxies`"
+    );
 }

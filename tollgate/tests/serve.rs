@@ -16,11 +16,11 @@ struct Program {
 
 impl Program {
     fn start(arguments: &[&str]) -> Program {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(arguments)
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        Program::spawn(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments))
+    }
+
+    fn spawn(command: &mut Command) -> Program {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let log = BufReader::new(child.stderr.take().expect("piped"));
         Program { child, log }
     }
@@ -160,6 +160,40 @@ fn a_request_that_runs_is_ended_before_the_program_is() {
     program.told("draining");
     go.send(()).expect("answered");
     assert!(read(client).ends_with("hello"));
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn a_dead_backend_too_few_files_and_a_cut_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tollgate.yaml");
+    let (address, requests) = backend();
+    let text = "admin: off\nlog: {level: debug}\nproxy:\n  listen: 127.0.0.1:0\n  timeouts: \
+                {drain: 50ms}\n  bounds: {connections: 1000}\n  backend: http://";
+    fs::write(&path, format!("{text}127.0.0.1:1\n")).expect("saved");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 600; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tollgate")]);
+    let mut program = Program::spawn(shell.args(["serve", "--config"]).arg(&path));
+    let line = program.told("limit on open files is too low");
+    assert!(line.contains("need 2256 files, and 600 are allowed"), "{line}");
+    let door = program.addresses()[0];
+
+    assert!(read(ask(door, "/")).starts_with("HTTP/1.1 502 "));
+    let line = program.told("the backend failed a request");
+    let told = "kind=\"connect\" backend=\"127.0.0.1:1\" client=127.0.0.1 error=";
+    assert!(line.contains(told) && line.contains("refused"), "{line}");
+    let mut bad = TcpStream::connect(door).expect("it listens");
+    bad.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+    assert!(read(bad).starts_with("HTTP/1.1 400 "));
+    assert!(program.told("bad request").contains("status=400"));
+
+    fs::write(&path, format!("{text}{address}\n")).expect("saved");
+    program.signal("HUP");
+    program.told("configuration reloaded");
+    let _client = ask(door, "/");
+    let _never = requests.recv().expect("it arrives");
+    program.signal("TERM");
+    program.told("stopped; 1 connections cut");
     assert_eq!(program.end().code(), Some(0));
 }
 

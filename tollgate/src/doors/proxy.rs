@@ -225,6 +225,12 @@ impl Running {
         self.house.connections.load(Ordering::Relaxed)
     }
 
+    /// Client connections that were open still when their thread ended.
+    #[must_use]
+    pub fn cut(&self) -> usize {
+        self.house.cut.load(Ordering::Relaxed)
+    }
+
     /// Takes over changed settings for the requests that follow. Listeners stay as they are: to
     /// change them takes a restart, and the log says so.
     pub fn reload(&self, settings: &Proxy) {

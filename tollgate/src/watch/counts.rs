@@ -20,7 +20,7 @@ pub enum BackendFault {
     ConnectTimeout,
     /// It did not begin its answer in time.
     AnswerTimeout,
-    /// It fell silent within its answer.
+    /// It fell silent within its answer, or stopped taking the request.
     Idle,
     /// It closed the connection before its answer was complete.
     Closed,
@@ -75,7 +75,7 @@ pub struct ProxyCounts {
     pub connections: Gauge,
     /// Client connections accepted.
     pub accepted: Counter,
-    /// Client connections closed at once because as many as allowed were open.
+    /// Idle client connections closed to make room, because as many as allowed were open.
     pub shed: Counter,
     /// Requests that were not proper HTTP, came too slowly or were beyond a bound.
     pub bad_requests: Counter,

@@ -95,8 +95,8 @@ table! {
         "Client connections that are open now.";
     ACCEPTED = Counter "tollgate_connections_accepted_total" ["door"] "connections"
         "Client connections accepted.";
-    SHED = Counter "tollgate_connections_refused_total" ["door"] "connections"
-        "Client connections closed at once because as many as allowed were open.";
+    SHED = Counter "tollgate_connections_shed_total" ["door"] "connections"
+        "Connections closed for want of room: the longest idle; at the admin address the newest.";
     BAD_REQUESTS = Counter "tollgate_bad_requests_total" ["door"] "requests"
         "Requests that were not proper HTTP, came too slowly or were beyond a bound.";
     BACKEND_CONNECTIONS = Gauge "tollgate_backend_connections_open" [] "connections"
@@ -118,7 +118,7 @@ table! {
     RELOADS = Counter "tollgate_config_reloads_total" ["result"] "reloads"
         "Reloads of the configuration: ok, or failed (then the old one stays).";
     LINES_LEFT_OUT = Counter "tollgate_log_lines_left_out_total" [] "lines"
-        "Decisions that were not logged because too many were made at once.";
+        "Decisions and failures of the backend that were not logged: too many came at once.";
     ADMIN_REFUSED = Counter "tollgate_admin_refused_total" ["why"] "requests"
         "Requests to the admin address that were refused: host, origin, token, method or body.";
     SERIES_FOLDED = Counter "tollgate_series_folded_total" [] "series"

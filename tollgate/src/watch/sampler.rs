@@ -4,7 +4,8 @@
 //! It reads no clock and writes nothing; whose lines they are is the caller's business (`watch`).
 
 use parking_lot::Mutex;
-use tollgate_core::units::Time;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tollgate_core::units::{Nanos, Time};
 
 /// Lines of one kind that are written in one second.
 pub const LINES_PER_SECOND: u32 = 10;
@@ -63,10 +64,24 @@ impl Second {
     }
 }
 
+/// The pause between two lines that say the same of a state that lasts.
+const PAUSE: Nanos = Nanos::from_secs(60);
+
+/// Watches over one line that is to be written once a minute while its reason lasts.
+#[derive(Debug, Default)]
+pub struct Seldom(AtomicU64);
+
+impl Seldom {
+    /// Whether the line is to be written.
+    pub fn ask(&self, now: Time) -> bool {
+        let next = |next| (now.0 >= next).then(|| now.plus(PAUSE).0);
+        self.0.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::units::Nanos;
 
     fn at(millis: u64) -> Time {
         Time::ZERO.plus(Nanos::from_secs(1_000)).plus(Nanos::from_millis(millis))
@@ -96,6 +111,13 @@ mod tests {
             let advice = sampler.ask(at(n * 100));
             assert_eq!(advice, Advice { write: true, left_out: 0 });
         }
+    }
+
+    #[test]
+    fn a_state_that_lasts_is_told_once_a_minute() {
+        let seldom = Seldom::default();
+        let told: Vec<u64> = (0..180).filter(|n| seldom.ask(at(n * 1_000))).collect();
+        assert_eq!(told, [0, 60, 120]);
     }
 
     #[test]

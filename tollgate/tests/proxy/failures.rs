@@ -88,6 +88,48 @@ fn a_backend_that_stops_within_its_answer_is_given_up() {
 }
 
 #[test]
+fn an_upload_may_take_longer_than_the_backend_has_for_its_answer() {
+    let stage = Stage::open(|settings| settings.timeouts.backend = Duration::from_millis(80));
+    let mut client = stage.client();
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4000\r\n\r\n");
+    let mut backend = stage.backend();
+    backend.head();
+    let began = std::time::Instant::now();
+    for _ in 0..3 {
+        // Another request in between takes as long as the backend has.
+        let mut other = stage.client();
+        other.get("/silent");
+        let mut silent = stage.backend();
+        assert_eq!(other.message().status(), 504);
+        silent.rest();
+        client.send([b'x'; 1000]);
+        backend.take(1000);
+    }
+    assert!(began.elapsed() > 2 * stage.settings.timeouts.backend);
+    client.send([b'x'; 1000]);
+    backend.take(1000);
+    // It has it all: from now on its time runs.
+    assert_eq!(client.message().status(), 504);
+    backend.ends();
+}
+
+#[test]
+fn a_backend_that_takes_no_more_of_an_upload_is_504() {
+    let stage = Stage::open(|settings| settings.timeouts.idle = Duration::from_millis(100));
+    let mut client = stage.client();
+    let size = 256 << 20;
+    client.send(format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\n\r\n"));
+    let mut backend = stage.backend();
+    backend.head();
+    let mut answers = client.again();
+    let writer = std::thread::spawn(move || client.pour(size));
+    assert_eq!(answers.message().status(), 504);
+    assert!(writer.join().expect("it ends") < size, "all of it was taken");
+    let failures = &tollgate::watch::metrics::BACKEND_FAILURES;
+    assert_eq!(stage.watch.registry().counter(failures, &["idle"]).get(), 1);
+}
+
+#[test]
 fn a_pooled_connection_that_was_closed_costs_the_client_nothing() {
     let stage = Stage::open(|_| {});
     let mut client = stage.client();

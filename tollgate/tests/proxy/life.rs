@@ -79,6 +79,20 @@ fn a_drain_ends_at_its_timeout_and_a_stop_at_once() {
 }
 
 #[test]
+fn those_that_a_drain_cuts_are_counted() {
+    let stage = Stage::open(|_| {});
+    let (mut first, mut second) = (stage.client(), stage.client());
+    first.get("/");
+    second.get("/");
+    let _backends = (stage.backend(), stage.backend());
+    stage.door.drain(Duration::from_millis(50));
+    ended(&stage);
+    assert_eq!(stage.door.cut(), 2);
+    first.ends();
+    second.ends();
+}
+
+#[test]
 fn a_reload_takes_effect_for_the_next_request() {
     let stage = Stage::open(|_| {});
     let other = Stage::open(|_| {});

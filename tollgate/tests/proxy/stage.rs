@@ -182,6 +182,11 @@ impl Wire {
         Wire { stream, unread: Vec::new() }
     }
 
+    /// The same connection once more, for another thread.
+    pub fn again(&self) -> Wire {
+        Wire::new(self.stream.try_clone().expect("a descriptor"))
+    }
+
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Wire {
         self.stream.write_all(bytes.as_ref()).expect("bytes are taken");
         self

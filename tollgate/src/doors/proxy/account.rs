@@ -31,11 +31,13 @@ impl Account {
     }
 
     /// The last byte of the request is with the backend. It works from now on, unless it has
-    /// answered already.
-    pub(super) fn sent(&self) {
-        if !self.0.answered.get() {
+    /// answered already. Returns whether it works.
+    pub(super) fn sent(&self) -> bool {
+        let works = !self.0.answered.get();
+        if works {
             self.work();
         }
+        works
     }
 
     /// It does not, or we wait for the client.

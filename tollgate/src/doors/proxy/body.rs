@@ -7,6 +7,7 @@
 
 use super::abort;
 use super::account::Account;
+use super::exchange::Failure;
 use super::headers;
 use super::link::Link;
 use super::pool::Sender;
@@ -28,6 +29,8 @@ pub(super) enum Broken {
     TooLong,
     #[error("the backend sent nothing for too long")]
     BackendLate,
+    #[error("the backend's answer broke off")]
+    BackendEnded,
     #[error(transparent)]
     Http(#[from] hyper::Error),
 }
@@ -122,7 +125,9 @@ impl Stream {
     fn sent(&mut self) {
         if self.link.uploading.replace(false) {
             self.link.upload.end();
-            self.account.sent();
+            if self.account.sent() {
+                self.link.head.begin(self.worker.now());
+            }
         }
     }
 }
@@ -207,8 +212,7 @@ impl Download {
         let polled = Pin::new(&mut *body).poll_frame(cx);
         if polled.is_pending() {
             if self.link.backend_late.get() {
-                self.worker.watch.proxy.failed(BackendFault::Idle);
-                self.give_up();
+                self.give_up(&Failure::new(BackendFault::Idle));
                 return Poll::Ready(Some(Err(Broken::BackendLate)));
             }
             self.account.work();
@@ -229,9 +233,8 @@ impl Download {
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => {
-                self.worker.watch.proxy.failed(BackendFault::Closed);
-                self.give_up();
-                Poll::Ready(Some(Err(error.into())))
+                self.give_up(&Failure::of(BackendFault::Closed, error));
+                Poll::Ready(Some(Err(Broken::BackendEnded)))
             }
             None => {
                 self.finish();
@@ -249,9 +252,11 @@ impl Download {
         self.link.done(self.worker.now());
     }
 
-    /// The backend failed: its connection is closed.
-    fn give_up(&mut self) {
-        self.source = None;
+    /// The backend failed, unless the client's own body did: its connection is closed.
+    fn give_up(&mut self, failure: &Failure) {
+        if let Some((_, sender)) = self.source.take().filter(|_| !self.link.upload_failed()) {
+            self.worker.failed(&self.link, &sender.far.authority, failure);
+        }
         self.account.settle();
         self.link.done(self.worker.now());
     }

@@ -20,6 +20,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use std::convert::Infallible;
+use std::error::Error;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -80,6 +81,7 @@ pub(super) async fn serve(
         Err(response) => {
             // An answer of our own is handed over whole.
             link.done(worker.now());
+            tell(&link, response.status());
             (*response, Maker::Tollgate)
         }
     };
@@ -129,9 +131,17 @@ async fn answered(
             if status.is_client_error() {
                 return Err(fatal(worker, &headers, status));
             }
-            worker.watch.proxy.failed(failure.0);
+            worker.failed(link, &site.authority, &failure);
             Err(Box::new(answer::fault(&headers, status)))
         }
+    }
+}
+
+/// Tells what a client did wrong; who is over a limit is told of as a decision.
+fn tell(link: &Link, status: StatusCode) {
+    if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
+        let (client, status) = (link.client.get(), status.as_u16());
+        tracing::debug!(target: "tollgate::proxy", %client, status, "bad request");
     }
 }
 
@@ -158,6 +168,7 @@ fn admitted(
     head: &Parts,
 ) -> Result<(Account, Option<Time>), Box<Response<Body>>> {
     let client = site.trust.client(link.peer, &head.headers);
+    link.client.set(client);
     match worker.lane.ask(&Seen { client, head }) {
         Asked::Refused(refusal) => Err(Box::new(answer::refused(&head.headers, &refusal))),
         Asked::Pass(charge) => {
@@ -168,13 +179,26 @@ fn admitted(
 }
 
 /// Why there is no answer from the backend.
-pub(super) struct Failure(pub(super) BackendFault);
+pub(super) struct Failure {
+    pub(super) fault: BackendFault,
+    /// What the system or the parser says.
+    pub(super) error: Option<Box<dyn Error>>,
+}
 
 impl Failure {
+    /// The backend did nothing at all.
+    pub(super) fn new(fault: BackendFault) -> Failure {
+        Failure { fault, error: None }
+    }
+
+    pub(super) fn of(fault: BackendFault, error: impl Error + 'static) -> Failure {
+        Failure { fault, error: Some(Box::new(error)) }
+    }
+
     /// What the client is told; its own fault where its body was at fault.
     fn status(&self, link: &Link) -> StatusCode {
-        match self.0 {
-            BackendFault::ConnectTimeout | BackendFault::AnswerTimeout => {
+        match self.fault {
+            BackendFault::ConnectTimeout | BackendFault::AnswerTimeout | BackendFault::Idle => {
                 StatusCode::GATEWAY_TIMEOUT
             }
             _ if link.upload_too_long.get() => StatusCode::PAYLOAD_TOO_LARGE,
@@ -202,29 +226,31 @@ async fn ask_backend(
         };
         let copy = if reused { Repeat::of(&request) } else { None };
         let bodyless = request.body().is_end_stream();
-        link.head.begin(worker.now());
         let answer: Pending = Box::pin(sender.try_send_request(request));
         if bodyless {
+            link.head.begin(worker.now());
             account.work();
+        } else {
+            link.sends(&sender.far);
         }
         let parts = Some((answer, sender));
         let waiting = Waiting { parts, worker, link, account };
-        let error = match waiting.await {
+        let mut error = match waiting.await {
             Ok(answered) => return Ok(answered),
-            Err(Ended::Late) => return Err(Failure(BackendFault::AnswerTimeout)),
-            Err(Ended::Failed(error)) => error,
+            Err(Ended::Late) if link.uploading.get() => {
+                return Err(Failure::new(BackendFault::Idle));
+            }
+            Err(Ended::Late) => return Err(Failure::new(BackendFault::AnswerTimeout)),
+            Err(Ended::Failed(error)) => *error,
         };
         account.rest();
         let parse = error.error().is_parse();
         let fault = if parse { BackendFault::Protocol } else { BackendFault::Closed };
         let copy = copy.filter(|_| !parse);
-        request = unsent(error).or(copy.map(Repeat::request)).ok_or(Failure(fault))?;
+        let again = error.take_message().or(copy.map(Repeat::request));
+        request = again.ok_or_else(|| Failure::of(fault, error.into_error()))?;
     }
-    Err(Failure(BackendFault::Closed))
-}
-
-fn unsent(mut error: Box<Unsent>) -> Option<Request<Upload>> {
-    error.take_message()
+    Err(Failure::new(BackendFault::Closed))
 }
 
 /// Waits for the head of the answer; if the client goes away meanwhile, hands over to `abort`.
@@ -251,7 +277,7 @@ impl Future for Waiting<'_> {
             Poll::Ready(Ok(response)) => Ok(response),
             Poll::Ready(Err(error)) => Err(Ended::Failed(Box::new(error))),
         };
-        self.link.head.end();
+        self.link.heard();
         let parts = self.parts.take();
         Poll::Ready(match (outcome, parts) {
             (Ok(response), Some((_, sender))) => Ok((response, sender)),
@@ -264,7 +290,7 @@ impl Future for Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some((answer, sender)) = self.parts.take() {
-            self.link.head.end();
+            self.link.heard();
             abort::run_on(self.worker, self.account, abort::Rest::Head(answer, sender));
         }
     }

@@ -6,10 +6,12 @@
 //!
 //! What is done with a request: `exchange.rs`; how its bytes move: `stream.rs`.
 
+use super::stream::Far;
 use crate::config::settings::Timeouts;
 use http::HeaderValue;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -62,7 +64,9 @@ fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
 pub(super) struct Link {
     /// The other end, in canonical form.
     pub(super) peer: IpAddr,
-    /// The same, as it is forwarded.
+    /// Who asks, behind trusted proxies; the other end until that is known.
+    pub(super) client: Cell<IpAddr>,
+    /// The other end, as it is forwarded.
     pub(super) peer_value: HeaderValue,
     /// Its place in the worker's list.
     pub(super) place: Cell<usize>,
@@ -74,8 +78,10 @@ pub(super) struct Link {
     pub(super) stuck: Since,
     /// The backend's reader waits for bytes of the request's body.
     pub(super) upload: Since,
-    /// The backend has not begun its answer.
+    /// The backend has all of the request and has not begun its answer.
     pub(super) head: Since,
+    /// Whom the request's body goes to, until the answer begins.
+    sending: RefCell<Option<Rc<Far>>>,
     /// The backend has begun it and sends no more.
     pub(super) answer: Since,
     /// Set by the sweep: the client sent nothing of its body for too long.
@@ -99,6 +105,7 @@ impl Link {
         let text = HeaderValue::from_str(&peer.to_string());
         Link {
             peer,
+            client: Cell::new(peer),
             peer_value: text.unwrap_or(HeaderValue::from_static("unknown")),
             place: Cell::new(0),
             requests: Cell::new(0),
@@ -107,6 +114,7 @@ impl Link {
             stuck: Since::default(),
             upload: Since::default(),
             head: Since::default(),
+            sending: RefCell::default(),
             answer: Since::default(),
             upload_late: Cell::new(false),
             backend_late: Cell::new(false),
@@ -122,6 +130,7 @@ impl Link {
     /// A request's head is here.
     pub(super) fn begin(&self) {
         self.phase.set(Phase::Busy);
+        self.client.set(self.peer);
         self.requests.set(self.requests.get() + 1);
         self.upload_late.set(false);
         self.backend_late.set(false);
@@ -129,9 +138,25 @@ impl Link {
         self.upload_broken.set(false);
     }
 
+    /// The request's body begins its way to the backend.
+    pub(super) fn sends(&self, far: &Rc<Far>) {
+        *self.sending.borrow_mut() = Some(Rc::clone(far));
+    }
+
+    /// The backend's answer has begun, or is not waited for any more.
+    pub(super) fn heard(&self) {
+        self.head.end();
+        self.sending.take();
+    }
+
+    /// Whether the client is to blame for a body that did not get through.
+    pub(super) fn upload_failed(&self) -> bool {
+        self.upload_too_long.get() || self.upload_late.get() || self.upload_broken.get()
+    }
+
     /// Its answer is through our hands.
     pub(super) fn done(&self, now: u64) {
-        self.head.end();
+        self.heard();
         self.answer.end();
         if self.phase.get() == Phase::Busy {
             self.enter(Phase::Idle, now);
@@ -212,7 +237,9 @@ impl Link {
                 waker.wake_by_ref();
             }
         }
+        let stalled = |far: &Rc<Far>| far.stuck.exceeds(timeouts.idle, now, slack);
         if self.head.exceeds(timeouts.backend, now, slack)
+            || self.sending.borrow().as_ref().is_some_and(stalled)
             || self.answer.exceeds(timeouts.idle, now, slack)
         {
             self.backend_late.set(true);

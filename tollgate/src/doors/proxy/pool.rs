@@ -4,8 +4,13 @@
 //! crosses threads. Retries are not its business: `exchange.rs`.
 
 use super::body::Upload;
+use super::stream::Far;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::SendRequest;
 use std::cell::RefCell;
+use std::rc::Rc;
 
 /// Idle connections that a thread keeps; what is over is closed, the oldest first.
 const IDLE_MAX: usize = 512;
@@ -15,7 +20,33 @@ const IDLE_MAX: usize = 512;
 const IDLE_MS: u64 = 30_000;
 
 /// A connection to the backend, ready or soon ready for a request.
-pub(super) type Sender = SendRequest<Upload>;
+pub(super) struct Sender {
+    requests: SendRequest<Upload>,
+    pub(super) far: Rc<Far>,
+}
+
+impl Sender {
+    pub(super) fn new(requests: SendRequest<Upload>, far: Rc<Far>) -> Sender {
+        Sender { requests, far }
+    }
+
+    /// Sends a request; a failure may give it back.
+    pub(super) fn try_send_request(
+        &mut self,
+        request: Request<Upload>,
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>> + use<>
+    {
+        self.requests.try_send_request(request)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.requests.is_ready()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.requests.is_closed()
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Pool(RefCell<Vec<Idle>>);

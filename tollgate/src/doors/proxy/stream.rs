@@ -1,11 +1,11 @@
 //! The streams that hyper reads and writes: the client's, which tells its link what moves, and the
-//! backend's.
+//! backend's, which notes it for whoever waits.
 //!
 //! Both write short messages with one plain `send`: the system handles one buffer cheaper than a
 //! list of them, and copying some hundred bytes costs less than the difference. Long ones are
 //! never copied. What is in the bytes is not looked at here.
 
-use super::link::Link;
+use super::link::{Link, Since};
 use super::worker::Worker;
 use std::io;
 use std::pin::Pin;
@@ -43,8 +43,41 @@ fn poll_write_slices(
     stream.poll_write(cx, &small[..end])
 }
 
-/// A stream to the backend.
-pub(super) struct BackendStream(pub(super) TcpStream);
+/// The far end of a connection to the backend.
+pub(super) struct Far {
+    /// Its name, as the settings had it when it was connected to.
+    pub(super) authority: Box<str>,
+    /// It does not take what we write.
+    pub(super) stuck: Since,
+}
+
+impl Far {
+    pub(super) fn new(authority: &str) -> Rc<Far> {
+        Rc::new(Far { authority: authority.into(), stuck: Since::default() })
+    }
+}
+
+/// A stream to the backend, which notes on its far end whether bytes move.
+pub(super) struct BackendStream {
+    inner: TcpStream,
+    far: Rc<Far>,
+    worker: Rc<Worker>,
+}
+
+impl BackendStream {
+    pub(super) fn new(inner: TcpStream, far: Rc<Far>, worker: Rc<Worker>) -> BackendStream {
+        BackendStream { inner, far, worker }
+    }
+
+    /// Notes whether a write could go on.
+    fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
+        match poll {
+            Poll::Pending => self.far.stuck.begin(self.worker.now()),
+            Poll::Ready(_) => self.far.stuck.end(),
+        }
+        poll
+    }
+}
 
 impl AsyncRead for BackendStream {
     fn poll_read(
@@ -52,7 +85,7 @@ impl AsyncRead for BackendStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
+        Pin::new(&mut self.inner).poll_read(cx, buffer)
     }
 }
 
@@ -62,7 +95,8 @@ impl AsyncWrite for BackendStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        let poll = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.note(poll)
     }
 
     fn poll_write_vectored(
@@ -70,7 +104,8 @@ impl AsyncWrite for BackendStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        poll_write_slices(&mut self.0, cx, slices)
+        let poll = poll_write_slices(&mut self.inner, cx, slices);
+        self.note(poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -78,11 +113,11 @@ impl AsyncWrite for BackendStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.inner).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }
 

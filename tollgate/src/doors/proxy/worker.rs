@@ -9,12 +9,13 @@ use super::client_address::Trust;
 use super::exchange::{self, Failure};
 use super::link::Link;
 use super::pool::{Pool, Sender};
-use super::stream::{BackendStream, ClientStream};
+use super::stream::{BackendStream, ClientStream, Far};
 use crate::clock::Clock;
 use crate::config::settings::{Bounds, Proxy, Timeouts};
 use crate::engine::Lane;
 use crate::watch::Watch;
 use crate::watch::counts::BackendFault;
+use crate::watch::failure;
 use crate::watch::registry::Held;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
@@ -45,7 +46,7 @@ const BUFFER_BYTES_MIN: usize = 8192;
 
 /// The settings as one thread uses them; replaced whole on reload.
 pub(super) struct Site {
-    authority: String,
+    pub(super) authority: String,
     /// The backend's address where its host needs no resolving.
     address: Option<SocketAddr>,
     pub(super) backend_host: HeaderValue,
@@ -84,6 +85,8 @@ impl Site {
 pub(super) struct House {
     /// Client connections open now.
     pub(super) connections: AtomicUsize,
+    /// Those that were open still when their thread ended.
+    pub(super) cut: AtomicUsize,
     /// A thread has no room and no idle connection of its own: others are to close one.
     room_wanted: AtomicBool,
 }
@@ -172,6 +175,7 @@ impl Worker {
     /// From now on nothing may be begun: the thread's tasks are about to be dropped.
     pub(super) fn stop(&self) {
         self.stopping.set(true);
+        self.house.cut.fetch_add(self.links.borrow().len(), Ordering::Relaxed);
     }
 
     /// Until no connection is open and no exchange runs.
@@ -195,26 +199,29 @@ impl Worker {
     }
 
     /// Opens a connection to the backend.
-    pub(super) async fn connect(&self, site: &Site) -> Result<Sender, Failure> {
+    pub(super) async fn connect(self: &Rc<Worker>, site: &Site) -> Result<Sender, Failure> {
         let reached = reach(site);
         let stream = if site.timeouts.connect.is_zero() {
             reached.await?
         } else {
             let limited = tokio::time::timeout(site.timeouts.connect, reached);
-            limited.await.map_err(|_| Failure(BackendFault::ConnectTimeout))??
+            limited.await.map_err(|_| Failure::new(BackendFault::ConnectTimeout))??
         };
         let _ = stream.set_nodelay(true);
+        let far = Far::new(&site.authority);
+        let stream = BackendStream::new(stream, Rc::clone(&far), Rc::clone(self));
         let handshake = hyper::client::conn::http1::Builder::new()
-            .handshake::<_, Upload>(TokioIo::new(BackendStream(stream)))
+            .handshake::<_, Upload>(TokioIo::new(stream))
             .await;
-        let (sender, connection) = handshake.map_err(|_| Failure(BackendFault::Connect))?;
+        let (requests, connection) =
+            handshake.map_err(|error| Failure::of(BackendFault::Connect, error))?;
         let counted = self.watch.proxy.backend_connections.hold();
         tokio::task::spawn_local(async move {
             // How it ended is told to whoever waits for an answer on it.
             let _ = connection.await;
             drop(counted);
         });
-        Ok(sender)
+        Ok(Sender::new(requests, far))
     }
 
     /// Accepts connections until the thread drains.
@@ -267,6 +274,7 @@ impl Worker {
             if open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok() {
                 return;
             }
+            self.watch.full(bound, self.time());
             if !self.shed() {
                 self.house.room_wanted.store(true, Ordering::Relaxed);
             }
@@ -307,7 +315,11 @@ impl Worker {
         let mut told = false;
         poll_fn(|cx| {
             link.served_by(cx.waker());
-            if link.is_closed() || self.lane.at_once(|| connection.as_mut().poll(cx)).is_ready() {
+            if link.is_closed() {
+                return Poll::Ready(());
+            }
+            if let Poll::Ready(end) = self.lane.at_once(|| connection.as_mut().poll(cx)) {
+                self.ended(&link, end);
                 return Poll::Ready(());
             }
             if self.draining.get() && !told {
@@ -318,6 +330,22 @@ impl Worker {
             Poll::Pending
         })
         .await;
+    }
+
+    /// hyper has answered by itself what it could not read as a request.
+    fn ended(&self, link: &Link, end: hyper::Result<()>) {
+        if let Some(error) = end.err().filter(hyper::Error::is_parse) {
+            self.watch.proxy.bad_requests.increment(1);
+            tracing::debug!(target: "tollgate::proxy", client = %link.peer, %error, "bad request");
+        }
+    }
+
+    /// Counts and tells that the backend, `authority`, failed the request on `link`.
+    pub(super) fn failed(&self, link: &Link, authority: &str, failure: &Failure) {
+        let error = failure.error.as_deref();
+        let (fault, client) = (failure.fault, link.client.get());
+        let failure = failure::Failure { fault, backend: authority, client, error };
+        self.watch.failed(&failure, self.time());
     }
 
     fn service(
@@ -354,6 +382,8 @@ impl Worker {
             for link in &*self.links.borrow() {
                 if !link.is_closed() && link.sweep(&site.timeouts, now, slack) {
                     self.watch.proxy.bad_requests.increment(1);
+                    let client = link.client.get();
+                    tracing::debug!(target: "tollgate::proxy", %client, "closed: too slow");
                 }
             }
             self.pool.prune(now);
@@ -366,12 +396,13 @@ impl Worker {
 
 /// Connects to the first of the backend's addresses that answers.
 async fn reach(site: &Site) -> Result<TcpStream, Failure> {
-    let failed = |_| Failure(BackendFault::Connect);
+    let failed = |error| Failure::of(BackendFault::Connect, error);
     if let Some(address) = site.address {
         return TcpStream::connect(address).await.map_err(failed);
     }
     let found = tokio::net::lookup_host(&site.authority).await;
-    let addresses: Vec<SocketAddr> = found.map_err(|_| Failure(BackendFault::Resolve))?.collect();
+    let unknown = |error| Failure::of(BackendFault::Resolve, error);
+    let addresses: Vec<SocketAddr> = found.map_err(unknown)?.collect();
     TcpStream::connect(&addresses[..]).await.map_err(failed)
 }
 

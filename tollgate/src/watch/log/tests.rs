@@ -1,6 +1,8 @@
 use super::*;
 use crate::watch::Watch;
+use crate::watch::counts::BackendFault;
 use crate::watch::decision::Decision;
+use crate::watch::failure::Failure;
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -74,6 +76,49 @@ fn a_flood_is_thinned_out_and_what_is_left_out_is_told() {
     });
     assert_eq!(lines.len(), 11);
     assert!(lines[10].contains("verdict=\"hold\" left_out=4990"), "{}", lines[10]);
+}
+
+#[test]
+fn a_failure_of_the_backend_says_which_how_and_why() {
+    let error = io::Error::from_raw_os_error(111);
+    let failure = Failure {
+        fault: BackendFault::Connect,
+        backend: "127.0.0.1:80",
+        client: IpAddr::from([192, 0, 2, 1]),
+        error: Some(&error),
+    };
+    let watch = Watch::new(Time::ZERO);
+    let lines = logged(Format::Text, Level::Warn, |_| {
+        for _ in 0..50 {
+            watch.failed(&failure, Time::ZERO);
+        }
+        watch.tick(Time::ZERO.plus(Nanos::from_secs(1)));
+    });
+    let fields = "WARN tollgate::backend: the backend failed a request kind=\"connect\" \
+                  backend=\"127.0.0.1:80\" client=192.0.2.1 \
+                  error=\"Connection refused (os error 111)\"";
+    assert!(lines.len() == 11 && lines[0].ends_with(fields), "{lines:?}");
+    assert!(lines[10].contains("left_out=40"), "{}", lines[10]);
+}
+
+#[test]
+fn a_full_house_and_a_proxy_in_front_are_told() {
+    let watch = Watch::new(Time::ZERO);
+    let at = |seconds: u64| Time::ZERO.plus(Nanos::from_secs(100 + seconds));
+    let lines = logged(Format::Text, Level::Warn, |_| {
+        for second in 0..61 {
+            watch.full(7, at(second));
+        }
+        for _ in 0..100 {
+            watch.seen(IpAddr::from([192, 0, 2, 9]), true, at(0));
+        }
+        watch.tick(at(59));
+        watch.tick(at(60));
+        watch.tick(at(120));
+    });
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].contains("`bounds.connections`") && lines[0].contains("bound=7"));
+    assert!(lines[2].contains("`trusted_proxies` peer=192.0.2.9"), "{}", lines[2]);
 }
 
 #[test]
