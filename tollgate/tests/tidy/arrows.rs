@@ -9,7 +9,7 @@ use crate::source::Source;
 
 /// The core's modules, each with those it may use; an entry may only name entries above it, so
 /// no circle can be written.
-const CORE: [(&str, &[&str]); 13] = [
+const CORE: [(&str, &[&str]); 14] = [
     ("units", &[]),
     ("few", &[]),
     ("key", &[]),
