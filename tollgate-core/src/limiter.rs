@@ -9,8 +9,8 @@
 //! what only one may have. Always the same order: no two requests wait for each other.
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
+use crate::classify::few::Few;
 use crate::classify::{self, Attributes, Key, Keys};
-use crate::few::Few;
 use crate::key::{KeyHash, Seed};
 use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
 use crate::table::{Entry, Table};
