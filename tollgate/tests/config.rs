@@ -452,3 +452,18 @@ fn the_guide_has_every_key() {
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
     }
 }
+
+#[test]
+fn a_pipe_is_not_waited_for_when_a_server_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tollgate.yaml");
+    fs::write(&path, "proxy: {cpus: 3}").expect("written");
+    let mut source = Source::new(&path);
+    assert!(source.load(4.0).is_ok());
+    fs::remove_file(&path).expect("removed");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+    assert!(made.success());
+    assert_eq!(source.look(4.0), Change::None);
+    let faults = source.load(4.0).expect_err("refused").to_string();
+    assert!(faults.contains("no plain file"), "{faults}");
+}

@@ -26,6 +26,8 @@ pub struct Source {
     /// The same when it was last looked at.
     seen: Option<[i64; 5]>,
     digest: u64,
+    /// A running server must not wait for a pipe that nobody writes to; one that starts may.
+    was_read: bool,
 }
 
 /// What a look at the file showed.
@@ -43,7 +45,7 @@ impl Source {
     /// A file that has not been looked at.
     #[must_use]
     pub fn new(path: &Path) -> Source {
-        Source { path: path.to_owned(), stamp: None, seen: None, digest: 0 }
+        Source { path: path.to_owned(), stamp: None, seen: None, digest: 0, was_read: false }
     }
 
     /// The path, as it was named.
@@ -58,6 +60,10 @@ impl Source {
     /// Everything that is wrong with it.
     pub fn load(&mut self, cpus: f64) -> Result<Config, Faults> {
         self.stamp = stamp(&self.path);
+        if self.was_read && self.stamp.is_none() && self.path.exists() {
+            return Err(self.unread(&"it is no plain file, and can be read at the start only"));
+        }
+        self.was_read = true;
         let bytes = self.bytes()?;
         self.digest = digest(&bytes);
         parse(&self.path.display().to_string(), &bytes, cpus)
@@ -72,11 +78,12 @@ impl Source {
     }
 
     fn bytes(&self) -> Result<Vec<u8>, Faults> {
-        bytes(&self.path).map_err(|error| {
-            let what = format!("cannot be read: {error}");
-            let name = self.path.display().to_string();
-            Faults::new(&name, vec![Fault::new(Place::default(), what)])
-        })
+        bytes(&self.path).map_err(|error| self.unread(&error))
+    }
+
+    fn unread(&self, why: &dyn std::fmt::Display) -> Faults {
+        let what = format!("cannot be read: {why}");
+        Faults::new(&self.path.display().to_string(), vec![Fault::new(Place::default(), what)])
     }
 
     /// Reads the file if it was changed since it was last read, and not since the last look: one
