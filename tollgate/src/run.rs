@@ -124,7 +124,7 @@ impl Program {
         };
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources()));
         let admin = admin.transpose()?;
-        let proxy = proxy::start(door, &engine, &watch)?;
+        let proxy = proxy::start(&within_open_files(door), &engine, &watch)?;
         tell_start(door, proxy.addresses(), admin.as_ref().map_or(&[], |a| a.addresses()));
         admin.iter().for_each(admin::Running::ready);
         Ok(Program {
@@ -217,7 +217,7 @@ impl Program {
         }
         self.log.reload(config.settings.log);
         self.engine.reload(proxy);
-        self.proxy.reload(proxy);
+        self.proxy.reload(&within_open_files(proxy));
         self.watch.reloaded(true);
         self.native.store(Arc::new(config.native.clone()));
         tracing::info!(limits = proxy.limits.len(), "configuration reloaded");
@@ -267,6 +267,24 @@ fn tell_start(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
     );
 }
 
+/// Descriptors that are not for clients: listeners, event queues, the admin door's connections,
+/// and connections to the backend that nobody uses just now.
+const OPEN_FILES_SPARE: u64 = 128;
+
+/// Every connection takes two descriptors. Without one, a client is not taken in or gets a 502: so
+/// there are no more connections than descriptors, and those that are idle make room.
+fn within_open_files(proxy: &Proxy) -> Proxy {
+    let mut proxy = proxy.clone();
+    let Some(files) = getrlimit(Resource::Nofile).current else { return proxy };
+    let spare = OPEN_FILES_SPARE.min(files / 2);
+    let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX).max(1);
+    let bound = &mut proxy.bounds.connections;
+    if *bound == 0 || *bound > affordable {
+        *bound = affordable;
+    }
+    proxy
+}
+
 /// Every connection takes two descriptors; the usual soft limit of 1024 is for programs that use
 /// `select`. If there are too few for `connections` at once, that is told.
 fn raise_open_files(connections: usize) {
@@ -280,7 +298,7 @@ fn raise_open_files(connections: usize) {
         tracing::warn!(
             "the limit on open files is too low for `bounds.connections`: {connections} \
              connections may need {needed} files, and {limit} are allowed; raise the hard limit \
-             (LimitNOFILE= of a systemd unit), or lower the bound"
+             (LimitNOFILE= of a systemd unit), or lower the bound; till then fewer are let in"
         );
     }
 }
