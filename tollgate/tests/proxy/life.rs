@@ -136,6 +136,26 @@ fn connections_beyond_the_bound_wait_and_idle_ones_make_room() {
 }
 
 #[test]
+fn who_sends_no_head_makes_room_long_before_the_timeout() {
+    for sent in ["", "GET / HT"] {
+        let stage = Stage::open(|settings| {
+            settings.bounds.connections = 1;
+            settings.timeouts.header = LONG * 2;
+        });
+        let mut silent = stage.client();
+        silent.send(sent);
+        until("it has the room", || stage.door.connections() == 1);
+        let mut second = stage.client();
+        second.get("/");
+        let mut backend = stage.backend();
+        backend.message();
+        backend.answer("ok");
+        assert_eq!(second.message().text(), "ok");
+        silent.ends();
+    }
+}
+
+#[test]
 fn a_connection_ends_after_as_many_requests_as_it_may_have() {
     let stage = Stage::open(|settings| settings.bounds.requests_per_connection = 2);
     let mut client = stage.client();

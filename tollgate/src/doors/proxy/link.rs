@@ -19,6 +19,10 @@ use std::time::Duration;
 /// last answer before its unread bytes make the system reset the connection.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long a head may take when all room is taken. Connections that send nothing, or a byte now
+/// and then, would otherwise keep everybody out for `timeouts.header`.
+const HEAD_PATIENCE: Duration = Duration::from_secs(1);
+
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -185,9 +189,16 @@ impl Link {
         }
     }
 
-    /// Since when it has been idle, if it is.
-    pub(super) fn idle_since(&self) -> Option<u64> {
-        (self.phase.get() == Phase::Idle && !self.close.get()).then(|| self.since.get())
+    /// Since when it has been idle, or been waited for longer than a head may take when others
+    /// want its room.
+    pub(super) fn spare_since(&self, now: u64) -> Option<u64> {
+        let since = self.since.get();
+        let spare = match self.phase.get() {
+            Phase::Idle => true,
+            Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
+            Phase::Busy | Phase::Closing => false,
+        };
+        (spare && !self.close.get()).then_some(since)
     }
 
     /// Remembers which task serves the connection.

@@ -44,6 +44,14 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 /// The least that hyper takes as a connection's buffer.
 const BUFFER_BYTES_MIN: usize = 8192;
 
+/// Most bytes of an answer that a connection to the backend holds for a client that reads slowly,
+/// and so the longest head of an answer. hyper's own bound is six times as much, for each client.
+const ANSWER_BYTES: usize = 64 * 1024;
+
+/// Exchanges without a client that a thread lets run. Who is over closes its connection to the
+/// backend at once, or clients that come and go would pile up connections that nothing bounds.
+const LINGERING_MAX: usize = 1024;
+
 /// The settings as one thread uses them; replaced whole on reload.
 pub(super) struct Site {
     pub(super) authority: String,
@@ -189,9 +197,10 @@ impl Worker {
         }
     }
 
-    /// A place for an exchange without a client; `None` when the thread is about to end.
+    /// A place for an exchange without a client; `None` when there are too many, or the thread is
+    /// about to end.
     pub(super) fn linger(self: &Rc<Worker>) -> Option<Lingering> {
-        if self.stopping.get() {
+        if self.stopping.get() || self.lingering.get() >= LINGERING_MAX {
             return None;
         }
         self.lingering.set(self.lingering.get() + 1);
@@ -211,6 +220,7 @@ impl Worker {
         let far = Far::new(&site.authority);
         let stream = BackendStream::new(stream, Rc::clone(&far), Rc::clone(self));
         let handshake = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(ANSWER_BYTES)
             .handshake::<_, Upload>(TokioIo::new(stream))
             .await;
         let (requests, connection) =
@@ -263,7 +273,7 @@ impl Worker {
     }
 
     /// Takes the room for one more connection, waiting until there is some. Who is over the bound
-    /// waits in the system's queue and costs nothing; an idle connection makes room for it. (To
+    /// waits in the system's queue and costs nothing; one that is idle or late makes room. (To
     /// accept and close would cost more, and tell the client less.)
     async fn room(&self) {
         loop {
@@ -283,11 +293,12 @@ impl Worker {
         }
     }
 
-    /// Closes the connection that has been idle longest, if one is.
+    /// Closes the connection that has been idle longest, or late with a head, if one is.
     fn shed(&self) -> bool {
         let links = self.links.borrow();
-        let idle = links.iter().filter_map(|link| Some((link.idle_since()?, link)));
-        let longest = idle.min_by_key(|(since, _)| *since);
+        let now = self.now();
+        let spare = links.iter().filter_map(|link| Some((link.spare_since(now)?, link)));
+        let longest = spare.min_by_key(|(since, _)| *since);
         if let Some((_, link)) = longest {
             self.watch.proxy.shed.increment(1);
             link.close();
