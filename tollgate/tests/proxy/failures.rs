@@ -44,6 +44,8 @@ fn rubbish_from_the_backend_is_502() {
         "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx",
         "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-le",
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nx",
         "",
     ] {
         let stage = Stage::open(|_| {});

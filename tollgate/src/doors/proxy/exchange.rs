@@ -236,6 +236,9 @@ async fn ask_backend(
         let parts = Some((answer, sender));
         let waiting = Waiting { parts, worker, link, account };
         let mut error = match waiting.await {
+            Ok((answer, _)) if !headers::passable(&answer) => {
+                return Err(Failure::new(BackendFault::Protocol));
+            }
             Ok(answered) => return Ok(answered),
             Err(Ended::Late) if link.uploading.get() => {
                 return Err(Failure::new(BackendFault::Idle));

@@ -3,15 +3,16 @@
 //! Hop-by-hop fields end here (RFC 9110, 7.6.1), also those that `Connection` names. To the
 //! backend: `Host` as it came, `X-Forwarded-For` with the peer appended, `X-Forwarded-Proto` and
 //! `X-Forwarded-Host` unless a trusted peer set them. What a peer that is not trusted says of
-//! forwarding is taken out whole, also where it is spelled with underscores, which CGI backends
-//! read as hyphens: nobody can write an address that the backend would believe. `Via` is not added.
+//! forwarding is taken out whole, and from anybody what is spelled with underscores or other signs,
+//! which CGI backends read as hyphens: nobody can write an address that the backend would believe.
+//! `Via` is not added.
 //!
 //! Which address is the client's: `client_address.rs`.
 
 use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, StatusCode, Uri, Version};
+use http::{Method, Response, StatusCode, Uri, Version};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -117,13 +118,11 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
             headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
         }
     }
-    if !peer.trusted {
-        if found.has(Found::FORWARDING) {
-            drop_forwarding(headers);
-        }
-        if let Some(name) = peer.own_header {
-            headers.remove(name);
-        }
+    if found.has(Found::FORWARDING) {
+        drop_forwarding(headers, |name| !peer.trusted || is_disguised(name));
+    }
+    if let (false, Some(name)) = (peer.trusted, peer.own_header) {
+        headers.remove(name);
     }
     if found.has(Found::EXPECT) {
         // The continue was, or will be, said by us.
@@ -132,6 +131,12 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
     add_forwarding(headers, peer);
     head.version = Version::HTTP_11;
     Ok(())
+}
+
+/// Whether an answer can be passed on: not one that changes the protocol, which nobody asked for,
+/// nor one in a coding that would lose its label here.
+pub(super) fn passable<B>(answer: &Response<B>) -> bool {
+    answer.status() != StatusCode::SWITCHING_PROTOCOLS && check_coding(answer.headers()).is_ok()
 }
 
 /// Makes the head of an answer ready for the client.
@@ -157,7 +162,7 @@ pub(super) fn trailers(trailers: &mut HeaderMap) {
         let _ = drop_hop_by_hop(trailers, found);
     }
     if found.has(Found::FORWARDING) {
-        drop_forwarding(trailers);
+        drop_forwarding(trailers, |_| true);
     }
     trailers.remove(header::HOST);
     trailers.remove(header::CONTENT_LENGTH);
@@ -233,12 +238,12 @@ impl Found {
     }
 }
 
-/// Whether a backend might take this header for word about the client. Underscores count as
-/// hyphens.
+/// Whether a backend might take this header for word about the client. Any sign counts as a
+/// hyphen: to CGI, underscores do, to some servers every sign does.
 fn is_forwarding(name: &[u8]) -> bool {
     let alike = |start: &[u8]| {
-        name.len() >= start.len()
-            && name.iter().zip(start).all(|(b, s)| b == s || (*b == b'_' && *s == b'-'))
+        let same = |(b, s): (&u8, &u8)| b == s || (*s == b'-' && !b.is_ascii_alphanumeric());
+        name.len() >= start.len() && name.iter().zip(start).all(same)
     };
     match name.first() {
         Some(b'x') => alike(b"x-forwarded") || alike(b"x-real-ip"),
@@ -247,9 +252,16 @@ fn is_forwarding(name: &[u8]) -> bool {
     }
 }
 
-fn drop_forwarding(headers: &mut HeaderMap) {
-    headers.remove(header::FORWARDED);
-    let named = headers.keys().filter(|name| is_forwarding(name.as_str().as_bytes()));
+/// Whether a name has other signs than hyphens. No honest proxy writes an address under it.
+fn is_disguised(name: &[u8]) -> bool {
+    name.iter().any(|b| !b.is_ascii_alphanumeric() && *b != b'-')
+}
+
+fn drop_forwarding(headers: &mut HeaderMap, which: impl Fn(&[u8]) -> bool) {
+    let named = headers.keys().filter(|name| {
+        let name = name.as_str().as_bytes();
+        is_forwarding(name) && which(name)
+    });
     let named: Vec<HeaderName> = named.cloned().collect();
     for name in named {
         headers.remove(name);
@@ -412,6 +424,7 @@ mod tests {
                 ("x_forwarded_for", "6.6.6.6"),
                 ("x-real-ip", "6.6.6.6"),
                 ("x_real-ip", "6.6.6.6"),
+                ("x.forwarded~for", "6.6.6.6"),
                 ("forwarded", "for=6.6.6.6"),
                 ("x-forwarded-proto", "https"),
                 ("x-forwarded-port", "6"),
@@ -434,6 +447,7 @@ mod tests {
                 ("x-forwarded-for", "1.1.1.1"),
                 ("x-forwarded-for", "2.2.2.2"),
                 ("forwarded", "for=1.1.1.1"),
+                ("x_forwarded_for", "6.6.6.6"),
                 ("x-forwarded-proto", "https"),
                 ("x-forwarded-host", "b"),
             ],
