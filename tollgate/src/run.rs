@@ -267,16 +267,12 @@ fn tell_start(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
     );
 }
 
-/// Descriptors that are not for clients: listeners, event queues, the admin door's connections,
-/// and connections to the backend that nobody uses just now.
-const OPEN_FILES_SPARE: u64 = 128;
-
 /// Every connection takes two descriptors. Without one, a client is not taken in or gets a 502: so
 /// there are no more connections than descriptors, and those that are idle make room.
 fn within_open_files(proxy: &Proxy) -> Proxy {
     let mut proxy = proxy.clone();
     let Some(files) = getrlimit(Resource::Nofile).current else { return proxy };
-    let spare = OPEN_FILES_SPARE.min(files / 2);
+    let spare = FILES_BESIDES.min(files / 2);
     let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX).max(1);
     let bound = &mut proxy.bounds.connections;
     if *bound == 0 || *bound > affordable {
