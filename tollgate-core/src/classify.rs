@@ -4,7 +4,8 @@
 //! segments resolved), or `/x/../login` would slip past a limit on `/login`. The normal form is
 //! only compared and counted by: what is forwarded is the path as it was sent.
 
-use crate::few::Few;
+pub(crate) mod few;
+
 use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
 use crate::limit::{LIMITS_MAX, Limit, Part, When};
 use alloc::borrow::Cow;
@@ -12,6 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 use core::net::IpAddr;
+use few::Few;
 
 /// What a limit can see of a request.
 pub trait Attributes {

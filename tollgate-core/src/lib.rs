@@ -14,7 +14,6 @@ extern crate std;
 pub mod bucket;
 pub mod classify;
 pub mod estimate;
-mod few;
 pub mod key;
 pub mod limit;
 pub mod limiter;

@@ -9,8 +9,8 @@
 //! what only one may have. Always the same order: no two requests wait for each other.
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
+use crate::classify::few::Few;
 use crate::classify::{self, Attributes, Key, Keys};
-use crate::few::Few;
 use crate::key::{KeyHash, Seed};
 use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
 use crate::table::{Entry, Table};
@@ -216,13 +216,14 @@ impl Limiter {
             };
             let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
             let mut state = [entry.get(0)];
-            let level = Some(debt.level(Time(state[0]), ticket.at));
+            let before = Time(state[0]);
             let moved = limit.algorithm.charge(&mut state, more, ticket.at, now);
             let all = &mut ticket.moved.as_mut_slice()[place];
             *all = all.plus(moved);
             entry.put(&state, worth_to(limit, ticket, now));
             let wait = debt.wait(Time(state[0]), Cost::ZERO, ticket.at);
             if limit.action(self.policy.action) == Action::Hold && wait > Nanos::ZERO {
+                let level = Some(debt.level(before, ticket.at));
                 longest = longer(longest, Some(Reason { key: *key, level, wait }));
             }
         }

@@ -9,13 +9,12 @@ use crate::source::Source;
 
 /// The core's modules, each with those it may use; an entry may only name entries above it, so
 /// no circle can be written.
-const CORE: [(&str, &[&str]); 14] = [
+const CORE: [(&str, &[&str]); 13] = [
     ("units", &[]),
-    ("few", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
     ("limit", &["bucket", "key"]),
-    ("classify", &["few", "limit"]),
+    ("classify", &["limit"]),
     ("table", &["bucket", "key"]),
     ("limiter", &["classify", "table"]),
     ("meter", &["units"]),

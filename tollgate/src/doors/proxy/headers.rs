@@ -82,7 +82,9 @@ fn check_host(head: &Parts) -> Result<(), StatusCode> {
 }
 
 fn is_host_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+;=".contains(&byte) || byte >= 0x80
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | 0x80..)
+        || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':' | b'[' | b']' | b'%' | b'!' | b'$')
+        || matches!(byte, b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')
 }
 
 /// The host that a request names, without its port.
