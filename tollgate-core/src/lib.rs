@@ -13,7 +13,6 @@ extern crate std;
 
 pub mod bucket;
 pub mod classify;
-pub mod estimate;
 pub mod key;
 pub mod limit;
 pub mod limiter;

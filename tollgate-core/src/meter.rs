@@ -15,6 +15,7 @@
 //! not counted here. No lock is taken: whoever shares a meter between threads brings one. What a
 //! backend says of itself is read in [`header`].
 
+pub mod estimate;
 pub mod header;
 
 pub use header::{HeaderFault, header_cost};

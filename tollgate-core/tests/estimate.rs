@@ -1,8 +1,8 @@
 //! Learned costs against a model that keeps every cost ever seen.
 
 use proptest::prelude::*;
-use tollgate_core::estimate::{DEFAULT, Estimates, HALF_LIFE, RouteHash};
 use tollgate_core::key::Seed;
+use tollgate_core::meter::estimate::{DEFAULT, Estimates, HALF_LIFE, RouteHash};
 use tollgate_core::units::{Cost, Nanos, Time};
 
 fn route(name: u8) -> RouteHash {

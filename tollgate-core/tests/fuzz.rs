@@ -5,9 +5,9 @@ use bolero::check;
 use std::net::{IpAddr, Ipv4Addr};
 use tollgate_core::bucket::{Algorithm, debt::Debt};
 use tollgate_core::classify::{self, Attributes, normal_path};
-use tollgate_core::estimate::fold;
 use tollgate_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
 use tollgate_core::limit::{Limit, Part, Unit, When};
+use tollgate_core::meter::estimate::fold;
 use tollgate_core::meter::header_cost;
 use tollgate_core::units::{Cost, Nanos, Rate, Share};
 

@@ -9,7 +9,7 @@ use crate::source::Source;
 
 /// The core's modules, each with those it may use; an entry may only name entries above it, so
 /// no circle can be written.
-const CORE: [(&str, &[&str]); 13] = [
+const CORE: [(&str, &[&str]); 12] = [
     ("units", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
@@ -17,11 +17,10 @@ const CORE: [(&str, &[&str]); 13] = [
     ("classify", &["limit"]),
     ("table", &["bucket", "key"]),
     ("limiter", &["classify", "table"]),
-    ("meter", &["units"]),
-    ("estimate", &["key", "units"]),
+    ("meter", &["key", "units"]),
     ("top", &["key", "units"]),
     ("queue", &["classify"]),
-    ("sim", &["limiter", "meter", "estimate", "queue", "top"]),
+    ("sim", &["limiter", "meter", "queue", "top"]),
     ("lib", &["sim"]),
 ];
 
