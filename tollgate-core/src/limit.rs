@@ -69,6 +69,8 @@ pub enum Action {
     Delay,
     /// The request is refused.
     Reject,
+    /// The request waits while the backend is busy, behind those in credit (`queue`).
+    Queue,
 }
 
 impl Action {
@@ -79,6 +81,7 @@ impl Action {
             Action::Hold => "hold",
             Action::Delay => "delay",
             Action::Reject => "reject",
+            Action::Queue => "queue",
         }
     }
 }

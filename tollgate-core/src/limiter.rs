@@ -259,6 +259,20 @@ impl Limiter {
         }
     }
 
+    /// Of a request's buckets the one furthest in debt, by its own burst; `None`: it is in credit.
+    /// To be asked before `ask`, which charges the request itself. Takes no set: a bucket that is
+    /// being moved just now counts as in credit.
+    #[must_use]
+    pub fn latest(&self, keys: &Keys, now: Time) -> Option<Key> {
+        let late = keys.as_slice().iter().filter_map(|key| {
+            let index = usize::from(key.limit);
+            let Algorithm::Debt(debt) = &self.limits[index].algorithm else { return None };
+            let lateness = debt.lateness(Time(self.tables[index].peek(key.hash)?), now);
+            (lateness > 0.0).then_some((lateness, *key))
+        });
+        late.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
+    }
+
     /// How the bucket `hash` of the limit at `index` stands now; nothing owed if there is none.
     #[must_use]
     pub fn standing_of(&self, index: usize, hash: KeyHash, now: Time) -> Reason {
@@ -369,6 +383,8 @@ impl Standing {
             Action::Reject => &mut self.refusing,
             Action::Delay => &mut self.delaying,
             Action::Hold => &mut self.holding,
+            // It is let in; where it waits is up to `latest`.
+            Action::Queue => return,
         };
         *place = longer(*place, Some(reason));
     }

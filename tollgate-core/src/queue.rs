@@ -2,10 +2,11 @@
 //! is shared out by what requests cost.
 //!
 //! At most `concurrency` requests are with the backend. Those that wait are in one of two tiers:
-//! clients in credit come first, those in debt share what is left, at least every tenth
-//! dispatch. In both, flows take turns by start-time fair queueing (`turns`), so it does not
+//! clients in credit come first, those in debt share what is left, at least a tenth of the cost.
+//! In both, flows take turns by start-time fair queueing (`turns`), so it does not
 //! matter how many connections a flow opens. A client in credit that has nothing with the backend
-//! may use one of `reserve` slots more: who comes anew finds room at once.
+//! may use one of `reserve` slots more if it would have gone before something that is there: who
+//! comes anew and uses little finds room at once, even while everybody is in credit.
 //!
 //! The requests of a client wait one behind the other, where the first of them belongs: each is
 //! served from the place it was given when it came. So a client's order is kept whatever becomes
@@ -35,7 +36,8 @@ pub struct Settings {
     /// How many requests the backend works on at once, at least 1. Too low: it stands idle. Too
     /// high: they wait there, where nobody puts them into order.
     pub concurrency: usize,
-    /// How many more for clients in credit that have nothing with the backend. Default: one per
+    /// How many more for clients in credit that have nothing with the backend, and whose turn
+    /// would have come before one that is there. Default: one per
     /// processor, at least one. Too high: a swarm overloads the backend.
     pub reserve: usize,
     /// How many requests may wait. Default: 4096. Too low: bursts are refused. Too high: memory,
@@ -46,7 +48,7 @@ pub struct Settings {
 }
 
 /// How much more than others a flow gets, in thousandths: from 0.001 to 1000 times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(u32);
 
 impl Weight {
@@ -203,7 +205,7 @@ impl Queue {
         let Arrival { client, place, estimate, weight } = arrival;
         let new = Client { place, crowd: Crowd::default(), running: 0 };
         self.clients.entry(client).or_insert(new);
-        let share = Share { client, place, estimate, weight };
+        let share = Share { client, place, estimate, weight, finish: 0 };
         self.waiting.insert(id, Waiting { share, since: now });
         self.lines.insert((client, id));
         self.count(client, |crowd| crowd.plus(estimate));
@@ -218,7 +220,7 @@ impl Queue {
     /// A request that was with the backend is over, and has cost `cost`: its slot is free.
     pub fn handle_done(&mut self, id: Id, cost: Cost) {
         let Some(share) = self.running.remove(&id) else { return };
-        self.tiers.settle(&share, cost);
+        self.tiers.settle(id, &share, cost);
         if let Some(client) = self.clients.get_mut(&share.client) {
             client.running = client.running.saturating_sub(1);
         }
@@ -256,12 +258,12 @@ impl Queue {
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Id> {
         let (client, place) = self.next()?;
         let id = self.first_of(client)?;
-        let share = self.waiting.remove(&id)?.share;
+        let mut share = self.waiting.remove(&id)?.share;
         self.lines.remove(&(client, id));
         self.count(client, |crowd| crowd.minus(share.estimate));
         self.clients.get_mut(&client)?.running += 1;
         let next = self.head(client).filter(|(_, next)| *next == place);
-        self.tiers.serve(&share, next.map(|(head, _)| head));
+        self.tiers.serve(id, &mut share, next.map(|(head, _)| head));
         self.refresh(client);
         self.running.insert(id, share);
         let others = self.tiers.waiting(place) > 0;
@@ -285,7 +287,7 @@ impl Queue {
         self.newcomers().next().map(|client| (client, Place::Credit))
     }
 
-    /// Clients in credit with nothing with the backend, in their order.
+    /// Clients who may have a reserved slot, in their order.
     fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
         // Some may have requests there that were sent when they were in debt.
         let idle = |client: &KeyHash| self.clients.get(client).is_some_and(|c| c.running == 0);
@@ -346,8 +348,8 @@ impl Queue {
     /// What that waits for, and where.
     fn head(&self, client: KeyHash) -> Option<(Head, Place)> {
         let id = self.first_of(client)?;
-        let Share { estimate, place, .. } = self.waiting.get(&id)?.share;
-        Some((Head { estimate, id }, place))
+        let Share { estimate, weight, place, .. } = self.waiting.get(&id)?.share;
+        Some((Head { estimate, id, weight }, place))
     }
 
     fn newest_of_largest(&self) -> Option<Id> {

@@ -2,7 +2,7 @@
 //!
 //! Clients, network and backend are simulated; [`Limiter`] and [`Meter`] are those that serve real
 //! requests, driven in the way a door drives them: ask, let the backend work, charge, hold the
-//! answer, settle. So limits can be tried out before they meet users. The same [`Scene`] always
+//! answer, settle; [`queue`] too, if the scene has one. So limits can be tried out before they meet users. The same [`Scene`] always
 //! ends in the same [`Outcome`], on every machine; an hour of traffic takes seconds.
 //!
 //! Not simulated: the time that anything but the backend takes, and what a backend spends on a
@@ -10,6 +10,7 @@
 
 pub mod backend;
 pub mod client;
+mod gate;
 pub mod outcome;
 pub mod random;
 
@@ -17,17 +18,21 @@ use crate::key::Seed;
 use crate::limit::Limit;
 use crate::limiter::{Limiter, Policy, Ticket, Verdict};
 use crate::meter::{Clock, Meter, Reading};
+use crate::queue;
 use crate::units::{Cost, Nanos, SECOND, Time};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec::Vec;
 use backend::{Backend, Finished};
 use client::{Arrivals, Client};
 use core::cmp::Reverse;
+use gate::{Gate, Request};
 use outcome::{Fate, Outcome, Record};
 use random::Random;
 
 /// When every simulation starts.
 pub const START: Time = Time(1_700_000_000 * SECOND);
+/// What keys and routes are hashed with.
+const SEED: Seed = Seed([7; 16]);
 /// The shortest rest after a refusal: a loop that is refused in no time must not stand still.
 const BACKOFF_MIN: Nanos = Nanos::from_millis(1);
 
@@ -41,6 +46,9 @@ pub struct Scene {
     pub limits: Vec<Limit>,
     /// What happens to those over a limit, and for how long at most.
     pub policy: Policy,
+    /// The queue before the backend; `None`: requests go there as they come, and nothing is
+    /// charged before it is known.
+    pub queue: Option<queue::Settings>,
     /// How cost is measured.
     pub clock: Clock,
     /// For how long the backend works on for a client that went away; then it is stopped. The
@@ -57,6 +65,7 @@ pub struct Sim {
     clients: Vec<Client>,
     chance: Vec<Random>,
     limiter: Limiter,
+    gate: Option<Gate>,
     meter: Meter,
     backend: Backend,
     abort_linger: Nanos,
@@ -97,6 +106,8 @@ struct Flight {
     sent: Time,
     demand: Nanos,
     ticket: Ticket,
+    /// What the queue needs to know of it.
+    request: Request,
     stage: Stage,
     waited: Nanos,
     used: Nanos,
@@ -108,6 +119,8 @@ struct Flight {
 enum Stage {
     /// It waits before the backend sees it.
     Delayed,
+    /// It waits for room, since when.
+    Queued(Time),
     /// The backend works on it.
     Working(Reading),
     /// Its answer waits.
@@ -122,7 +135,8 @@ impl Sim {
         let mut sim = Sim {
             chance: (0..count).map(|index| Random::new(scene.seed, index as u64)).collect(),
             clients: scene.clients,
-            limiter: Limiter::new(scene.policy, scene.limits, Seed([7; 16])),
+            limiter: Limiter::new(scene.policy, scene.limits, SEED),
+            gate: scene.queue.map(Gate::new),
             meter: Meter::new(scene.clock),
             backend: scene.backend,
             abort_linger: scene.abort_linger,
@@ -154,7 +168,8 @@ impl Sim {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = self.agenda.peek().map(|Reverse(due)| due.at);
-        [due, self.backend.poll_timeout()].into_iter().flatten().min()
+        let too_long = self.gate.as_ref().and_then(Gate::poll_timeout);
+        [due, self.backend.poll_timeout(), too_long].into_iter().flatten().min()
     }
 
     /// Time goes on to `now`; all that is due by then happens.
@@ -170,6 +185,7 @@ impl Sim {
             {
                 self.handle_event(due.event);
             }
+            self.pass_gate();
         }
         self.now = self.now.max(now);
     }
@@ -220,7 +236,7 @@ impl Sim {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Send(client) => self.handle_send(client),
-            Event::Start(id) => self.start(id),
+            Event::Start(id) => self.enqueue(id),
             Event::Release(id) => self.release(id),
             Event::Leave(id) => self.handle_leave(id),
             Event::Stop(id) => self.handle_stop(id),
@@ -233,14 +249,16 @@ impl Sim {
             self.plan_request(client, gap);
         }
         let keys = self.limiter.keys(&self.clients[client]);
-        let (verdict, ticket) = self.limiter.ask(&keys, Cost::ZERO, self.now);
+        let latest = self.limiter.latest(&keys, self.now);
+        let request = Request::of(&self.clients[client], &keys, latest, self.gate.as_ref());
+        let (verdict, ticket) = self.limiter.ask(&keys, request.estimate, self.now);
         match verdict {
-            Verdict::Deny { .. } => self.handle_refusal(client),
-            Verdict::Allow | Verdict::Delay(_) => self.admit(client, ticket),
+            Verdict::Deny { .. } => self.handle_refusal(client, self.now),
+            Verdict::Allow | Verdict::Delay(_) => self.admit(client, ticket, request),
         }
     }
 
-    fn admit(&mut self, client: usize, ticket: Ticket) {
+    fn admit(&mut self, client: usize, ticket: Ticket, request: Request) {
         self.planned += 1;
         let id = self.planned;
         if let Some(patience) = self.clients[client].patience {
@@ -253,6 +271,7 @@ impl Sim {
             demand: self.chance[client].length(self.clients[client].demand),
             waited: start.since(self.now),
             ticket,
+            request,
             stage: Stage::Delayed,
             used: Nanos::ZERO,
             left: None,
@@ -261,16 +280,15 @@ impl Sim {
         if start > self.now {
             self.plan(start, Event::Start(id));
         } else {
-            self.start(id);
+            self.enqueue(id);
         }
     }
 
-    fn handle_refusal(&mut self, client: usize) {
-        let now = self.now.since(START);
+    fn handle_refusal(&mut self, client: usize, sent: Time) {
         self.records[client].push(Record {
-            sent: now,
-            ended: now,
-            waited: Nanos::ZERO,
+            sent: sent.since(START),
+            ended: self.now.since(START),
+            waited: self.now.since(sent),
             used: Nanos::ZERO,
             charged: Cost::ZERO,
             fate: Fate::Refused,
@@ -281,9 +299,34 @@ impl Sim {
         }
     }
 
+    /// The request goes to the backend, or into the queue before it.
+    fn enqueue(&mut self, id: u64) {
+        let Some(gate) = &mut self.gate else { return self.start(id) };
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        flight.stage = Stage::Queued(self.now);
+        gate.handle_arrival(id, &flight.request, self.now);
+    }
+
+    /// What the queue lets pass goes to the backend, what it refuses back to its client.
+    fn pass_gate(&mut self) {
+        let Some(gate) = &mut self.gate else { return };
+        gate.handle_timeout(self.now);
+        while let Some(id) = self.gate.as_mut().and_then(|gate| gate.poll_dispatch(self.now)) {
+            self.start(id);
+        }
+        while let Some(id) = self.gate.as_mut().and_then(Gate::poll_refused) {
+            let Some(flight) = self.flights.remove(&id) else { continue };
+            self.limiter.settle(&flight.ticket, Cost::ZERO, self.now);
+            self.handle_refusal(flight.client, flight.sent);
+        }
+    }
+
     /// The backend gets the request.
     fn start(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
+        if let Stage::Queued(since) = flight.stage {
+            flight.waited = flight.waited.plus(self.now.since(since));
+        }
         flight.stage = Stage::Working(self.meter.enter(self.now));
         self.backend.handle_request(id, flight.demand, self.now);
     }
@@ -301,6 +344,9 @@ impl Sim {
         let Stage::Working(reading) = flight.stage else { return };
         let cost = self.meter.leave(reading, self.now);
         flight.stage = Stage::Held(cost);
+        if let Some(gate) = &mut self.gate {
+            gate.handle_done(id, &flight.request, cost, self.now);
+        }
         let reason = self.limiter.charge(&mut flight.ticket, cost, self.now);
         let until = reason.map(|reason| flight.ticket.starts_at().plus(reason.wait));
         match until.filter(|until| *until > self.now && flight.left.is_none()) {
@@ -319,7 +365,10 @@ impl Sim {
         let client = flight.client;
         match flight.stage {
             Stage::Working(_) => self.plan(self.now.plus(self.abort_linger), Event::Stop(id)),
-            Stage::Delayed | Stage::Held(_) => self.release(id),
+            Stage::Delayed | Stage::Held(_) | Stage::Queued(_) => self.release(id),
+        }
+        if let Some(gate) = &mut self.gate {
+            gate.handle_cancel(id);
         }
         self.next_of_loop(client);
     }

@@ -93,6 +93,7 @@ fn scene(limits: Vec<Limit>, clients: Vec<Client>, cores: f64, seed: u64) -> Sce
         clients,
         limits,
         policy: Policy { action: Action::Hold, max_delay: seconds(120.0) },
+        queue: None,
         clock: Clock::Shared { cpus: cores },
         abort_linger: seconds(5.0),
         length: seconds(600.0),

@@ -57,6 +57,13 @@ impl Debt {
         full_at.max(now).plus(self.rate.time_for(cost)).since(now.plus(self.depth))
     }
 
+    /// How far in debt it is, as a multiple of its burst: what debts under different limits are
+    /// compared by. Zero: not at all.
+    #[must_use]
+    pub fn lateness(&self, full_at: Time, now: Time) -> f64 {
+        self.wait(full_at, Cost::ZERO, now).0 as f64 / self.depth.0.max(1) as f64
+    }
+
     /// Charges `cost` for a request that started at `at`. Returns the state after it and how far
     /// it moved.
     #[must_use]

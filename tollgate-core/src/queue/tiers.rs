@@ -4,21 +4,22 @@
 //! clients take turns by the same rule: so one who shares a network with a crawler waits behind
 //! one request of it, not behind all. Knows nothing of single requests: see `queue`.
 
-use super::turns::{Head, Turns};
-use super::{Place, Weight};
+use super::turns::{Head, Tag, Turns};
+use super::{Id, Place, Weight};
 use crate::classify::Key;
 use crate::key::KeyHash;
 use crate::units::Cost;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 /// Clients and buckets that have gone, but are ahead of those that wait: so many are remembered.
 const FLOWS_IDLE_MAX: usize = 4_096;
 /// The same within one bucket.
 const CLIENTS_IDLE_MAX: usize = 64;
-/// So many dispatches of those in credit are followed by one of those in debt, if any wait.
-const CREDIT_RUN: u32 = 9;
-/// When reserved slots have let pass so many more, these wait as well until the debt is paid.
-const RESERVE_RUN: u32 = 90;
+/// Those in debt get one part in this many and one of what is sent to the backend, by cost, while
+/// they wait. By number it could be nearly all, as theirs may be the costly ones.
+const CREDIT_PARTS: u64 = 9;
+/// When reserved slots have let pass so many requests of those in debt, they wait as well.
+const OWED_MAX: u64 = 10;
 
 /// A request as far as taking turns needs it.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ pub(super) struct Share {
     pub place: Place,
     pub estimate: Cost,
     pub weight: Weight,
+    /// Its finish tag, once it is in service in credit.
+    pub finish: Tag,
 }
 
 /// Buckets in debt, and the clients of each.
@@ -55,14 +58,24 @@ impl Debtors {
 pub(super) struct Tiers {
     credit: Turns<KeyHash>,
     debt: Debtors,
-    /// Dispatches in credit that those in debt have waited through, and not been paid for.
-    owed: u32,
+    /// What those in debt are to get for what went to those in credit while they waited.
+    owed: Cost,
+    /// Of what those in credit have in service, the finish tags.
+    finishes: BTreeSet<(Tag, Id)>,
+    /// How many requests of those in debt are in service.
+    debtors: usize,
 }
 
 impl Tiers {
     pub fn new() -> Tiers {
         let debt = Debtors { turns: Turns::new(FLOWS_IDLE_MAX), clients: BTreeMap::new() };
-        Tiers { credit: Turns::new(FLOWS_IDLE_MAX), debt, owed: 0 }
+        Tiers {
+            credit: Turns::new(FLOWS_IDLE_MAX),
+            debt,
+            owed: Cost::ZERO,
+            finishes: BTreeSet::new(),
+            debtors: 0,
+        }
     }
 
     /// A client's next request; `None`: it does not wait there (any more).
@@ -76,7 +89,7 @@ impl Tiers {
         }
     }
 
-    /// Whose turn it is: those in credit first, but for a tenth.
+    /// Whose turn it is: those in credit first, but for a tenth of the cost.
     pub fn next(&self) -> Option<(KeyHash, Place)> {
         let credit = || self.credit.next().map(|client| (client, Place::Credit));
         let debt = || {
@@ -84,40 +97,70 @@ impl Tiers {
             let client = self.debt.clients.get(&bucket)?.next()?;
             Some((client, Place::Debt(bucket)))
         };
-        if self.owed >= CREDIT_RUN { debt().or_else(credit) } else { credit().or_else(debt) }
+        if self.owes(1) { debt().or_else(credit) } else { credit().or_else(debt) }
     }
 
-    /// Who may have a reserved slot, in their order: those in credit with nothing in service
-    /// there. Nobody, while those in debt have been passed over for long.
+    /// Who may have a reserved slot: those in credit with nothing in service there who would have
+    /// gone before something that is, had they come in time. So these slots are for those who use
+    /// little, and a swarm that takes its turns one by one does not fill them. Nobody, while those
+    /// in debt have been passed over for long.
     pub fn fresh(&self) -> impl Iterator<Item = KeyHash> {
-        let barred = self.owed >= RESERVE_RUN;
-        self.credit.fresh().filter(move |_| !barred)
+        let last = self.finishes.last().map_or(0, |(finish, _)| *finish);
+        let bound = match (self.owes(OWED_MAX), self.debtors) {
+            (true, _) => 0,
+            (false, 0) => last,
+            (false, _) => Tag::MAX,
+        };
+        self.credit.fresh(bound)
     }
 
     /// A client's next request goes into service; `next` is its one after that.
-    pub fn serve(&mut self, share: &Share, next: Option<Head>) {
-        let Share { client, place, estimate, weight } = *share;
-        let debt_waits = self.debt.turns.waiting() > 0;
+    pub fn serve(&mut self, id: Id, share: &mut Share, next: Option<Head>) {
+        let Share { client, place, estimate, weight, .. } = *share;
         match place {
             Place::Credit => {
-                self.owed = if debt_waits { (self.owed + 1).min(RESERVE_RUN) } else { 0 };
-                self.credit.serve(client, estimate, weight, next);
+                self.owe(estimate);
+                share.finish = self.credit.serve(client, estimate, weight, next);
+                self.finishes.insert((share.finish, id));
             }
             Place::Debt(bucket) => {
-                self.owed = self.owed.saturating_sub(CREDIT_RUN);
-                let serve = |turns: &mut Turns<_>| turns.serve(client, estimate, weight, next);
-                let next = self.debt.edit(bucket, serve);
+                self.owed = self.owed.minus(estimate);
+                self.debtors += 1;
+                let next = self.debt.edit(bucket, |turns| {
+                    turns.serve(client, estimate, weight, next);
+                });
                 self.debt.turns.serve(bucket, estimate, weight, next);
             }
         }
     }
 
+    /// Whether so many requests in debt, as the next one, are owed.
+    fn owes(&self, requests: u64) -> bool {
+        let next = self.debt.turns.next_head();
+        next.is_some_and(|next| self.owed.0 >= next.estimate.0.max(1).saturating_mul(requests))
+    }
+
+    /// A request in credit goes before those in debt, if any wait.
+    fn owe(&mut self, estimate: Cost) {
+        let Some(next) = self.debt.turns.next_head() else {
+            self.owed = Cost::ZERO;
+            return;
+        };
+        let most = Cost(next.estimate.0.max(1).saturating_mul(OWED_MAX));
+        let more = Cost(estimate.0.div_ceil(CREDIT_PARTS));
+        self.owed = self.owed.plus(more).min(most);
+    }
+
     /// A request that was in service is over, and has cost `cost`.
-    pub fn settle(&mut self, share: &Share, cost: Cost) {
-        let Share { client, place, estimate, weight } = *share;
+    pub fn settle(&mut self, id: Id, share: &Share, cost: Cost) {
+        let Share { client, place, estimate, weight, finish } = *share;
         match place {
-            Place::Credit => self.credit.settle(client, estimate, weight, cost),
+            Place::Credit => {
+                self.finishes.remove(&(finish, id));
+                self.credit.settle(client, estimate, weight, cost);
+            }
             Place::Debt(bucket) => {
+                self.debtors = self.debtors.saturating_sub(1);
                 let settle = |turns: &mut Turns<_>| turns.settle(client, estimate, weight, cost);
                 let next = self.debt.edit(bucket, settle);
                 self.debt.turns.settle(bucket, estimate, weight, cost);

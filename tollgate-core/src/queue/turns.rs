@@ -31,6 +31,7 @@ fn length(cost: Cost, weight: Weight) -> Tag {
 pub(super) struct Head {
     pub estimate: Cost,
     pub id: Id,
+    pub weight: Weight,
 }
 
 /// The order of those that wait: by start tag, the smaller request first, then the earlier one.
@@ -63,6 +64,11 @@ impl Member {
     fn turn<K>(&self, key: K) -> Option<Turn<K>> {
         self.head.map(|head| Turn { start: self.start(), head, key })
     }
+
+    /// What its finish tag will be.
+    fn finish_of(&self, head: Head) -> Tag {
+        self.start() + length(head.estimate, head.weight)
+    }
 }
 
 /// Members that take turns.
@@ -73,8 +79,8 @@ pub(super) struct Turns<K> {
     latest: Tag,
     members: BTreeMap<K, Member>,
     waiting: BTreeSet<Turn<K>>,
-    /// Those of `waiting` that have nothing in service.
-    fresh: BTreeSet<Turn<K>>,
+    /// Those of `waiting` that have nothing in service, by what will be their finish tag.
+    fresh: BTreeSet<(Tag, K)>,
     /// Those ahead of V that neither wait nor have anything in service.
     idle: BTreeSet<(Tag, K)>,
     idle_max: usize,
@@ -106,9 +112,10 @@ impl<K: Copy + Ord> Turns<K> {
         self.waiting.first().map(|turn| turn.head)
     }
 
-    /// Those that wait and have nothing in service, in their order.
-    pub fn fresh(&self) -> impl Iterator<Item = K> {
-        self.fresh.iter().map(|turn| turn.key)
+    /// Those that wait, have nothing in service, and will have a finish tag below `bound`.
+    pub fn fresh(&self, bound: Tag) -> impl Iterator<Item = K> {
+        let below = self.fresh.iter().take_while(move |(finish, _)| *finish < bound);
+        below.map(|(_, key)| *key)
     }
 
     /// How many wait.
@@ -142,8 +149,8 @@ impl<K: Copy + Ord> Turns<K> {
         self.forget();
     }
 
-    /// A request of the member's goes into service; `next` is the one after it.
-    pub fn serve(&mut self, key: K, estimate: Cost, weight: Weight, next: Option<Head>) {
+    /// A request of the member's goes into service; `next` is the one after it. Its finish tag.
+    pub fn serve(&mut self, key: K, estimate: Cost, weight: Weight, next: Option<Head>) -> Tag {
         let start = self.edit(key, |member| {
             let start = member.start();
             member.floor = 0;
@@ -156,6 +163,7 @@ impl<K: Copy + Ord> Turns<K> {
         let least = self.waiting.first().map_or(start, |turn| turn.start.min(start));
         self.virtual_time = self.virtual_time.max(least);
         self.forget();
+        start + length(estimate, weight)
     }
 
     /// A request that was in service is over, and has cost `cost`.
@@ -174,14 +182,11 @@ impl<K: Copy + Ord> Turns<K> {
     fn edit<R>(&mut self, key: K, change: impl FnOnce(&mut Member) -> R) -> R {
         let mut member = self.members.remove(&key).unwrap_or(Member::ABSENT);
         self.running -= member.running;
-        match member.turn(key) {
-            Some(turn) => {
-                self.waiting.remove(&turn);
-                self.fresh.remove(&turn);
-            }
-            None => {
-                self.idle.remove(&(member.finish, key));
-            }
+        if let (Some(turn), Some(head)) = (member.turn(key), member.head) {
+            self.waiting.remove(&turn);
+            self.fresh.remove(&(member.finish_of(head), key));
+        } else {
+            self.idle.remove(&(member.finish, key));
         }
         let result = change(&mut member);
         self.put(key, member);
@@ -191,17 +196,13 @@ impl<K: Copy + Ord> Turns<K> {
     fn put(&mut self, key: K, member: Member) {
         self.latest = self.latest.max(member.finish);
         self.running += member.running;
-        match member.turn(key) {
-            Some(turn) => {
-                self.waiting.insert(turn);
-                if member.running == 0 {
-                    self.fresh.insert(turn);
-                }
+        if let (Some(turn), Some(head)) = (member.turn(key), member.head) {
+            self.waiting.insert(turn);
+            if member.running == 0 {
+                self.fresh.insert((member.finish_of(head), key));
             }
-            None if member.running == 0 => {
-                self.idle.insert((member.finish, key));
-            }
-            None => {}
+        } else if member.running == 0 {
+            self.idle.insert((member.finish, key));
         }
         self.members.insert(key, member);
     }

@@ -1,0 +1,106 @@
+//! The queue before a simulated backend, and the learned costs that it goes by.
+//!
+//! [`Queue`] and [`Estimates`] are those that serve real requests; here they are driven as a door
+//! drives them. Which client waits for what is up to `sim`.
+
+use super::client::Client;
+use crate::classify::{Attributes, Key, Keys};
+use crate::estimate::{Estimates, RouteHash};
+use crate::key::KeyHash;
+use crate::queue::{Arrival, Id, Place, Queue, Settings, Weight};
+use crate::units::{Cost, Time};
+use alloc::collections::BTreeMap;
+
+/// How many routes are remembered.
+const ROUTES_MAX: usize = 1_024;
+
+/// What the queue needs to know of a request.
+pub(super) struct Request {
+    client: KeyHash,
+    place: Place,
+    route: RouteHash,
+    /// What it will probably cost; nothing where there is no queue.
+    pub estimate: Cost,
+}
+
+impl Request {
+    /// A request of `client`, before it is charged; `latest` is its bucket furthest in debt.
+    pub fn of(client: &Client, keys: &Keys, latest: Option<Key>, gate: Option<&Gate>) -> Request {
+        let route = RouteHash::of(&super::SEED, client.method(), client.path());
+        let nobody = KeyHash::from_bits(0);
+        Request {
+            client: keys.as_slice().first().map_or(nobody, |key| key.hash),
+            place: latest.map_or(Place::Credit, Place::Debt),
+            route,
+            estimate: gate.map_or(Cost::ZERO, |gate| gate.estimates.of(route)),
+        }
+    }
+}
+
+/// The queue, and which of its requests is which of the simulation's.
+pub(super) struct Gate {
+    queue: Queue,
+    estimates: Estimates,
+    flights: BTreeMap<Id, u64>,
+    ids: BTreeMap<u64, Id>,
+}
+
+impl Gate {
+    pub fn new(settings: Settings) -> Gate {
+        Gate {
+            queue: Queue::new(settings),
+            estimates: Estimates::new(ROUTES_MAX),
+            flights: BTreeMap::new(),
+            ids: BTreeMap::new(),
+        }
+    }
+
+    pub fn handle_arrival(&mut self, flight: u64, request: &Request, now: Time) {
+        let Request { client, place, estimate, .. } = *request;
+        let arrival = Arrival { client, place, estimate, weight: Weight::ONE };
+        let id = self.queue.handle_arrival(arrival, now);
+        self.flights.insert(id, flight);
+        self.ids.insert(flight, id);
+    }
+
+    pub fn handle_done(&mut self, flight: u64, request: &Request, cost: Cost, now: Time) {
+        self.estimates.learn(request.route, cost, now);
+        if let Some(id) = self.forget(flight) {
+            self.queue.handle_done(id, cost);
+        }
+    }
+
+    /// The client went away; what runs is told of again by `handle_done`.
+    pub fn handle_cancel(&mut self, flight: u64) {
+        let Some(id) = self.ids.get(&flight).copied() else { return };
+        if self.queue.handle_cancel(id) != crate::queue::Cancelled::Running {
+            self.forget(flight);
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.queue.handle_timeout(now);
+    }
+
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.queue.poll_timeout()
+    }
+
+    pub fn poll_dispatch(&mut self, now: Time) -> Option<u64> {
+        let id = self.queue.poll_dispatch(now)?;
+        self.flights.get(&id).copied()
+    }
+
+    pub fn poll_refused(&mut self) -> Option<u64> {
+        let id = self.queue.poll_refused()?.id;
+        let flight = self.flights.get(&id).copied()?;
+        self.forget(flight);
+        Some(flight)
+    }
+
+    fn forget(&mut self, flight: u64) -> Option<Id> {
+        let id = self.ids.remove(&flight)?;
+        self.flights.remove(&id);
+        Some(id)
+    }
+}

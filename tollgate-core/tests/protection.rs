@@ -1,0 +1,260 @@
+//! The bars for the fair queue, on a virtual clock: a human beside crawlers of all kinds, two
+//! processors shared equally, nothing tuned. `cargo test --test protection -- --nocapture` prints
+//! the figures.
+
+use std::net::{IpAddr, Ipv4Addr};
+use tollgate_core::bucket::{Algorithm, debt::Debt};
+use tollgate_core::limit::{Action, Limit, Part, Unit, When};
+use tollgate_core::limiter::Policy;
+use tollgate_core::meter::Clock;
+use tollgate_core::queue::Settings;
+use tollgate_core::sim::backend::{Backend, Order};
+use tollgate_core::sim::client::{Arrivals, Client};
+use tollgate_core::sim::outcome::{Figures, Outcome};
+use tollgate_core::sim::random::Length;
+use tollgate_core::sim::{Scene, Sim};
+use tollgate_core::units::{Cost, Nanos, Share};
+
+const CORES: f64 = 2.0;
+const LENGTH: u64 = 180;
+
+fn millis(n: u64) -> Nanos {
+    Nanos::from_millis(n)
+}
+
+fn limit(name: &str, by: Part, share: f64, burst: u64) -> Limit {
+    let rate = Share::new(share).and_then(|share| share.of(CORES)).expect("a rate");
+    Limit {
+        name: name.into(),
+        by: vec![by],
+        when: When::default(),
+        unit: Unit::Cpu,
+        algorithm: Algorithm::Debt(Debt::new(rate, Cost::cpu(Nanos::from_secs(burst)))),
+        action: None,
+        keys_max: 10_000,
+    }
+}
+
+/// The defaults, and one by user agent where told.
+fn limits(agents: bool) -> Vec<Limit> {
+    let ip = |v4, v6| Part::Ip { v4, v6 };
+    let mut limits = vec![
+        limit("ip", ip(32, 64), 0.1, 30),
+        limit("net24", ip(24, 48), 0.25, 30),
+        limit("net16", ip(16, 32), 0.5, 30),
+    ];
+    limits.extend(agents.then(|| limit("agent", Part::UserAgent, 0.1, 120)));
+    limits
+}
+
+fn address(network: u8, subnet: u8, host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, network, subnet, host))
+}
+
+/// Two milliseconds of work each half second, more or less.
+fn human(at: IpAddr) -> Client {
+    let gap = Length::Between(millis(400), millis(600));
+    let mut human = Client::new(at, Arrivals::Open { gap }, Length::Fixed(millis(2)));
+    (human.path, human.agent) = ("/light".into(), "browser".into());
+    human
+}
+
+fn crawler(at: IpAddr, parallel: u32) -> Client {
+    let arrivals = Arrivals::Closed { parallel, think: Length::ZERO };
+    let mut crawler = Client::new(at, arrivals, Length::Fixed(millis(100)));
+    (crawler.path, crawler.agent) = ("/heavy".into(), "crawler".into());
+    crawler
+}
+
+fn queue() -> Settings {
+    Settings { concurrency: 2, reserve: 2, len_max: 4_096, wait_max: Nanos::from_secs(30) }
+}
+
+fn scene(clients: Vec<Client>) -> Scene {
+    Scene {
+        backend: Backend::new(CORES, 8, Order::Shared),
+        clients,
+        limits: limits(false),
+        policy: Policy { action: Action::Queue, max_delay: Nanos::from_secs(30) },
+        queue: Some(queue()),
+        clock: Clock::Shared { cpus: CORES },
+        abort_linger: Nanos::from_secs(5),
+        length: Nanos::from_secs(LENGTH),
+        seed: 1,
+    }
+}
+
+/// Runs a scene, whose first `humans` are human, and prints a line of figures.
+fn run(name: &str, humans: usize, scene: Scene) -> Ran {
+    let outcome = Sim::new(scene).run();
+    let ran = Ran { outcome, humans };
+    let all = ran.humans();
+    let ms = |percent| all.latency(percent).as_secs_f64() * 1e3;
+    println!(
+        "{name:34} human p50 {:6.1} p95 {:6.1} worst {:6.1} ms, refused {}; others {:.3} CPU-s/s",
+        ms(50.0),
+        ms(95.0),
+        ms(100.0),
+        all.refused,
+        ran.others(),
+    );
+    ran
+}
+
+struct Ran {
+    outcome: Outcome,
+    humans: usize,
+}
+
+impl Ran {
+    /// All humans together, over the whole time: the crawler's burst included.
+    fn humans(&self) -> Figures {
+        self.figures(0..self.humans)
+    }
+
+    /// Some clients together.
+    fn figures(&self, clients: impl Iterator<Item = usize>) -> Figures {
+        let mut records: Vec<_> =
+            clients.flat_map(|client| self.outcome.clients[client].clone()).collect();
+        records.sort_unstable_by_key(|record| record.ended);
+        let limiter = tollgate_core::limiter::Limiter::new(
+            Policy { action: Action::Queue, max_delay: Nanos::ZERO },
+            vec![],
+            tollgate_core::key::Seed([7; 16]),
+        );
+        let outcome = Outcome {
+            clients: vec![records],
+            charged: Cost::ZERO,
+            metered: Cost::ZERO,
+            used: Cost::ZERO,
+            end: self.outcome.end,
+            limiter,
+        };
+        outcome.figures(0, Nanos::ZERO, Nanos(u64::MAX))
+    }
+
+    fn cpu(&self, client: usize) -> f64 {
+        self.outcome.figures(client, Nanos::from_secs(1), Nanos::from_secs(LENGTH)).cpu
+    }
+
+    /// What all that are not human got, in CPU-seconds per second.
+    fn others(&self) -> f64 {
+        (self.humans..self.outcome.clients.len()).map(|client| self.cpu(client)).sum()
+    }
+
+    /// The bars: within three times the calm, nobody human refused, four fifths for the others
+    /// of what is left (all but what humans use).
+    fn holds(&self, calm: &Ran) {
+        let (busy, quiet) = (self.humans(), calm.humans());
+        assert!(busy.latency(95.0).0 <= 3 * quiet.latency(95.0).0, "{}", busy.latency(95.0));
+        assert_eq!((busy.refused, busy.aborted), (0, 0));
+        assert_eq!(busy.answered, quiet.answered);
+        let left = CORES - (0..self.humans).map(|human| calm.cpu(human)).sum::<f64>();
+        assert!(self.others() >= 0.98 * left, "{} of {left}", self.others());
+    }
+}
+
+fn calm() -> Ran {
+    run("nobody else", 1, scene(vec![human(address(1, 1, 1))]))
+}
+
+/// A human, and crawlers at these addresses with so many connections each.
+fn beside(crawlers: impl IntoIterator<Item = (IpAddr, u32)>) -> Vec<Client> {
+    let crawlers = crawlers.into_iter().map(|(at, parallel)| crawler(at, parallel));
+    std::iter::once(human(address(1, 1, 1))).chain(crawlers).collect()
+}
+
+#[test]
+fn without_a_queue_the_human_waits_behind_all() {
+    let clients = beside([(address(2, 2, 2), 32)]);
+    let open = Scene { queue: None, limits: vec![], ..scene(clients) };
+    let open = Scene { backend: Backend::new(CORES, 2, Order::Shared), ..open };
+    let ran = run("no throttle, 2 workers", 1, open);
+    assert!(ran.humans().latency(50.0) > millis(1_400));
+}
+
+#[test]
+fn one_crawler_with_32_connections() {
+    let ran = run("crawler", 1, scene(beside([(address(2, 2, 2), 32)])));
+    ran.holds(&calm());
+    assert!(ran.humans().latency(95.0) <= millis(3));
+}
+
+#[test]
+fn a_crawler_in_eight_networks() {
+    let crawlers = (0..8).map(|n| (address(20 + n, 2, 2), 4));
+    run("crawler in 8 networks", 1, scene(beside(crawlers))).holds(&calm());
+}
+
+#[test]
+fn a_crawler_with_fifty_addresses_of_a_network() {
+    let crawlers = (0..50).map(|n| (address(2, 2, n), 1));
+    run("crawler with 50 addresses of a /24", 1, scene(beside(crawlers))).holds(&calm());
+}
+
+/// The human calls itself what the crawler does.
+#[test]
+fn a_crawler_with_five_user_agents() {
+    let mut clients = beside((0..5).map(|_| (address(2, 2, 2), 7)));
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.agent = format!("browser {}", n % 5);
+    }
+    let limits = limits(true);
+    run("crawler with 5 user agents", 1, Scene { limits, ..scene(clients) }).holds(&calm());
+}
+
+#[test]
+fn a_backend_of_two_workers() {
+    let backend = || Backend::new(CORES, 2, Order::Shared);
+    let clients = beside([(address(2, 2, 2), 32)]);
+    let ran = run("crawler, 2 workers", 1, Scene { backend: backend(), ..scene(clients) });
+    assert!(ran.humans().latency(100.0) <= millis(102), "never longer than one heavy request");
+    assert_eq!(ran.humans().refused, 0);
+    assert!(ran.others() >= 0.98 * (CORES - 0.004));
+}
+
+#[test]
+fn two_crawlers_with_32_and_4_connections() {
+    let clients = beside([(address(2, 2, 2), 32), (address(3, 3, 3), 4)]);
+    let ran = run("two crawlers", 1, scene(clients));
+    ran.holds(&calm());
+    let (many, few) = (ran.cpu(1), ran.cpu(2));
+    println!("{:34} {many:.3} and {few:.3} CPU-s/s", "");
+    assert!((many / few - 1.0).abs() < 0.1, "{many} and {few}");
+}
+
+/// Who shares a network with a crawler of 49 addresses takes turns with these, and does not wait
+/// behind all their requests. A round is half of 49 times 100 ms; 20 s would be all.
+#[test]
+fn a_human_in_the_crawlers_network() {
+    let mut clients = beside((0..49).map(|n| (address(2, 2, n), 8)));
+    clients[0].address = address(2, 2, 200);
+    let ran = run("human in the crawler's /24", 1, scene(clients));
+    assert!(ran.humans().latency(95.0) <= millis(4_000));
+    assert_eq!(ran.humans().refused, 0);
+}
+
+/// 200 humans, some of whom call themselves what the crawler does.
+#[test]
+fn two_hundred_humans_and_a_shared_user_agent() {
+    let people = || {
+        (0..200_u8).map(|n| {
+            let mut one = human(address(30 + n % 100, n, 1));
+            one.agent = if n % 10 < 3 { "crawler".into() } else { format!("browser {n}") };
+            one.from = millis(u64::from(n) * 7);
+            one
+        })
+    };
+    let calm = run("200 humans", 200, Scene { limits: limits(true), ..scene(people().collect()) });
+    let clients = people().chain([crawler(address(2, 2, 2), 32)]).collect();
+    let shared = Scene { limits: limits(true), ..scene(clients) };
+    let ran = run("200 humans, a crawler's agent", 200, shared);
+    let own = |ran: &Ran| ran.figures((0..200).filter(|n| n % 10 >= 3)).latency(95.0);
+    let borrowed = ran.figures((0..200).filter(|n| n % 10 < 3)).latency(95.0);
+    println!("{:34} own agent p95 {}, the crawler's {borrowed}", "", own(&ran));
+    assert!(own(&ran).0 <= 4 * own(&calm).0, "{}", own(&ran));
+    // They wait until one of the crawler's requests is over, and no longer.
+    assert!(borrowed <= millis(150), "{borrowed}");
+    assert_eq!(ran.humans().refused, 0);
+    assert!(ran.others() >= 0.98 * (CORES - 0.8), "{}", ran.others());
+}
