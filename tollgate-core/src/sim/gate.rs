@@ -5,8 +5,8 @@
 
 use super::client::Client;
 use crate::classify::{Attributes, Key, Keys};
-use crate::estimate::{Estimates, RouteHash};
 use crate::key::KeyHash;
+use crate::meter::estimate::{Estimates, RouteHash};
 use crate::queue::{Arrival, Id, Place, Queue, Settings, Weight};
 use crate::units::{Cost, Time};
 use alloc::collections::BTreeMap;
