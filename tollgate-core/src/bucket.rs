@@ -56,7 +56,7 @@ impl Algorithm {
     pub fn charge(&self, state: &mut [u64], cost: Cost, at: Time, now: Time) -> Nanos {
         match self {
             Algorithm::Debt(debt) => {
-                let (after, moved) = debt.charge(Time(state[0]), cost, at);
+                let (after, moved) = debt.charge_capped(Time(state[0]), cost, at, now);
                 state[0] = after.0;
                 moved
             }

@@ -156,3 +156,24 @@ fn a_flood_of_new_clients_forgives_no_debt() {
 fn a_flood_of_ten_million_new_clients_forgives_no_debt() {
     flood(10_000_000);
 }
+
+/// Where a request waits is decided by the bucket that is furthest in debt by its own burst: not
+/// always the one that would take longest to pay.
+#[test]
+fn the_latest_bucket_is_so_by_its_own_burst() {
+    let limits =
+        vec![limit("long", Unit::Cpu, 1, seconds(100)), limit("short", Unit::Cpu, 2, seconds(10))];
+    let limiter = limiter(Action::Queue, limits);
+    let both = keys(2);
+    assert_eq!(limiter.latest(&both, T0), None);
+    spend(&limiter, &both, seconds(100), T0);
+    let latest = |now| limiter.latest(&both, now).map(|key| key.limit);
+    assert_eq!(latest(T0), Some(1), "90 of 10, and 0 of 100");
+    spend(&limiter, &both, seconds(50), T0);
+    let wait = |index| limiter.standing_of(index, KeyHash::from_bits(9), after(50)).wait;
+    assert!(wait(0) < wait(1) && latest(after(50)) == Some(1));
+    assert_eq!(latest(after(69)), Some(1));
+    assert_eq!(latest(after(70)), None, "all is paid");
+    let (verdict, _) = limiter.ask(&both, seconds(1), T0);
+    assert_eq!(verdict, Verdict::Allow, "who owes is let in, to wait");
+}

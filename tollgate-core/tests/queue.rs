@@ -422,6 +422,25 @@ fn who_is_in_credit_goes_first_and_has_a_slot_kept() {
     assert_eq!(order(&mut queue), &ids[1..]);
 }
 
+/// A swarm whose members each have nothing with the backend leaves the reserved slots to who uses
+/// less than they do.
+#[test]
+fn a_swarm_does_not_fill_the_reserved_slots() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..20 {
+        queue.handle_arrival(arrival(n, Place::Credit, 100), NOW);
+    }
+    let mut running: Vec<Id> = std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect();
+    for _ in 0..18 {
+        assert_eq!(running.len(), 2);
+        let human = queue.handle_arrival(arrival(99, Place::Credit, 2), NOW);
+        assert_eq!(queue.poll_dispatch(NOW), Some(human));
+        queue.handle_done(human, Cost(2));
+        queue.handle_done(running.swap_remove(0), Cost(100));
+        running.extend(std::iter::from_fn(|| queue.poll_dispatch(NOW)));
+    }
+}
+
 /// Somebody in the same network as a crawler waits behind one request of it, not behind all.
 #[test]
 fn within_a_bucket_clients_take_turns() {

@@ -22,13 +22,27 @@ pub struct Debt {
     burst: Cost,
     /// How long an empty bucket takes to fill: burst / rate.
     depth: Nanos,
+    /// How far from now `full_at` may get by a charge.
+    reach: Nanos,
 }
+
+/// Two threads may bring times that differ by a moment. What part of `reach` that moment is, at
+/// most: seconds in practice, where it is some microseconds.
+const SKEW: u64 = 64;
 
 impl Debt {
     /// Refills at `rate` up to `burst`. A new bucket is full.
     #[must_use]
     pub fn new(rate: Rate, burst: Cost) -> Debt {
-        Debt { rate, burst, depth: rate.time_for(burst) }
+        Debt { rate, burst, depth: rate.time_for(burst), reach: Nanos(u64::MAX) }
+    }
+
+    /// The same, but a debt stops at `debt_max`: what is charged beyond it is forgiven, and
+    /// whoever stops is in credit again after `debt_max / rate`. Too low: a heavy client is soon
+    /// as good as any other. Too high: it is punished for longer than anybody gains from.
+    #[must_use]
+    pub fn capped(self, debt_max: Cost) -> Debt {
+        Debt { reach: self.depth.plus(self.rate.time_for(debt_max)), ..self }
     }
 
     /// Cost per time that comes back.
@@ -73,6 +87,15 @@ impl Debt {
         (after, after.since(before))
     }
 
+    /// `charge`, as far as the cap on debts allows; without a cap the same.
+    #[must_use]
+    pub fn charge_capped(&self, full_at: Time, cost: Cost, at: Time, now: Time) -> (Time, Nanos) {
+        let before = full_at.max(at);
+        let (after, _) = self.charge(full_at, cost, at);
+        let after = after.min(now.plus(self.reach)).max(before);
+        (after, after.since(before))
+    }
+
     /// Takes back what a hold charged too much: `over` of cost, of a hold made at `at` that moved
     /// the bucket by `moved`.
     ///
@@ -81,8 +104,17 @@ impl Debt {
     /// never been. The gap that a hold opens between the bucket and one it never touched closes
     /// at most as fast as time passes, so at least `moved - (now - at)` of it is still open; no
     /// more than that is given back.
+    ///
+    /// A cap on debts closes the gap too: what it forgave since, it would not have forgiven
+    /// without the hold. It did so at some time `t` from `at` on only if it left `full_at` at
+    /// `t + reach`; no refund of a later hold has brought it below that since, and one of an
+    /// earlier hold must not. So a bucket that stands at `at + reach` or beyond gets nothing.
     #[must_use]
     pub fn refund(&self, full_at: Time, over: Cost, moved: Nanos, at: Time, now: Time) -> Time {
+        let reach = self.reach.minus(Nanos(self.reach.0 / SKEW));
+        if self.reach < Nanos(u64::MAX) && full_at >= at.plus(reach) {
+            return full_at;
+        }
         let open = moved.minus(now.since(at));
         full_at.minus(self.rate.time_for(over).min(open))
     }

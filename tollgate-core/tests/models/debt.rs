@@ -258,14 +258,14 @@ impl Three {
 
     fn charge(&mut self, cost: Cost, start: Time) {
         for state in [&mut self.held, &mut self.untouched, &mut self.foreseen] {
-            *state = self.debt.charge(*state, cost, start).0;
+            *state = self.debt.charge_capped(*state, cost, start, self.now).0;
         }
     }
 
     fn open(&mut self, estimate: Cost, truth: Cost, start: Time) {
-        let (after, moved) = self.debt.charge(self.held, estimate, start);
+        let (after, moved) = self.debt.charge_capped(self.held, estimate, start, self.now);
         self.held = after;
-        self.foreseen = self.debt.charge(self.foreseen, truth, start).0;
+        self.foreseen = self.debt.charge_capped(self.foreseen, truth, start, self.now).0;
         self.opened += 1;
         self.open.push(Hold { start, estimate, moved, truth });
     }
@@ -273,7 +273,7 @@ impl Three {
     fn raise(&mut self, which: usize, by: Cost) {
         let count = self.open.len().max(1);
         if let Some(hold) = self.open.get_mut(which % count) {
-            let (after, further) = self.debt.charge(self.held, by, hold.start);
+            let (after, further) = self.debt.charge_capped(self.held, by, hold.start, self.now);
             self.held = after;
             hold.estimate = hold.estimate.plus(by);
             hold.moved = hold.moved.plus(further);
@@ -341,6 +341,29 @@ fn a_hold_cancelled_at_once_leaves_no_trace() {
     }
 }
 
+/// Whoever stops is in credit again after as long as the cap says.
+#[test]
+fn a_debt_stops_at_its_cap() {
+    let debt = bucket(0.5, 30).capped(cpu(10.0));
+    let mut full_at = Time::ZERO;
+    for _ in 0..1_000 {
+        full_at = debt.charge_capped(full_at, cpu(1.0), at(100.0), at(100.0)).0;
+    }
+    assert_eq!(debt.level(full_at, at(100.0)), -10 * 1_000_000_000);
+    assert_eq!(debt.wait(full_at, Cost::ZERO, at(100.0)), Nanos::from_secs(20));
+}
+
+/// What the cap forgave while a hold stood is not forgiven once more when it is taken back.
+#[test]
+fn a_hold_at_the_cap_is_not_taken_back() {
+    let debt = bucket(1.0, 30).capped(cpu(10.0));
+    let (full_at, moved) = debt.charge_capped(at(135.0), cpu(5.0), at(100.0), at(100.0));
+    let full_at = debt.charge_capped(full_at, cpu(5.0), at(100.0), at(100.0)).0;
+    assert_eq!(debt.refund(full_at, cpu(5.0), moved, at(100.0), at(101.0)), full_at);
+    let (full_at, moved) = debt.charge_capped(at(120.0), cpu(5.0), at(100.0), at(100.0));
+    assert_eq!(debt.refund(full_at, cpu(5.0), moved, at(100.0), at(100.0)), at(120.0));
+}
+
 /// Why a hold's start may not lie after the time it was charged: what is refilled until then
 /// would be given back a second time.
 #[test]
@@ -357,6 +380,14 @@ proptest! {
     #[test]
     fn no_hold_ever_leaves_a_bucket_fuller((_, debt) in exact(), events in events()) {
         run(debt, &events, 0)?;
+    }
+
+    /// Nor where debts are capped, however low.
+    #[test]
+    fn nor_does_a_cap_on_debts(
+        (_, debt) in exact(), debt_max in 0..20_000_u64, events in events(),
+    ) {
+        run(debt.capped(Cost(debt_max)), &events, 0)?;
     }
 
     /// At any rate; each hold's two halves are rounded to whole nanoseconds by themselves.
