@@ -1,9 +1,10 @@
 //! A discrete-event simulation of clients before a backend, with the limits between them.
 //!
-//! Clients, network and backend are simulated; [`Limiter`] and [`Meter`] are those that serve real
-//! requests, driven in the way a door drives them: ask, let the backend work, charge, hold the
-//! answer, settle; [`queue`] too, if the scene has one. So limits can be tried out before they meet users. The same [`Scene`] always
-//! ends in the same [`Outcome`], on every machine; an hour of traffic takes seconds.
+//! Clients, network and backend are simulated; [`Limiter`], [`Meter`] and the [`queue`] (if the
+//! scene has one) are those that serve real requests, driven in the way a door drives them: ask,
+//! wait for room, let the backend work, charge, hold the answer, settle. So limits can be tried
+//! out before they meet users. The same [`Scene`] always ends in the same [`Outcome`], on every
+//! machine; an hour of traffic takes seconds.
 //!
 //! Not simulated: the time that anything but the backend takes, and what a backend spends on a
 //! request beyond CPU time. Every request is kept as a record: memory grows with their number.
