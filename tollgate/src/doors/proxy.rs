@@ -155,7 +155,8 @@ impl Seat {
                 Ok(runtime) => {
                     let _ = ready.send(Ok(()));
                     runtime.block_on(self.run());
-                    drop(runtime);
+                    // A name that is still being looked up is not waited for.
+                    runtime.shutdown_background();
                     // Only now has everything ended that ran on it.
                     drop(alive);
                 }
