@@ -37,7 +37,8 @@ pub struct Settings {
     /// high: they wait there, where nobody puts them into order.
     pub concurrency: usize,
     /// How many more for clients in credit that have nothing with the backend, and whose turn
-    /// would have come before one that is there. Default: one per
+    /// would have come before one that is there; all but one of them for such buckets in debt,
+    /// too. Default: one per
     /// processor, at least one. Too high: a swarm overloads the backend.
     pub reserve: usize,
     /// How many requests may wait. Default: 4096. Too low: bursts are refused. Too high: memory,
@@ -284,7 +285,9 @@ impl Queue {
         if self.free_slots() == 0 {
             return None;
         }
-        self.newcomers().next().map(|client| (client, Place::Credit))
+        let credit = self.newcomers().next().map(|client| (client, Place::Credit));
+        // One reserved slot is always left to those in credit.
+        credit.or_else(|| self.tiers.fresh_in_debt().filter(|_| self.free_slots() > 1))
     }
 
     /// Clients who may have a reserved slot, in their order.

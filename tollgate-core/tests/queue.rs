@@ -422,6 +422,28 @@ fn who_is_in_credit_goes_first_and_has_a_slot_kept() {
     assert_eq!(order(&mut queue), &ids[1..]);
 }
 
+/// Those in debt who use little may have a reserved slot too, but never the last one.
+#[test]
+fn a_light_flow_in_debt_goes_beside_heavy_ones() {
+    let mut queue = Queue::new(settings(1, 2));
+    let heavy = queue.handle_arrival(arrival(1, bucket(1), 100), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(heavy));
+    let alike = queue.handle_arrival(arrival(2, bucket(2), 100), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), None);
+    let light = queue.handle_arrival(arrival(3, bucket(3), 2), NOW);
+    let lighter = queue.handle_arrival(arrival(4, bucket(4), 1), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(lighter));
+    assert_eq!(queue.poll_dispatch(NOW), None, "the last one is for those in credit");
+    let human = queue.handle_arrival(arrival(5, Place::Credit, 100), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(human));
+    queue.handle_done(heavy, Cost(100));
+    queue.handle_done(human, Cost(100));
+    queue.handle_done(lighter, Cost(1));
+    assert_eq!(queue.poll_dispatch(NOW), Some(light), "the smaller of equal tags");
+    queue.handle_done(light, Cost(2));
+    assert_eq!(order(&mut queue), [alike]);
+}
+
 /// A swarm whose members each have nothing with the backend leaves the reserved slots to who uses
 /// less than they do.
 #[test]

@@ -28,7 +28,7 @@ pub(super) struct Share {
     pub place: Place,
     pub estimate: Cost,
     pub weight: Weight,
-    /// Its finish tag, once it is in service in credit.
+    /// Its flow's finish tag, once it is in service.
     pub finish: Tag,
 }
 
@@ -60,10 +60,9 @@ pub(super) struct Tiers {
     debt: Debtors,
     /// What those in debt are to get for what went to those in credit while they waited.
     owed: Cost,
-    /// Of what those in credit have in service, the finish tags.
-    finishes: BTreeSet<(Tag, Id)>,
-    /// How many requests of those in debt are in service.
-    debtors: usize,
+    /// The finish tags of what is in service of those in credit, and of those in debt.
+    credits: BTreeSet<(Tag, Id)>,
+    debtors: BTreeSet<(Tag, Id)>,
 }
 
 impl Tiers {
@@ -73,8 +72,8 @@ impl Tiers {
             credit: Turns::new(FLOWS_IDLE_MAX),
             debt,
             owed: Cost::ZERO,
-            finishes: BTreeSet::new(),
-            debtors: 0,
+            credits: BTreeSet::new(),
+            debtors: BTreeSet::new(),
         }
     }
 
@@ -105,13 +104,19 @@ impl Tiers {
     /// little, and a swarm that takes its turns one by one does not fill them. Nobody, while those
     /// in debt have been passed over for long.
     pub fn fresh(&self) -> impl Iterator<Item = KeyHash> {
-        let last = self.finishes.last().map_or(0, |(finish, _)| *finish);
-        let bound = match (self.owes(OWED_MAX), self.debtors) {
+        let bound = match (self.owes(OWED_MAX), self.debtors.is_empty()) {
             (true, _) => 0,
-            (false, 0) => last,
-            (false, _) => Tag::MAX,
+            (false, true) => last(&self.credits),
+            (false, false) => Tag::MAX,
         };
         self.credit.fresh(bound)
+    }
+
+    /// The same among those in debt: the next client of a bucket with nothing in service.
+    pub fn fresh_in_debt(&self) -> Option<(KeyHash, Place)> {
+        let bucket = self.debt.turns.fresh(last(&self.debtors)).next()?;
+        let client = self.debt.clients.get(&bucket)?.next()?;
+        Some((client, Place::Debt(bucket)))
     }
 
     /// A client's next request goes into service; `next` is its one after that.
@@ -121,15 +126,15 @@ impl Tiers {
             Place::Credit => {
                 self.owe(estimate);
                 share.finish = self.credit.serve(client, estimate, weight, next);
-                self.finishes.insert((share.finish, id));
+                self.credits.insert((share.finish, id));
             }
             Place::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
-                self.debtors += 1;
                 let next = self.debt.edit(bucket, |turns| {
                     turns.serve(client, estimate, weight, next);
                 });
-                self.debt.turns.serve(bucket, estimate, weight, next);
+                share.finish = self.debt.turns.serve(bucket, estimate, weight, next);
+                self.debtors.insert((share.finish, id));
             }
         }
     }
@@ -156,11 +161,11 @@ impl Tiers {
         let Share { client, place, estimate, weight, finish } = *share;
         match place {
             Place::Credit => {
-                self.finishes.remove(&(finish, id));
+                self.credits.remove(&(finish, id));
                 self.credit.settle(client, estimate, weight, cost);
             }
             Place::Debt(bucket) => {
-                self.debtors = self.debtors.saturating_sub(1);
+                self.debtors.remove(&(finish, id));
                 let settle = |turns: &mut Turns<_>| turns.settle(client, estimate, weight, cost);
                 let next = self.debt.edit(bucket, settle);
                 self.debt.turns.settle(bucket, estimate, weight, cost);
@@ -182,4 +187,9 @@ impl Tiers {
         let clients: usize = self.debt.clients.values().map(Turns::len).sum();
         self.credit.len() + self.debt.turns.len() + clients
     }
+}
+
+/// The largest finish tag of what is in service; zero if nothing is.
+fn last(finishes: &BTreeSet<(Tag, Id)>) -> Tag {
+    finishes.last().map_or(0, |(finish, _)| *finish)
 }
