@@ -252,6 +252,7 @@ fn two_hundred_humans_and_a_shared_user_agent() {
     let own = |ran: &Ran| ran.figures((0..200).filter(|n| n % 10 >= 3)).latency(95.0);
     let borrowed = ran.figures((0..200).filter(|n| n % 10 < 3)).latency(95.0);
     println!("{:34} own agent p95 {}, the crawler's {borrowed}", "", own(&ran));
+    // The aim is three times the calm, for all of them; it is not reached here.
     assert!(own(&ran).0 <= 4 * own(&calm).0, "{}", own(&ran));
     // They share one flow's turns, and hardly ever wait for one of the crawler's requests.
     assert!(borrowed <= millis(60), "{borrowed}");

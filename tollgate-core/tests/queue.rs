@@ -295,8 +295,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// Two flows that wait: what is sent for one runs ahead of what is sent for the other by no
-    /// more than one largest request of each, by weight (Goyal 1996, theorem 1); what is done, by
-    /// no more than D + 1 of them (Jin 2004, theorem 1).
+    /// more than one largest request of each, by weight (Goyal 1996); what is done, by no more
+    /// than D + 1 of them (Jin 2004).
     #[test]
     fn who_waits_does_not_fall_behind(
         slots in 1..5_usize, flows in flows(), steps in steps(), in_debt in any::<bool>(),
