@@ -1,22 +1,20 @@
 //! Configuration: as written, checked, as it runs.
 //!
 //! The only part of the program that reads files of settings and the environment. The way of a
-//! file: `tree` (text to places), `written` with `proxy` and `limits` (tree to settings, through
-//! `reader`), `settings` (what doors get), `show` (back to YAML). What is wrong is told all at once
-//! (`fault`). `source` looks for changes of the file.
+//! file: `tree` (text to places), `section` (tree to settings, through `reader`), `settings` (what
+//! doors get), `show` (back to YAML). What is wrong is told all at once (`fault`). `source` looks
+//! for changes of the file.
 
 mod address;
 pub mod cpus;
 pub mod fault;
-mod limits;
-mod proxy;
 mod reader;
 pub mod secret;
+mod section;
 pub mod settings;
 mod show;
 pub mod source;
 mod tree;
-mod written;
 
 use fault::{Fault, Faults, Place};
 use settings::Settings;
@@ -54,7 +52,7 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<(), Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
     let settings = decode(file, &root, cpus)?.settings;
     let mut faults = Vec::new();
-    if settings.proxy.is_none() {
+    if settings.doors().is_empty() {
         faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
     }
     if let Some(path) = settings.admin.and_then(|admin| admin.token_file) {
@@ -168,7 +166,7 @@ fn as_flags(mut faults: Faults) -> Faults {
 
 fn decode(file: &str, root: &Node, cpus: f64) -> Result<Config, Faults> {
     let mut faults: Vec<Fault> = Vec::new();
-    let (settings, shown) = written::settings(root, cpus, &mut faults);
+    let (settings, shown) = section::settings(root, cpus, &mut faults);
     if faults.is_empty() {
         return Ok(Config { settings, native: show::yaml(&shown) });
     }

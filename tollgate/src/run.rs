@@ -4,29 +4,24 @@
 //! without waiting, so a reload is either done or refused. Doors serve on threads of their own;
 //! this one has the signals and the admin door.
 
+mod doors;
+mod files;
+
 use crate::clock::Clock;
 use crate::config::fault::Faults;
-use crate::config::settings::Proxy;
 use crate::config::source::{Change, Source};
 use crate::config::{Config, NO_DOOR, cpus};
-use crate::doors::{admin, proxy};
-use crate::engine::Engine;
+use crate::doors::admin;
 use crate::watch::Watch;
 use crate::watch::log;
 use anyhow::Context;
 use arc_swap::ArcSwap;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::rand::{GetRandomFlags, getrandom};
-use std::net::SocketAddr;
+use doors::{Doors, Engines};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use tollgate_core::key::Seed;
 use tollgate_core::units::SECOND;
-
-/// Open files besides those of requests: listeners, the admin door, the log, event queues.
-const FILES_BESIDES: u64 = 256;
 
 /// Runs until a signal ends it. `source` is looked at for changes.
 ///
@@ -34,7 +29,7 @@ const FILES_BESIDES: u64 = 256;
 /// If a door cannot be opened or the system gives no thread, signal or randomness.
 pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
     let log = log::install(config.settings.log)?;
-    raise_open_files(config.settings.proxy.as_ref().map_or(0, |p| p.bounds.connections));
+    files::raise_open_files(config.settings.proxy.as_ref().map_or(0, |p| p.bounds.connections));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut events = Events::new()?;
@@ -98,8 +93,7 @@ struct Program {
     /// How far the wall clock was off when that was last told, in nanoseconds.
     step: i64,
     watch: Arc<Watch>,
-    engine: Arc<Engine>,
-    proxy: proxy::Running,
+    doors: Doors,
     admin: Option<admin::Running>,
 }
 
@@ -110,22 +104,20 @@ impl Program {
         log: log::Running,
     ) -> anyhow::Result<Program> {
         let settings = &config.settings;
-        let door = settings.proxy.as_ref().context(NO_DOOR)?;
+        anyhow::ensure!(!settings.doors().is_empty(), NO_DOOR);
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
-        let engine = Engine::new(door, proxy::threads(), seed()?, clock, Arc::clone(&watch));
+        let engines = Engines::new(settings, clock, &watch)?;
         let native = Arc::new(ArcSwap::from_pointee(config.native.clone()));
         let sources = || {
             let native = Arc::clone(&native);
-            let engine = Arc::clone(&engine);
-            let engines = vec![admin::DoorEngine { door: "proxy", engine }];
             let show = Box::new(move || native.load().as_ref().clone());
-            admin::Sources { watch: Arc::clone(&watch), clock, engines, show }
+            admin::Sources { watch: Arc::clone(&watch), clock, engines: engines.shown(), show }
         };
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources()));
         let admin = admin.transpose()?;
-        let proxy = proxy::start(&within_open_files(door), &engine, &watch)?;
-        tell_start(door, proxy.addresses(), admin.as_ref().map_or(&[], |a| a.addresses()));
+        let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
+        let doors = Doors::open(settings, engines, &watch, addresses)?;
         admin.iter().for_each(admin::Running::ready);
         Ok(Program {
             config: config.clone(),
@@ -136,8 +128,7 @@ impl Program {
             clock,
             step: 0,
             watch,
-            engine,
-            proxy,
+            doors,
             admin,
         })
     }
@@ -153,20 +144,20 @@ impl Program {
         }
         let drain =
             self.config.settings.proxy.as_ref().map_or(Duration::ZERO, |p| p.timeouts.drain);
-        tracing::info!(connections = self.proxy.connections(), ?drain, "stopping: draining");
+        tracing::info!(connections = self.doors.connections(), ?drain, "stopping: draining");
         self.admin.iter().for_each(admin::Running::draining);
-        self.proxy.drain(drain);
+        self.doors.drain(drain);
         let again = async { while !matches!(events.next().await, Event::Stop) {} };
         tokio::select! {
-            () = self.proxy.ended() => match self.proxy.cut() {
+            () = self.doors.ended() => match self.doors.cut() {
                 0 => tracing::info!("stopped"),
                 cut => tracing::warn!("stopped; {cut} connections cut"),
             },
             () = again => {
                 tracing::warn!("stopped at once, as a second signal asked for");
-                self.proxy.stop_now();
-                self.proxy.ended().await;
-                tracing::warn!("stopped; {} connections cut", self.proxy.cut());
+                self.doors.stop_now();
+                self.doors.ended().await;
+                tracing::warn!("stopped; {} connections cut", self.doors.cut());
             }
         }
     }
@@ -196,9 +187,13 @@ impl Program {
     }
 
     fn apply(&mut self, config: &Config) {
-        if config.settings.proxy.is_none() {
+        let (new, old) = (config.settings.doors(), self.config.settings.doors());
+        if new != old {
+            let (new, old) = (new.join(", "), old.join(", "));
             tracing::error!(
-                "configuration refused: its `proxy` section is gone; the old one stays"
+                new,
+                old,
+                "configuration refused: to open or close a door takes a restart; the old one stays"
             );
             self.watch.reloaded(false);
             return;
@@ -210,17 +205,16 @@ impl Program {
     }
 
     fn take_over(&mut self, config: Config, kept: &[String]) {
-        let Some(proxy) = &config.settings.proxy else { return };
         if !kept.is_empty() {
             let keys = kept.join(", ");
             tracing::warn!(keys, "these have changed; what runs stays until a restart");
         }
         self.log.reload(config.settings.log);
-        self.engine.reload(proxy);
-        self.proxy.reload(&within_open_files(proxy));
+        self.doors.reload(&config.settings);
         self.watch.reloaded(true);
         self.native.store(Arc::new(config.native.clone()));
-        tracing::info!(limits = proxy.limits.len(), "configuration reloaded");
+        let limits = config.settings.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
+        tracing::info!(limits, "configuration reloaded");
         self.config = config;
     }
 
@@ -250,65 +244,4 @@ impl Program {
             self.step = step;
         }
     }
-}
-
-fn tell_start(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
-    let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
-    tracing::info!(
-        listen = ?addresses,
-        ?admin,
-        backend = %proxy.backend,
-        cpus = proxy.cpus,
-        cost = %proxy.cost,
-        action = %proxy.action,
-        shadow = proxy.shadow,
-        limits = limits.join(","),
-        "proxy open",
-    );
-}
-
-/// Every connection takes two descriptors. Without one, a client is not taken in or gets a 502: so
-/// there are no more connections than descriptors, and those that are idle make room.
-fn within_open_files(proxy: &Proxy) -> Proxy {
-    let mut proxy = proxy.clone();
-    let Some(files) = getrlimit(Resource::Nofile).current else { return proxy };
-    let spare = FILES_BESIDES.min(files / 2);
-    let affordable = usize::try_from((files - spare) / 2).unwrap_or(usize::MAX).max(1);
-    let bound = &mut proxy.bounds.connections;
-    if *bound == 0 || *bound > affordable {
-        *bound = affordable;
-    }
-    proxy
-}
-
-/// Every connection takes two descriptors; the usual soft limit of 1024 is for programs that use
-/// `select`. If there are too few for `connections` at once, that is told.
-fn raise_open_files(connections: usize) {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit on open files could not be raised");
-    }
-    let (limit, needed) = (getrlimit(Resource::Nofile).current, open_files(connections));
-    if let Some(limit) = limit.filter(|limit| *limit < needed) {
-        tracing::warn!(
-            "the limit on open files is too low for `bounds.connections`: {connections} \
-             connections may need {needed} files, and {limit} are allowed; raise the hard limit \
-             (LimitNOFILE= of a systemd unit), or lower the bound; till then fewer are let in"
-        );
-    }
-}
-
-/// How many open files so many client connections may need; without a bound nobody knows.
-fn open_files(connections: usize) -> u64 {
-    let connections = u64::try_from(connections).unwrap_or(u64::MAX);
-    if connections == 0 { 0 } else { connections.saturating_mul(2).saturating_add(FILES_BESIDES) }
-}
-
-/// A secret of this process: nobody outside can tell which keys share a set.
-fn seed() -> anyhow::Result<Seed> {
-    let mut seed = [0; 16];
-    let count = getrandom(&mut seed, GetRandomFlags::empty()).context("no random numbers")?;
-    anyhow::ensure!(count == seed.len(), "the system gave too few random numbers");
-    Ok(Seed(seed))
 }

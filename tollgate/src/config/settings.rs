@@ -1,7 +1,7 @@
 //! What runs: the configuration after checking, every default filled in, every figure in its type.
 //!
 //! Doors take their part of it and nothing else. How it is written in a file and what can be wrong
-//! with it: `config/written.rs`.
+//! with it: `config/section.rs`.
 
 use ipnet::IpNet;
 use std::fmt;
@@ -20,6 +20,14 @@ pub struct Settings {
     pub log: Log,
     /// The reverse proxy; `None` if the file has no such section.
     pub proxy: Option<Proxy>,
+}
+
+impl Settings {
+    /// The sections that open a door for others than the operator.
+    #[must_use]
+    pub fn doors(&self) -> Vec<&'static str> {
+        self.proxy.iter().map(|_| "proxy").collect()
+    }
 }
 
 /// The admin door: metrics, health, JSON.

@@ -4,8 +4,8 @@
 //! others would need beside it is a fault. How each counts: `tollgate_core::bucket`.
 
 use super::proxy::{count, duration, read_action};
-use super::reader::{Read, Section, within};
-use super::tree::{self, Node, Value};
+use crate::config::reader::{Read, Section, within};
+use crate::config::tree::{self, Node, Value};
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::sliding::Sliding;

@@ -3,9 +3,10 @@
 //! Each key is read with its default and its range. What the settings mean: `settings`. The limits:
 //! `limits`.
 
-use super::reader::{Read, Section, one_of, within};
-use super::settings::{Backend, Bounds, ClientAddress, CostSource, Proxy, Timeouts};
-use super::{address, limits};
+use super::limits;
+use crate::config::address;
+use crate::config::reader::{Read, Section, one_of, within};
+use crate::config::settings::{Backend, Bounds, ClientAddress, CostSource, Proxy, Timeouts};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate_core::limit::Action;

@@ -2,13 +2,16 @@
 //!
 //! One function per section; each key is read where its setting is built, with its default and its
 //! range. The reference for users, docs/guide/configuration.md, has the same keys in the same
-//! order. The proxy's section is `proxy`, its limits are `limits`.
+//! order. Sections with many keys have files of their own; the limits of a door are `limits`.
 
+mod limits;
+mod proxy;
+
+use super::address;
 use super::fault::Fault;
 use super::reader::{Section, one_of};
 use super::settings::{Admin, Format, Level, Log, Settings};
 use super::tree::{Key, Node, Value};
-use super::{address, proxy};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
