@@ -22,3 +22,4 @@ pub mod sim;
 pub mod table;
 pub mod top;
 pub mod units;
+pub mod windows;

@@ -17,6 +17,7 @@ use crate::bucket::STATE_WORDS_MAX;
 use crate::key::KeyHash;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 use set::{AtomicU64, LINE_WORDS, Line, Relaxed, Set, Shape};
 
 /// Up to this many keys, a full table drops the least worthy of *all* its buckets and never holds
@@ -102,6 +103,21 @@ impl Table {
         Entry { table: self, set, hash, slot }
     }
 
+    /// Which of the table's sets a key belongs to.
+    #[must_use]
+    pub fn set_index(&self, hash: KeyHash) -> usize {
+        scaled(hash, self.sets)
+    }
+
+    /// Takes several sets, as [`Table::take`] takes one. `sets` must ascend without repetition:
+    /// that is the order in which everybody takes them.
+    #[must_use]
+    pub fn take_all<'a>(&'a self, sets: &'a [usize]) -> Taken<'a> {
+        debug_assert!(sets.is_sorted_by(|a, b| a < b), "sets are taken in order");
+        sets.iter().for_each(|index| self.set(*index).take());
+        Taken { table: self, sets }
+    }
+
     /// Shows every bucket once, those that are worth nothing any more included. Each set is
     /// copied before it is shown: `f` may take entries, of this table too.
     pub fn for_each(&self, mut f: impl FnMut(KeyHash, &[u64])) {
@@ -152,7 +168,7 @@ impl Table {
 
     /// The upper bits of the hash choose the set, so that any number of sets will do.
     fn set_of(&self, hash: KeyHash) -> Set<'_> {
-        self.set(scaled(hash, self.sets))
+        self.set(self.set_index(hash))
     }
 
     fn set(&self, index: usize) -> Set<'_> {
@@ -251,5 +267,41 @@ impl Entry<'_> {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.set.give_back();
+    }
+}
+
+/// Several sets that are held. Nobody else writes to them until this is dropped.
+pub struct Taken<'a> {
+    table: &'a Table,
+    sets: &'a [usize],
+}
+
+impl Taken<'_> {
+    /// The first word of a bucket's state; zero if the key is absent. Its set must be taken.
+    #[must_use]
+    pub fn get(&self, hash: KeyHash) -> u64 {
+        let set = self.table.set_of(hash);
+        self.table.find(&set, hash).map_or(0, |slot| set.state(slot, 0))
+    }
+
+    /// As [`Entry::change`]. Its set must be taken.
+    pub fn change<R>(
+        &mut self,
+        hash: KeyHash,
+        f: impl FnOnce(&mut [u64]) -> R,
+        worth: impl Fn(&[u64]) -> u64,
+    ) -> R {
+        debug_assert!(self.sets.contains(&self.table.set_index(hash)), "its set is not taken");
+        let set = self.table.set_of(hash);
+        let slot = self.table.find(&set, hash);
+        let mut entry = ManuallyDrop::new(Entry { table: self.table, set, hash, slot });
+        // The set stays taken: all are given back together.
+        entry.change(f, worth)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.sets.iter().for_each(|index| self.table.set(*index).give_back());
     }
 }

@@ -9,13 +9,14 @@ use crate::source::Source;
 
 /// The core's modules, each with those it may use; an entry may only name entries above it, so
 /// no circle can be written.
-const CORE: [(&str, &[&str]); 12] = [
+const CORE: [(&str, &[&str]); 13] = [
     ("units", &[]),
     ("key", &[]),
     ("bucket", &["units"]),
     ("limit", &["bucket", "key"]),
     ("classify", &["limit"]),
     ("table", &["bucket", "key"]),
+    ("windows", &["table"]),
     ("limiter", &["classify", "table"]),
     ("meter", &["key", "units"]),
     ("top", &["key", "units"]),

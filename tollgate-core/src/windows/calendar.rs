@@ -1,0 +1,106 @@
+//! How long windows are: so many seconds from the epoch on, or months and years of the calendar.
+//!
+//! Blocks of seconds are aligned to the epoch: a day is a day of UTC, a week begins on a Thursday,
+//! and a "month" of 30 days begins anywhere. Months of the calendar are those of UTC. Nothing here
+//! knows of leap seconds or of other time zones.
+
+use super::Window;
+use crate::units::Time;
+
+const DAY: u64 = 86_400;
+
+/// How long a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Length {
+    /// So many seconds, at least 1: blocks aligned to the epoch.
+    Seconds(u32),
+    /// So many months of the calendar, at least 1: blocks that begin with January 1970.
+    Months(u32),
+}
+
+impl Length {
+    /// The window that `now` lies in.
+    #[must_use]
+    pub fn window(self, now: Time) -> Window {
+        let (begin, end) = match self {
+            Length::Seconds(seconds) => {
+                let seconds = u64::from(seconds.max(1));
+                let begin = now.second() / seconds * seconds;
+                (begin, begin + seconds)
+            }
+            Length::Months(months) => {
+                let months = u64::from(months.max(1));
+                let block = month_of(now.second() / DAY) / months * months;
+                (first_day(block) * DAY, first_day(block + months) * DAY)
+            }
+        };
+        let whole = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        Window { end: whole(end), seconds: whole(end - begin) }
+    }
+}
+
+/// Days since the epoch until the first of a month, months counted from January 1970.
+fn first_day(month: u64) -> u64 {
+    let (year, month) = (1970 + month / 12, month % 12);
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let lengths = [31, 28 + u64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let before = year - 1;
+    let days = before * 365 + before / 4 - before / 100 + before / 400 - DAYS_BEFORE_1970;
+    days + lengths.iter().take(month as usize).sum::<u64>()
+}
+
+/// Days from the first of January of the year 1 until the epoch.
+const DAYS_BEFORE_1970: u64 = 719_162;
+
+/// The month that a day lies in, both counted from the epoch.
+fn month_of(day: u64) -> u64 {
+    // No month is longer than 31 days, so neither guess is too late, and the second is near.
+    let guess = day / 31;
+    let mut month = guess + (day - first_day(guess)) / 31;
+    while first_day(month + 1) <= day {
+        month += 1;
+    }
+    month
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::SECOND;
+
+    fn window(length: Length, at: u64) -> (u64, u64) {
+        let window = length.window(Time(at * SECOND));
+        (u64::from(window.end) - u64::from(window.seconds), window.end.into())
+    }
+
+    #[test]
+    fn blocks_of_seconds_are_aligned_to_the_epoch() {
+        assert_eq!(window(Length::Seconds(60), 2222), (2220, 2280));
+        assert_eq!(window(Length::Seconds(1), 2222), (2222, 2223));
+        // A Thursday, as the epoch was.
+        assert_eq!(window(Length::Seconds(604_800), 1_795_204_800).0 / DAY % 7, 0);
+    }
+
+    #[test]
+    fn months_are_those_of_the_calendar() {
+        for (at, begin, end) in [
+            (0, 0, 31 * DAY),
+            (951_782_400, 949_363_200, 951_868_800),
+            (1_709_164_800, 1_706_745_600, 1_709_251_200),
+            (1_795_204_800, 1_793_491_200, 1_796_083_200),
+            (1_798_761_599, 1_796_083_200, 1_798_761_600),
+            (1_798_761_600, 1_798_761_600, 1_801_440_000),
+        ] {
+            assert_eq!(window(Length::Months(1), at), (begin, end), "{at}");
+        }
+        assert_eq!(window(Length::Months(12), 1_795_204_800), (1_767_225_600, 1_798_761_600));
+    }
+
+    #[test]
+    fn every_day_lies_in_its_month() {
+        for day in 0..60_000 {
+            let month = month_of(day);
+            assert!(first_day(month) <= day && day < first_day(month + 1), "{day}");
+        }
+    }
+}

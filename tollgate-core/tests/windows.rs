@@ -1,0 +1,156 @@
+//! Counters of windows: a model that keeps every hit, and threads that count at once.
+
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::thread;
+use tollgate_core::key::KeyHash;
+use tollgate_core::units::{SECOND, Time};
+use tollgate_core::windows::{Hit, Length, Policy, Windows};
+
+fn at(second: u64) -> Time {
+    Time(second * SECOND)
+}
+
+fn key(n: u64) -> KeyHash {
+    // Spread over the table as hashes are.
+    KeyHash::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn hit(n: u64, limit: u32, hits: u32, now: Time) -> Hit {
+    Hit::new(key(n), Length::Seconds(60).window(now), limit, hits)
+}
+
+fn count(windows: &Windows, hits: &mut [Hit], policy: Policy, now: Time) {
+    windows.count(hits, &mut Vec::new(), policy, now);
+}
+
+#[test]
+fn hits_grow_over_the_limit_and_start_anew_in_the_next_window() {
+    let windows = Windows::new(10);
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let mut hits = [hit(1, 2, 1, at(600))];
+        count(&windows, &mut hits, Policy::default(), at(600));
+        seen.push((hits[0].before, hits[0].after, hits[0].remaining(), hits[0].is_over()));
+    }
+    assert_eq!(seen, [(0, 1, 1, false), (1, 2, 0, false), (2, 3, 0, true), (3, 4, 0, true)]);
+    let mut hits = [hit(1, 2, 0, at(660))];
+    count(&windows, &mut hits, Policy::default(), at(660));
+    assert_eq!(hits[0].after, 0);
+}
+
+#[test]
+fn who_writes_just_after_the_boundary_was_passed_undoes_nothing() {
+    let windows = Windows::new(10);
+    for (now, after) in [(660, 1), (659, 2), (660, 3)] {
+        let mut hits = [hit(1, 9, 1, at(now))];
+        count(&windows, &mut hits, Policy::default(), at(now));
+        assert_eq!(hits[0].after, after, "{now}");
+    }
+    let mut hits = [hit(1, 9, 1, at(60))];
+    count(&windows, &mut hits, Policy::default(), at(60));
+    assert_eq!(hits[0].after, 1, "the clock was set back, and what is far ahead is void");
+}
+
+#[test]
+fn with_a_stop_only_what_would_go_over_is_counted() {
+    let windows = Windows::new(10);
+    let policy = Policy { stop_when_over: true, spare_over: false };
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let mut hits = [hit(1, 5, 1, at(0)), hit(2, 2, 1, at(0))];
+        count(&windows, &mut hits, policy, at(0));
+        seen.push((hits[0].remaining(), hits[1].after));
+    }
+    assert_eq!(seen, [(4, 1), (3, 2), (3, 3), (3, 4), (3, 5)]);
+}
+
+#[test]
+fn what_is_spared_is_over_and_grows_no_more() {
+    let windows = Windows::new(10);
+    let policy = Policy { stop_when_over: false, spare_over: true };
+    for look in [(1, 1, false), (1, 1, true), (0, 1, true), (1, 1, true)] {
+        let mut hits = [hit(1, 0, look.0, at(0)), hit(2, 9, 1, at(0))];
+        count(&windows, &mut hits, policy, at(0));
+        assert_eq!((hits[0].after, hits[0].spared), (look.1, look.2));
+        assert!(hits[0].is_over());
+    }
+    let mut hits = [hit(2, 9, 0, at(0))];
+    count(&windows, &mut hits, policy, at(0));
+    assert_eq!(hits[0].after, 4, "the others are counted");
+    let both = Policy { stop_when_over: true, spare_over: true };
+    let mut hits = [hit(1, 0, 1, at(0)), hit(2, 9, 1, at(0)), hit(3, 0, 1, at(0))];
+    count(&windows, &mut hits, both, at(0));
+    assert_eq!([hits[0].after, hits[1].after, hits[2].after], [1, 4, 0], "nothing is counted");
+}
+
+#[test]
+fn ended_windows_make_room_and_then_those_with_the_fewest_hits() {
+    let windows = Windows::new(4);
+    for (n, hits) in [(1, 5), (2, 1), (3, 9), (4, 2)] {
+        count(&windows, &mut [hit(n, 9, hits, at(0))], Policy::default(), at(0));
+    }
+    count(&windows, &mut [hit(5, 9, 1, at(0))], Policy::default(), at(0));
+    let look = |n| {
+        let mut hits = [hit(n, 9, 0, at(0))];
+        count(&windows, &mut hits, Policy::default(), at(0));
+        hits[0].after
+    };
+    assert_eq!([1, 2, 3, 4, 5].map(look), [5, 0, 9, 2, 1]);
+    assert_eq!(windows.table().dropped(), 1);
+}
+
+proptest! {
+    #[test]
+    fn counts_as_a_model_that_keeps_every_hit(
+        requests in proptest::collection::vec(
+            (0_u64..200, proptest::collection::vec((0_u64..6, 0_u32..4, any::<bool>()), 1..6)),
+            1..60,
+        ),
+        keys_max in prop::sample::select(vec![100_usize, 5_000]),
+    ) {
+        let windows = Windows::new(keys_max);
+        let mut model: HashMap<(u64, u64), u32> = HashMap::new();
+        let mut sets = Vec::new();
+        let mut now = 0;
+        for (wait, asked) in requests {
+            now += wait / 4;
+            let mut hits: Vec<Hit> = asked.iter().map(|(n, hits, back)| {
+                Hit { give_back: *back, ..hit(*n, 3, *hits, at(now)) }
+            }).collect();
+            windows.count(&mut hits, &mut sets, Policy::default(), at(now));
+            for ((n, amount, back), hit) in asked.iter().zip(&hits) {
+                let count = model.entry((*n, now / 60)).or_default();
+                prop_assert_eq!(hit.before, *count);
+                *count = if *back { count.saturating_sub(*amount) } else { *count + *amount };
+                prop_assert_eq!(hit.after, *count);
+            }
+        }
+    }
+}
+
+/// All counters of a request move together: whoever looks sees equal counts.
+#[test]
+fn threads_lose_no_hit_and_never_see_half_a_request() {
+    const ROUNDS: u32 = 2_000;
+    for keys_max in [64, 5_000] {
+        let windows = Windows::new(keys_max);
+        let request = |hits: u32| [1, 2, 3].map(|n| hit(n, u32::MAX, hits, at(0)));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut sets = Vec::new();
+                    for _ in 0..ROUNDS {
+                        let mut hits = request(1);
+                        windows.count(&mut hits, &mut sets, Policy::default(), at(0));
+                        assert_eq!(hits[0].after, hits[1].after);
+                        assert_eq!(hits[0].after, hits[2].after);
+                    }
+                });
+            }
+        });
+        let mut hits = request(0);
+        count(&windows, &mut hits, Policy::default(), at(0));
+        assert_eq!(hits.map(|hit| hit.after), [4 * ROUNDS; 3]);
+    }
+}
