@@ -30,7 +30,7 @@ pub trait Attributes {
 }
 
 /// One key of a request: which limit, which bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The limit's place in its door's list.
     pub limit: u8,

@@ -16,6 +16,7 @@
 //! asks the limiter for a request's [`Place`]), and it never finds out costs by itself.
 
 mod crowd;
+mod spread;
 mod tiers;
 mod turns;
 
@@ -24,6 +25,8 @@ use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use crowd::{Crowd, Crowds, Flow, Pace};
+use hashbrown::hash_map::Entry;
+use spread::Map;
 use tiers::{Share, Tiers};
 use turns::Head;
 
@@ -134,14 +137,28 @@ struct Client {
     running: usize,
 }
 
+impl Client {
+    fn new(place: Place) -> Client {
+        Client { place, crowd: Crowd::default(), running: 0 }
+    }
+
+    /// Whether it has nothing here.
+    fn is_gone(&self) -> bool {
+        self.crowd.count == 0 && self.running == 0
+    }
+}
+
 /// The queue.
 #[derive(Clone, Debug)]
 pub struct Queue {
     settings: Settings,
     last: u64,
+    /// The only one that is here and not with the backend, if there is a slot for it: it has no
+    /// place in any order, since it needs none. That is how most requests pass.
+    ready: Option<(Id, Waiting)>,
     waiting: BTreeMap<Id, Waiting>,
-    running: BTreeMap<Id, Share>,
-    clients: BTreeMap<KeyHash, Client>,
+    running: Map<Id, Share>,
+    clients: Map<KeyHash, Client>,
     /// The requests of each client that wait, in their order.
     lines: BTreeSet<(KeyHash, Id)>,
     tiers: Tiers,
@@ -158,9 +175,10 @@ impl Queue {
         Queue {
             settings: Settings { concurrency: settings.concurrency.max(1), ..settings },
             last: 0,
+            ready: None,
             waiting: BTreeMap::new(),
-            running: BTreeMap::new(),
-            clients: BTreeMap::new(),
+            running: Map::default(),
+            clients: Map::default(),
             lines: BTreeSet::new(),
             tiers: Tiers::new(),
             crowds: Crowds::default(),
@@ -178,13 +196,14 @@ impl Queue {
 
     /// From now on at most `concurrency` requests are sent to the backend; what runs, runs on.
     pub fn set_concurrency(&mut self, concurrency: usize) {
+        self.line_up_ready();
         self.settings.concurrency = concurrency.max(1);
     }
 
     /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + usize::from(self.ready.is_some())
     }
 
     /// How many requests are with the backend.
@@ -204,16 +223,12 @@ impl Queue {
         self.last += 1;
         let id = Id(self.last);
         let Arrival { client, place, estimate, weight } = arrival;
-        let new = Client { place, crowd: Crowd::default(), running: 0 };
-        self.clients.entry(client).or_insert(new);
         let share = Share { client, place, estimate, weight, finish: 0 };
-        self.waiting.insert(id, Waiting { share, since: now });
-        self.lines.insert((client, id));
-        self.count(client, |crowd| crowd.plus(estimate));
-        self.refresh(client);
-        while self.waiting.len() > self.settings.len_max.saturating_add(self.about_to_go()) {
-            let Some(newest) = self.newest_of_largest() else { break };
-            self.refuse(newest);
+        self.line_up_ready();
+        if self.waiting.is_empty() && self.running.len() < self.settings.concurrency {
+            self.ready = Some((id, Waiting { share, since: now }));
+        } else {
+            self.line_up(id, Waiting { share, since: now });
         }
         id
     }
@@ -221,15 +236,17 @@ impl Queue {
     /// A request that was with the backend is over, and has cost `cost`: its slot is free.
     pub fn handle_done(&mut self, id: Id, cost: Cost) {
         let Some(share) = self.running.remove(&id) else { return };
-        self.tiers.settle(id, &share, cost);
-        if let Some(client) = self.clients.get_mut(&share.client) {
-            client.running = client.running.saturating_sub(1);
+        self.tiers.settle(&share, cost, self.running.values());
+        let Entry::Occupied(mut client) = self.clients.entry(share.client) else { return };
+        client.get_mut().running = client.get().running.saturating_sub(1);
+        if client.get().is_gone() {
+            client.remove();
         }
-        self.dismiss(share.client);
     }
 
     /// Nobody wants the answer any more. Whoever waited is gone at once; what runs keeps its slot.
     pub fn handle_cancel(&mut self, id: Id) -> Cancelled {
+        self.line_up_ready();
         if self.running.contains_key(&id) {
             return Cancelled::Running;
         }
@@ -241,6 +258,7 @@ impl Queue {
 
     /// Refuses what has waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.line_up_ready();
         while self.poll_timeout().is_some_and(|due| due <= now) {
             let Some((id, _)) = self.waiting.first_key_value() else { break };
             self.refuse(*id);
@@ -250,13 +268,21 @@ impl Queue {
     /// When the next request will have waited for too long.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let (_, oldest) = self.waiting.first_key_value()?;
+        let ready = || self.ready.as_ref().map(|(_, ready)| ready);
+        let oldest = self.waiting.first_key_value().map(|(_, oldest)| oldest).or_else(ready)?;
         Some(oldest.since.plus(self.settings.wait_max))
     }
 
     /// A request that goes to the backend now, if there is one: ask until there is none, after
     /// each arrival and whenever a slot becomes free.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Id> {
+        if let Some((id, ready)) = self.ready.take() {
+            self.pass(id, ready.share, now);
+            return Some(id);
+        }
+        if self.waiting.is_empty() {
+            return None;
+        }
         let (client, place) = self.next()?;
         let id = self.first_of(client)?;
         let mut share = self.waiting.remove(&id)?.share;
@@ -264,7 +290,7 @@ impl Queue {
         self.count(client, |crowd| crowd.minus(share.estimate));
         self.clients.get_mut(&client)?.running += 1;
         let next = self.head(client).filter(|(_, next)| *next == place);
-        self.tiers.serve(id, &mut share, next.map(|(head, _)| head));
+        self.tiers.serve(&mut share, next.map(|(head, _)| head));
         self.refresh(client);
         self.running.insert(id, share);
         let others = self.tiers.waiting(place) > 0;
@@ -275,6 +301,38 @@ impl Queue {
     /// A request that is to be refused, if there is one.
     pub fn poll_refused(&mut self) -> Option<Refused> {
         self.refused.pop_front()
+    }
+
+    /// A request finds nobody waiting and a slot free.
+    fn pass(&mut self, id: Id, mut share: Share, now: Time) {
+        let Share { client, place, estimate, .. } = share;
+        let known = self.clients.entry(client).or_insert(Client::new(place));
+        known.place = place;
+        known.running += 1;
+        self.tiers.pass(&mut share);
+        self.running.insert(id, share);
+        self.pace(place).serve(estimate, false, now);
+    }
+
+    /// Whoever need not wait does so nevertheless, before anything else happens.
+    fn line_up_ready(&mut self) {
+        if let Some((id, ready)) = self.ready.take() {
+            self.line_up(id, ready);
+        }
+    }
+
+    /// A request waits; one of those that do may have to go.
+    fn line_up(&mut self, id: Id, waiting: Waiting) {
+        let Share { client, place, estimate, .. } = waiting.share;
+        self.clients.entry(client).or_insert(Client::new(place));
+        self.waiting.insert(id, waiting);
+        self.lines.insert((client, id));
+        self.count(client, |crowd| crowd.plus(estimate));
+        self.refresh(client);
+        while self.waiting.len() > self.settings.len_max.saturating_add(self.about_to_go()) {
+            let Some(newest) = self.newest_of_largest() else { break };
+            self.refuse(newest);
+        }
     }
 
     /// Whose turn it is, if there is a slot for it.
@@ -336,8 +394,7 @@ impl Queue {
 
     /// Forgets a client that has nothing here.
     fn dismiss(&mut self, client: KeyHash) {
-        let gone = |known: &Client| known.crowd.count == 0 && known.running == 0;
-        if self.clients.get(&client).is_some_and(gone) {
+        if self.clients.get(&client).is_some_and(Client::is_gone) {
             self.clients.remove(&client);
         }
     }

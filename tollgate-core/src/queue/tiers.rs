@@ -4,12 +4,12 @@
 //! clients take turns by the same rule: so one who shares a network with a crawler waits behind
 //! one request of it, not behind all. Knows nothing of single requests: see `queue`.
 
+use super::spread::Map;
 use super::turns::{Head, Tag, Turns};
-use super::{Id, Place, Weight};
+use super::{Place, Weight};
 use crate::classify::Key;
 use crate::key::KeyHash;
 use crate::units::Cost;
-use alloc::collections::{BTreeMap, BTreeSet};
 
 /// Clients and buckets that have gone, but are ahead of those that wait: so many are remembered.
 const FLOWS_IDLE_MAX: usize = 4_096;
@@ -36,20 +36,46 @@ pub(super) struct Share {
 #[derive(Clone, Debug)]
 struct Debtors {
     turns: Turns<Key>,
-    clients: BTreeMap<Key, Turns<KeyHash>>,
+    clients: Map<Key, Turns<KeyHash>>,
 }
 
 impl Debtors {
+    fn clients_of(&mut self, bucket: Key) -> &mut Turns<KeyHash> {
+        self.clients.entry(bucket).or_insert_with(|| Turns::new(CLIENTS_IDLE_MAX))
+    }
+
     /// Changes the clients of a bucket; gone are those of a bucket with nothing to do.
     fn edit(&mut self, bucket: Key, change: impl FnOnce(&mut Turns<KeyHash>)) -> Option<Head> {
-        let new = || Turns::new(CLIENTS_IDLE_MAX);
-        let clients = self.clients.entry(bucket).or_insert_with(new);
+        let clients = self.clients_of(bucket);
         change(clients);
         let next = clients.next_head();
         if clients.is_over() {
             self.clients.remove(&bucket);
         }
         next
+    }
+}
+
+/// What a tier has in service.
+#[derive(Clone, Copy, Debug, Default)]
+struct Service {
+    count: usize,
+    /// The largest finish tag; zero if there is nothing.
+    last: Tag,
+}
+
+impl Service {
+    fn begin(&mut self, finish: Tag) {
+        self.count += 1;
+        self.last = self.last.max(finish);
+    }
+
+    /// Something with the tag `finish` is over; `others` is what is still in service.
+    fn end(&mut self, finish: Tag, others: impl Iterator<Item = Tag>) {
+        self.count = self.count.saturating_sub(1);
+        if finish == self.last {
+            self.last = others.max().unwrap_or(0);
+        }
     }
 }
 
@@ -60,20 +86,20 @@ pub(super) struct Tiers {
     debt: Debtors,
     /// What those in debt are to get for what went to those in credit while they waited.
     owed: Cost,
-    /// The finish tags of what is in service of those in credit, and of those in debt.
-    credits: BTreeSet<(Tag, Id)>,
-    debtors: BTreeSet<(Tag, Id)>,
+    /// What is in service of those in credit, and of those in debt.
+    credits: Service,
+    debtors: Service,
 }
 
 impl Tiers {
     pub fn new() -> Tiers {
-        let debt = Debtors { turns: Turns::new(FLOWS_IDLE_MAX), clients: BTreeMap::new() };
+        let debt = Debtors { turns: Turns::new(FLOWS_IDLE_MAX), clients: Map::default() };
         Tiers {
             credit: Turns::new(FLOWS_IDLE_MAX),
             debt,
             owed: Cost::ZERO,
-            credits: BTreeSet::new(),
-            debtors: BTreeSet::new(),
+            credits: Service::default(),
+            debtors: Service::default(),
         }
     }
 
@@ -104,9 +130,9 @@ impl Tiers {
     /// little, and a swarm that takes its turns one by one does not fill them. Nobody, while those
     /// in debt have been passed over for long.
     pub fn fresh(&self) -> impl Iterator<Item = KeyHash> {
-        let bound = match (self.owes(OWED_MAX), self.debtors.is_empty()) {
+        let bound = match (self.owes(OWED_MAX), self.debtors.count == 0) {
             (true, _) => 0,
-            (false, true) => last(&self.credits),
+            (false, true) => self.credits.last,
             (false, false) => Tag::MAX,
         };
         self.credit.fresh(bound)
@@ -114,19 +140,19 @@ impl Tiers {
 
     /// The same among those in debt: the next client of a bucket with nothing in service.
     pub fn fresh_in_debt(&self) -> Option<(KeyHash, Place)> {
-        let bucket = self.debt.turns.fresh(last(&self.debtors)).next()?;
+        let bucket = self.debt.turns.fresh(self.debtors.last).next()?;
         let client = self.debt.clients.get(&bucket)?.next()?;
         Some((client, Place::Debt(bucket)))
     }
 
     /// A client's next request goes into service; `next` is its one after that.
-    pub fn serve(&mut self, id: Id, share: &mut Share, next: Option<Head>) {
+    pub fn serve(&mut self, share: &mut Share, next: Option<Head>) {
         let Share { client, place, estimate, weight, .. } = *share;
         match place {
             Place::Credit => {
                 self.owe(estimate);
                 share.finish = self.credit.serve(client, estimate, weight, next);
-                self.credits.insert((share.finish, id));
+                self.credits.begin(share.finish);
             }
             Place::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
@@ -134,7 +160,25 @@ impl Tiers {
                     turns.serve(client, estimate, weight, next);
                 });
                 share.finish = self.debt.turns.serve(bucket, estimate, weight, next);
-                self.debtors.insert((share.finish, id));
+                self.debtors.begin(share.finish);
+            }
+        }
+    }
+
+    /// A request comes and goes into service at once, while nobody waits.
+    pub fn pass(&mut self, share: &mut Share) {
+        let Share { client, place, estimate, weight, .. } = *share;
+        match place {
+            Place::Credit => {
+                self.owed = Cost::ZERO;
+                share.finish = self.credit.pass(client, estimate, weight);
+                self.credits.begin(share.finish);
+            }
+            Place::Debt(bucket) => {
+                self.owed = self.owed.minus(estimate);
+                self.debt.clients_of(bucket).pass(client, estimate, weight);
+                share.finish = self.debt.turns.pass(bucket, estimate, weight);
+                self.debtors.begin(share.finish);
             }
         }
     }
@@ -156,16 +200,24 @@ impl Tiers {
         self.owed = self.owed.plus(more).min(most);
     }
 
-    /// A request that was in service is over, and has cost `cost`.
-    pub fn settle(&mut self, id: Id, share: &Share, cost: Cost) {
+    /// A request that was in service is over, and has cost `cost`; `others` still are in service.
+    pub fn settle<'a>(
+        &mut self,
+        share: &Share,
+        cost: Cost,
+        others: impl Iterator<Item = &'a Share>,
+    ) {
+        let in_debt = |place| matches!(place, Place::Debt(_));
+        let alike = others.filter(|other| in_debt(other.place) == in_debt(share.place));
+        let finishes = alike.map(|other| other.finish);
         let Share { client, place, estimate, weight, finish } = *share;
         match place {
             Place::Credit => {
-                self.credits.remove(&(finish, id));
+                self.credits.end(finish, finishes);
                 self.credit.settle(client, estimate, weight, cost);
             }
             Place::Debt(bucket) => {
-                self.debtors.remove(&(finish, id));
+                self.debtors.end(finish, finishes);
                 let settle = |turns: &mut Turns<_>| turns.settle(client, estimate, weight, cost);
                 let next = self.debt.edit(bucket, settle);
                 self.debt.turns.settle(bucket, estimate, weight, cost);
@@ -187,9 +239,4 @@ impl Tiers {
         let clients: usize = self.debt.clients.values().map(Turns::len).sum();
         self.credit.len() + self.debt.turns.len() + clients
     }
-}
-
-/// The largest finish tag of what is in service; zero if nothing is.
-fn last(finishes: &BTreeSet<(Tag, Id)>) -> Tag {
-    finishes.last().map_or(0, |(finish, _)| *finish)
 }

@@ -8,21 +8,28 @@
 //!
 //! (Goyal, Vin, Cheng, 1996; several in service at once: Jin, Chase, Kaur, 2004.) A member that
 //! does not wait, has nothing in service and is not ahead of V equals one that was never here,
-//! so it is forgotten. Of those ahead only so many are remembered; the one least ahead goes.
+//! so it is forgotten. Of those ahead only so many are remembered; those least ahead go. Both
+//! happen now and then, when the members have doubled: so they cost a request next to nothing.
 //!
 //! Corrections downwards give back no more than what the request itself had put on its member's
 //! tag: the part that a later `max` with V would have swallowed anyway stays. So opening
 //! requests and cancelling them leaves nobody better off than never having asked.
 
+use super::spread::Map;
 use super::{Id, Weight};
 use crate::units::Cost;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::hash::Hash;
 
 /// Cost over weight, in nano-units.
 pub(super) type Tag = u128;
 
 /// What `cost` adds to a tag; never nothing, or what costs nothing would be served for ever.
 fn length(cost: Cost, weight: Weight) -> Tag {
+    if weight == Weight::ONE {
+        return Tag::from(cost.0.max(1));
+    }
     (Tag::from(cost.0) * 1_000 / Tag::from(weight.thousandths())).max(1)
 }
 
@@ -65,9 +72,32 @@ impl Member {
         self.head.map(|head| Turn { start: self.start(), head, key })
     }
 
-    /// What its finish tag will be.
-    fn finish_of(&self, head: Head) -> Tag {
-        self.start() + length(head.estimate, head.weight)
+    /// What its finish tag will be, if it waits and has nothing in service.
+    fn fresh<K>(&self, key: K) -> Option<(Tag, K)> {
+        let head = self.head.filter(|_| self.running == 0)?;
+        Some((self.start() + length(head.estimate, head.weight), key))
+    }
+
+    /// It comes to wait.
+    fn join(&mut self, virtual_time: Tag) {
+        self.floor = virtual_time;
+        if self.running > 0 {
+            self.slack = self.slack.min(self.finish.saturating_sub(virtual_time));
+        }
+    }
+
+    /// A request of its goes into service. Its start tag.
+    fn serve(&mut self, estimate: Cost, weight: Weight) -> Tag {
+        let start = self.start();
+        self.floor = 0;
+        self.finish = start + length(estimate, weight);
+        self.running += 1;
+        start
+    }
+
+    /// Whether it neither waits nor has anything in service.
+    fn is_idle(&self) -> bool {
+        self.head.is_none() && self.running == 0
     }
 }
 
@@ -77,27 +107,28 @@ pub(super) struct Turns<K> {
     virtual_time: Tag,
     /// The largest finish tag there was.
     latest: Tag,
-    members: BTreeMap<K, Member>,
+    members: Map<K, Member>,
     waiting: BTreeSet<Turn<K>>,
     /// Those of `waiting` that have nothing in service, by what will be their finish tag.
     fresh: BTreeSet<(Tag, K)>,
-    /// Those ahead of V that neither wait nor have anything in service.
-    idle: BTreeSet<(Tag, K)>,
     idle_max: usize,
+    /// With more members than this it is time to forget some.
+    full: usize,
     running: usize,
 }
 
-impl<K: Copy + Ord> Turns<K> {
-    /// Nobody there. Of members that have gone at most `idle_max` are remembered.
+impl<K: Copy + Ord + Hash> Turns<K> {
+    /// Nobody there. Of members that have gone some are remembered: `idle_max` at least, and
+    /// never so many that the members are more than twice those and whoever is there.
     pub fn new(idle_max: usize) -> Turns<K> {
         Turns {
             virtual_time: 0,
             latest: 0,
-            members: BTreeMap::new(),
+            members: Map::default(),
             waiting: BTreeSet::new(),
             fresh: BTreeSet::new(),
-            idle: BTreeSet::new(),
             idle_max,
+            full: 2 * idle_max,
             running: 0,
         }
     }
@@ -135,14 +166,13 @@ impl<K: Copy + Ord> Turns<K> {
 
     /// The member's next request; `None`: it does not wait (any more).
     pub fn set_head(&mut self, key: K, head: Option<Head>) {
+        if head.is_none() && !self.members.contains_key(&key) {
+            return;
+        }
         let virtual_time = self.virtual_time;
         self.edit(key, |member| {
             if head.is_some() && member.head.is_none() {
-                member.floor = virtual_time;
-                if member.running > 0 {
-                    let ahead = member.finish.saturating_sub(virtual_time);
-                    member.slack = member.slack.min(ahead);
-                }
+                member.join(virtual_time);
             }
             member.head = head;
         });
@@ -152,17 +182,22 @@ impl<K: Copy + Ord> Turns<K> {
     /// A request of the member's goes into service; `next` is the one after it. Its finish tag.
     pub fn serve(&mut self, key: K, estimate: Cost, weight: Weight, next: Option<Head>) -> Tag {
         let start = self.edit(key, |member| {
-            let start = member.start();
-            member.floor = 0;
-            member.finish = start + length(estimate, weight);
-            member.running += 1;
             member.head = next;
-            start
+            member.serve(estimate, weight)
         });
-        // Out of turn (a reserved slot) V does not overtake those whose turn it was.
-        let least = self.waiting.first().map_or(start, |turn| turn.start.min(start));
-        self.virtual_time = self.virtual_time.max(least);
-        self.forget();
+        self.go_on(start);
+        start + length(estimate, weight)
+    }
+
+    /// A request comes and goes into service at once, while nobody waits: as `set_head` and
+    /// `serve` together, for less. Its finish tag.
+    pub fn pass(&mut self, key: K, estimate: Cost, weight: Weight) -> Tag {
+        let member = self.members.entry(key).or_insert(Member::ABSENT);
+        member.join(self.virtual_time);
+        let start = member.serve(estimate, weight);
+        self.latest = self.latest.max(member.finish);
+        self.running += 1;
+        self.go_on(start);
         start + length(estimate, weight)
     }
 
@@ -178,33 +213,25 @@ impl<K: Copy + Ord> Turns<K> {
         self.forget();
     }
 
-    /// Changes a member and keeps all orders right.
-    fn edit<R>(&mut self, key: K, change: impl FnOnce(&mut Member) -> R) -> R {
-        let mut member = self.members.remove(&key).unwrap_or(Member::ABSENT);
-        self.running -= member.running;
-        if let (Some(turn), Some(head)) = (member.turn(key), member.head) {
-            self.waiting.remove(&turn);
-            self.fresh.remove(&(member.finish_of(head), key));
-        } else {
-            self.idle.remove(&(member.finish, key));
-        }
-        let result = change(&mut member);
-        self.put(key, member);
-        result
+    /// Something with this start tag was served.
+    fn go_on(&mut self, start: Tag) {
+        // Out of turn (a reserved slot) V does not overtake those whose turn it was.
+        let least = self.waiting.first().map_or(start, |turn| turn.start.min(start));
+        self.virtual_time = self.virtual_time.max(least);
+        self.forget();
     }
 
-    fn put(&mut self, key: K, member: Member) {
-        self.latest = self.latest.max(member.finish);
+    /// Changes a member and keeps all orders right.
+    fn edit<R>(&mut self, key: K, change: impl FnOnce(&mut Member) -> R) -> R {
+        let member = self.members.entry(key).or_insert(Member::ABSENT);
+        let (turn, fresh) = (member.turn(key), member.fresh(key));
+        self.running -= member.running;
+        let result = change(member);
         self.running += member.running;
-        if let (Some(turn), Some(head)) = (member.turn(key), member.head) {
-            self.waiting.insert(turn);
-            if member.running == 0 {
-                self.fresh.insert((member.finish_of(head), key));
-            }
-        } else if member.running == 0 {
-            self.idle.insert((member.finish, key));
-        }
-        self.members.insert(key, member);
+        self.latest = self.latest.max(member.finish);
+        replace(&mut self.waiting, turn, member.turn(key));
+        replace(&mut self.fresh, fresh, member.fresh(key));
+        result
     }
 
     /// Forgets who equals a newcomer, and who is least ahead if there are too many.
@@ -212,17 +239,34 @@ impl<K: Copy + Ord> Turns<K> {
         if self.is_over() {
             self.virtual_time = self.virtual_time.max(self.latest);
             self.members.clear();
-            self.idle.clear();
-            return;
-        }
-        while let Some(&(finish, key)) = self.idle.first() {
-            if finish > self.virtual_time && self.idle.len() <= self.idle_max {
-                break;
-            }
-            self.idle.pop_first();
-            self.members.remove(&key);
+        } else if self.members.len() > self.full {
+            self.forget_idle();
         }
     }
+
+    fn forget_idle(&mut self) {
+        let virtual_time = self.virtual_time;
+        self.members.retain(|_, member| !member.is_idle() || member.finish > virtual_time);
+        let idle = self.members.iter().filter(|(_, member)| member.is_idle());
+        let mut idle: Vec<(Tag, K)> = idle.map(|(key, member)| (member.finish, *key)).collect();
+        let too_many = idle.len().saturating_sub(self.idle_max);
+        if too_many > 0 {
+            idle.select_nth_unstable(too_many - 1);
+            for (_, key) in &idle[..too_many] {
+                self.members.remove(key);
+            }
+        }
+        self.full = 2 * self.members.len().max(self.idle_max);
+    }
+}
+
+/// Puts `after` into `set` in place of `before`.
+fn replace<T: Ord>(set: &mut BTreeSet<T>, before: Option<T>, after: Option<T>) {
+    if before == after {
+        return;
+    }
+    before.map(|before| set.remove(&before));
+    after.map(|after| set.insert(after));
 }
 
 #[cfg(test)]

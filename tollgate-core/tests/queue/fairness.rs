@@ -1,0 +1,245 @@
+//! Who gets how much: the bounds of start-time fair queueing, and that nothing is gained by
+//! opening and cancelling.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Some flows, whose requests are of many sizes, and what each has got.
+struct Race {
+    queue: Queue,
+    now: Time,
+    /// The weight of each, in thousandths, and its largest request.
+    flows: Vec<(u32, u64)>,
+    running: Vec<(Id, usize, u64)>,
+    owner: BTreeMap<Id, (usize, u64)>,
+    waiting: Vec<usize>,
+    /// Cost over weight: of what was sent to the backend, and of what is done.
+    sent: Vec<f64>,
+    done: Vec<f64>,
+}
+
+impl Race {
+    fn new(slots: usize, flows: Vec<(u32, u64)>) -> Race {
+        let count = flows.len();
+        Race {
+            queue: Queue::new(settings(slots, 0)),
+            now: NOW,
+            flows,
+            running: Vec::new(),
+            owner: BTreeMap::new(),
+            waiting: vec![0; count],
+            sent: vec![0.0; count],
+            done: vec![0.0; count],
+        }
+    }
+
+    /// A request of `flow` that costs `cost` and is taken for `estimate`.
+    fn arrive(&mut self, flow: usize, place: Place, cost: u64, estimate: u64) {
+        let weight = Weight::new(self.flows[flow].0);
+        let one = Arrival { weight, ..arrival(flow as u64, place, estimate) };
+        let id = self.queue.handle_arrival(one, self.now);
+        self.owner.insert(id, (flow, cost));
+        self.waiting[flow] += 1;
+    }
+
+    fn poll(&mut self) {
+        while let Some(id) = self.queue.poll_dispatch(self.now) {
+            let (flow, cost) = self.owner[&id];
+            self.waiting[flow] -= 1;
+            self.sent[flow] += cost as f64 * 1e3 / f64::from(self.flows[flow].0);
+            self.running.push((id, flow, cost));
+        }
+    }
+
+    fn finish(&mut self, which: usize) -> usize {
+        let (id, flow, cost) = self.running.swap_remove(which % self.running.len());
+        self.done[flow] += cost as f64 * 1e3 / f64::from(self.flows[flow].0);
+        self.queue.handle_done(id, Cost(cost));
+        flow
+    }
+}
+
+/// How far two flows may drift apart while both wait: the widest stretch between the largest and
+/// the smallest difference so far, since both began to wait.
+#[derive(Clone, Copy)]
+struct Drift {
+    least: f64,
+    most: f64,
+}
+
+impl Drift {
+    const NONE: Drift = Drift { least: f64::INFINITY, most: f64::NEG_INFINITY };
+
+    fn see(&mut self, difference: f64) -> f64 {
+        self.least = self.least.min(difference);
+        self.most = self.most.max(difference);
+        self.most - self.least
+    }
+}
+
+/// Flows of the given weights and sizes; each time one of `D` slots is freed at random, and a
+/// flow at random gets more to do, if it has less than three waiting. `error`: estimates are
+/// wrong by up to so many percent.
+fn race(
+    slots: usize,
+    flows: Vec<(u32, u64)>,
+    steps: Vec<(usize, u64, u64)>,
+    error: u64,
+    in_debt: bool,
+) -> Result<(), TestCaseError> {
+    let mut race = Race::new(slots, flows.clone());
+    let mut drifts = BTreeMap::new();
+    for (which, size, wrong) in steps {
+        let flow = (size % flows.len() as u64) as usize;
+        let cost = 1 + size % flows[flow].1;
+        let estimate = (cost * (100 - error + wrong % (2 * error + 1)) / 100).max(1);
+        if race.waiting[flow] < 3 {
+            let place = if in_debt { bucket(flow as u64) } else { Place::Credit };
+            race.arrive(flow, place, cost, estimate);
+        }
+        race.poll();
+        if race.running.len() == slots && which % 2 == 0 {
+            race.finish(which / 2);
+        }
+        check_drift(&race, &mut drifts, slots as f64, error as f64 / 100.0)?;
+        race.poll();
+    }
+    Ok(())
+}
+
+fn check_drift(
+    race: &Race,
+    drifts: &mut BTreeMap<(usize, usize), (Drift, Drift)>,
+    slots: f64,
+    error: f64,
+) -> Result<(), TestCaseError> {
+    for f in 0..race.flows.len() {
+        for m in 0..f {
+            let (sent, done) = drifts.entry((f, m)).or_insert((Drift::NONE, Drift::NONE));
+            if race.waiting[f] == 0 || race.waiting[m] == 0 {
+                (*sent, *done) = (Drift::NONE, Drift::NONE);
+                continue;
+            }
+            let largest = |i: usize| race.flows[i].1 as f64 * 1e3 / f64::from(race.flows[i].0);
+            let both = largest(f) + largest(m) + 2.0;
+            let unknown = 2.0 * (slots + 1.0) * error * both;
+            let drift = sent.see(race.sent[f] - race.sent[m]);
+            prop_assert!(drift <= both + unknown, "sent: {drift} > {both} + {unknown}");
+            let bound = (slots + 1.0) * both + unknown;
+            let drift = done.see(race.done[f] - race.done[m]);
+            prop_assert!(drift <= bound, "done: {drift} > {bound}");
+        }
+    }
+    Ok(())
+}
+
+fn flows() -> impl Strategy<Value = Vec<(u32, u64)>> {
+    prop::collection::vec((200..5_000_u32, 1..2_000_u64), 2..5)
+}
+
+fn steps() -> impl Strategy<Value = Vec<(usize, u64, u64)>> {
+    prop::collection::vec((any::<usize>(), any::<u64>(), any::<u64>()), 50..300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Two flows that wait: what is sent for one runs ahead of what is sent for the other by no
+    /// more than one largest request of each, by weight (Goyal 1996); what is done, by no more
+    /// than D + 1 of them (Jin 2004).
+    #[test]
+    fn who_waits_does_not_fall_behind(
+        slots in 1..5_usize, flows in flows(), steps in steps(), in_debt in any::<bool>(),
+    ) {
+        race(slots, flows, steps, 0, in_debt)?;
+    }
+
+    /// With wrong estimates: by what is in flight and was misjudged more.
+    #[test]
+    fn wrong_estimates_are_made_good(
+        slots in 1..5_usize, flows in flows(), steps in steps(), in_debt in any::<bool>(),
+    ) {
+        race(slots, flows, steps, 60, in_debt)?;
+    }
+
+    /// While somebody in debt waits, those in credit get at most nine times what its request
+    /// will cost before it is served, and what was begun.
+    #[test]
+    fn the_debt_tier_is_never_starved(
+        slots in 1..5_usize,
+        steps in prop::collection::vec((0..4_u64, 0..3_u64, 1..100_u64), 50..400),
+    ) {
+        let mut queue = Queue::new(settings(slots, 0));
+        let mut debtors = BTreeMap::new();
+        let mut costs = BTreeMap::new();
+        let (mut passed_over, mut running) = (0, Vec::new());
+        for (from, in_debt, cost) in steps {
+            let id = queue.handle_arrival(arrival(from, Place::Credit, cost), NOW);
+            costs.insert(id, cost);
+            if in_debt == 0 {
+                let id = queue.handle_arrival(arrival(100 + from, bucket(from), 50), NOW);
+                debtors.insert(id, ());
+            }
+            while let Some(id) = queue.poll_dispatch(NOW) {
+                let waited = !debtors.is_empty();
+                let served = debtors.remove(&id).is_some();
+                passed_over = if served || !waited { 0 } else { passed_over + costs[&id] };
+                prop_assert!(passed_over <= 9 * 50 + 100, "{passed_over} in credit in a row");
+                running.push(id);
+            }
+            let done = running.swap_remove(0);
+            queue.handle_done(done, Cost(10));
+        }
+    }
+
+    /// Requests of X that come, wait and are cancelled: none of its others is served earlier for
+    /// them.
+    #[test]
+    fn waiting_and_cancelling_gains_nothing(
+        steps in prop::collection::vec((0..4_u64, 1..100_u64, 1..100_u64), 10..120),
+        debt in any::<bool>(),
+    ) {
+        let plain = positions(&steps, debt, false);
+        let with = positions(&steps, debt, true);
+        for (plain, with) in plain.iter().zip(&with) {
+            prop_assert!(with >= plain, "served earlier: {with} before {plain}");
+        }
+    }
+}
+
+/// As the how manieth each request of client 0 was served. With `peeping`, it opens a request
+/// more before each of its own, and cancels it right after.
+fn positions(steps: &[(u64, u64, u64)], debt: bool, peeping: bool) -> Vec<usize> {
+    let mut queue = Queue::new(settings(1, 0));
+    let (mut running, mut served, mut own) = (None, 0, BTreeMap::new());
+    let mut positions = Vec::new();
+    let mut extra = None;
+    for (step, (from, cost, peep)) in steps.iter().enumerate() {
+        let place = if debt { bucket(*from) } else { Place::Credit };
+        if peeping && running.is_some() && extra.is_none() {
+            let place = if debt { bucket(0) } else { Place::Credit };
+            extra = Some(queue.handle_arrival(arrival(0, place, *peep), NOW));
+        }
+        let id = queue.handle_arrival(arrival(*from, place, *cost), NOW);
+        if *from == 0 {
+            own.insert(id, positions.len());
+            positions.push(usize::MAX);
+        }
+        // It is gone before it is its turn.
+        if let Some(extra) = extra.take() {
+            queue.handle_cancel(extra);
+        }
+        if step % 2 == 1
+            && let Some((id, cost)) = running.take()
+        {
+            queue.handle_done(id, Cost(cost));
+        }
+        while let Some(id) = queue.poll_dispatch(NOW) {
+            served += 1;
+            own.get(&id).into_iter().for_each(|place| positions[*place] = served);
+            running = Some((id, *cost));
+        }
+    }
+    positions
+}

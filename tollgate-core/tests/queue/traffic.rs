@@ -1,0 +1,159 @@
+//! Whatever comes: nothing is lost, nobody waits while a slot is free, nothing is remembered.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Arrive { from: u64, place: u64, cost: u64, weight: u32 },
+    Done { which: usize, cost: u64 },
+    Cancel { which: usize },
+    Pass(u64),
+    Concurrency(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let arrive = (0..6_u64, 0..4_u64, 0..50_u64, 100..5_000_u32)
+        .prop_map(|(from, place, cost, weight)| Event::Arrive { from, place, cost, weight });
+    let done = (any::<usize>(), 0..80_u64).prop_map(|(which, cost)| Event::Done { which, cost });
+    let cancel = any::<usize>().prop_map(|which| Event::Cancel { which });
+    let event = prop_oneof![
+        5 => arrive,
+        3 => done,
+        1 => cancel,
+        1 => (0..40_u64).prop_map(Event::Pass),
+        1 => (1..5_usize).prop_map(Event::Concurrency),
+    ];
+    prop::collection::vec(event, 1..200)
+}
+
+/// A queue, and all that is known of what it did.
+struct Watched {
+    queue: Queue,
+    now: Time,
+    waiting: BTreeMap<Id, (u64, Time)>,
+    running: Vec<Id>,
+    /// The last request of each client that was sent to the backend.
+    sent: BTreeMap<u64, Id>,
+}
+
+impl Watched {
+    fn new(settings: Settings) -> Watched {
+        Watched {
+            queue: Queue::new(settings),
+            now: NOW,
+            waiting: BTreeMap::new(),
+            running: Vec::new(),
+            sent: BTreeMap::new(),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Arrive { from, place, cost, weight } => {
+                let place = if place < 2 { Place::Credit } else { bucket(place) };
+                let weight = Weight::new(weight);
+                let one = Arrival { weight, ..arrival(from, place, cost) };
+                let id = self.queue.handle_arrival(one, self.now);
+                self.waiting.insert(id, (from, self.now));
+            }
+            Event::Done { which, cost } if !self.running.is_empty() => {
+                let id = self.running.swap_remove(which % self.running.len());
+                self.queue.handle_done(id, Cost(cost));
+            }
+            Event::Cancel { which } if !self.waiting.is_empty() => {
+                let id = *self.waiting.keys().nth(which % self.waiting.len()).expect("one");
+                assert_eq!(self.queue.handle_cancel(id), Cancelled::Waiting);
+                assert_eq!(self.queue.handle_cancel(id), Cancelled::Unknown);
+                self.waiting.remove(&id);
+            }
+            Event::Pass(time) => {
+                self.now = self.now.plus(Nanos(time));
+                self.queue.handle_timeout(self.now);
+            }
+            Event::Concurrency(slots) => self.queue.set_concurrency(slots),
+            Event::Done { .. } | Event::Cancel { .. } => {}
+        }
+    }
+
+    fn poll(&mut self) {
+        while let Some(refused) = self.queue.poll_refused() {
+            assert!(self.waiting.remove(&refused.id).is_some(), "refused, but not waiting");
+        }
+        while let Some(id) = self.queue.poll_dispatch(self.now) {
+            let (from, _) = self.waiting.remove(&id).expect("sent, but not waiting");
+            assert!(self.sent.insert(from, id).is_none_or(|before| before < id), "out of order");
+            assert_eq!(self.queue.handle_cancel(id), Cancelled::Running);
+            self.running.push(id);
+        }
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let Settings { len_max, wait_max, .. } = self.queue.settings();
+        let slots = self.queue.settings().concurrency;
+        prop_assert_eq!(self.queue.waiting(), self.waiting.len());
+        prop_assert_eq!(self.queue.in_flight(), self.running.len());
+        prop_assert!(self.waiting.is_empty() || self.running.len() >= slots, "a slot is free");
+        prop_assert!(self.waiting.len() <= len_max, "too many wait");
+        let oldest = self.waiting.values().map(|(_, since)| *since).min();
+        prop_assert_eq!(self.queue.poll_timeout(), oldest.map(|since| since.plus(wait_max)));
+        prop_assert!(oldest.is_none_or(|since| self.now.since(since) < wait_max), "too long");
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// Whatever comes: nothing waits while a slot is free, each client keeps its order, each
+    /// request is sent or refused once, and in the end nobody is remembered.
+    #[test]
+    fn nothing_is_lost_and_nothing_stands_idle(
+        events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
+    ) {
+        let settings = Settings {
+            concurrency: 2, reserve, len_max, wait_max: Nanos(wait),
+        };
+        let mut watched = Watched::new(settings);
+        for event in events {
+            let cut = matches!(event, Event::Concurrency(_));
+            watched.handle(event);
+            watched.poll();
+            if !cut {
+                watched.check()?;
+            }
+        }
+        while watched.queue.in_flight() > 0 {
+            watched.handle(Event::Done { which: 0, cost: 1 });
+            watched.poll();
+        }
+        prop_assert_eq!(watched.queue.waiting(), 0);
+        prop_assert_eq!(watched.queue.remembered(), 0);
+    }
+
+    /// Most requests find nobody waiting and are never put into order. It makes no difference:
+    /// the same, if each is put into order first.
+    #[test]
+    fn who_passes_at_once_leaves_all_as_if_it_had_waited(
+        events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
+    ) {
+        let settings = Settings {
+            concurrency: 4, reserve, len_max, wait_max: Nanos(wait),
+        };
+        let (mut quick, mut thorough) = (Watched::new(settings), Watched::new(settings));
+        for event in events {
+            quick.handle(event.clone());
+            thorough.handle(event);
+            // To change how many may run, even to what it was, puts all who wait into order.
+            let slots = thorough.queue.settings().concurrency;
+            thorough.queue.set_concurrency(slots);
+            prop_assert_eq!(quick.queue.waiting(), thorough.queue.waiting());
+            prop_assert_eq!(quick.queue.poll_timeout(), thorough.queue.poll_timeout());
+            quick.poll();
+            thorough.poll();
+            prop_assert_eq!(&quick.running, &thorough.running);
+            prop_assert_eq!(&quick.waiting, &thorough.waiting);
+        }
+    }
+}
