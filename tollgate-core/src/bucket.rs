@@ -6,13 +6,15 @@
 
 pub mod debt;
 pub mod fixed;
+pub mod grid;
 pub mod history;
 pub mod sliding;
 
-use crate::units::{Cost, Nanos, Time};
+use crate::units::{Cost, Nanos, SECOND, Time};
 use core::fmt;
 use debt::Debt;
 use fixed::Fixed;
+use grid::Grid;
 use history::History;
 use sliding::Sliding;
 
@@ -21,6 +23,9 @@ use sliding::Sliding;
 pub enum Algorithm {
     /// Token bucket that may go into debt: `share`, and `rate` limits.
     Debt(Debt),
+    /// Token bucket of whole hits that may go into debt, refilled on whole multiples of 1/rate:
+    /// tags (`refill: grid`).
+    Grid(Grid),
     /// Sum over a sliding window, with a block once it is reached: `window` limits.
     Sliding(Sliding),
     /// Count per window aligned to the epoch: Envoy's rate limits.
@@ -34,7 +39,7 @@ impl Algorithm {
     #[must_use]
     pub fn words(&self) -> usize {
         match self {
-            Algorithm::Debt(_) | Algorithm::Fixed(_) => 1,
+            Algorithm::Debt(_) | Algorithm::Grid(_) | Algorithm::Fixed(_) => 1,
             Algorithm::Sliding(sliding) => sliding.words(),
             Algorithm::History(history) => history.words(),
         }
@@ -45,6 +50,7 @@ impl Algorithm {
     pub fn wait(&self, state: &[u64], cost: Cost, now: Time) -> Nanos {
         match self {
             Algorithm::Debt(debt) => debt.wait(Time(state[0]), cost, now),
+            Algorithm::Grid(grid) => grid.wait(Time(state[0]), cost.whole_hits(), now),
             Algorithm::Sliding(sliding) => sliding.wait(state, now),
             Algorithm::Fixed(fixed) => fixed.wait(state[0], cost, now),
             Algorithm::History(history) => history.wait(state, now),
@@ -59,6 +65,11 @@ impl Algorithm {
                 let (after, moved) = debt.charge_capped(Time(state[0]), cost, at, now);
                 state[0] = after.0;
                 moved
+            }
+            Algorithm::Grid(grid) => {
+                let before = Time(state[0]).max(at);
+                state[0] = grid.charge(Time(state[0]), cost.whole_hits(), at).0;
+                Time(state[0]).since(before)
             }
             Algorithm::Sliding(sliding) => {
                 sliding.record(state, cost, now);
@@ -80,10 +91,46 @@ impl Algorithm {
     #[must_use]
     pub fn worth(&self, state: &[u64], now: Time) -> u64 {
         match self {
-            Algorithm::Debt(_) => Time(state[0]).since(now).0,
+            Algorithm::Debt(_) | Algorithm::Grid(_) => Time(state[0]).since(now).0,
             Algorithm::Sliding(sliding) => sliding.worth(state, now),
             Algorithm::Fixed(fixed) => fixed.worth(state[0], now),
             Algorithm::History(history) => history.worth(state, now),
+        }
+    }
+}
+
+impl Algorithm {
+    /// What is left, in nano-units of cost, where the algorithm knows such a thing; below zero it
+    /// is debt.
+    #[must_use]
+    pub fn level(&self, state: &[u64], now: Time) -> Option<i64> {
+        match self {
+            Algorithm::Debt(debt) => Some(debt.level(Time(state[0]), now)),
+            Algorithm::Grid(grid) => {
+                let hits = grid.level(Time(state[0]), now);
+                Some(hits.saturating_mul(SECOND as i64))
+            }
+            _ => None,
+        }
+    }
+
+    /// How much cost comes in until the bucket is full; `None` where a state is not that.
+    #[must_use]
+    pub fn missing(&self, state: &[u64], now: Time) -> Option<Cost> {
+        match self {
+            Algorithm::Debt(debt) => Some(debt.missing(Time(state[0]), now)),
+            Algorithm::Grid(grid) => Some(Cost::hits(grid.missing(Time(state[0]), now))),
+            _ => None,
+        }
+    }
+
+    /// The state of a bucket that is short of `missing`; `None` where a state is not that.
+    #[must_use]
+    pub fn short_of(&self, missing: Cost, now: Time) -> Option<u64> {
+        match self {
+            Algorithm::Debt(debt) => Some(debt.short_of(missing, now).0),
+            Algorithm::Grid(grid) => Some(grid.short_of(missing.whole_hits(), now).0),
+            _ => None,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! only compared and counted by: what is forwarded is the path as it was sent.
 
 pub(crate) mod few;
+pub mod prefix;
 
 use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
 use crate::limit::{LIMITS_MAX, Limit, Part, When};
@@ -92,7 +93,7 @@ pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
                 hasher.part(first_segments(&normal_path(request.path()), *segments).as_bytes());
             }
             Part::Vhost => hasher.part(request.vhost().to_ascii_lowercase().as_bytes()),
-            Part::All => hasher.part(b""),
+            Part::All | Part::Tag => hasher.part(b""),
         }
     }
     hasher.finish()
@@ -117,10 +118,7 @@ pub fn name(limit: &Limit, request: &impl Attributes, hash: KeyHash) -> String {
 
 fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: KeyHash) {
     let veiled = |of: &str| format!("{of}#{:06x}", hash.bits() & 0xff_ffff);
-    let mut text = |bytes: &[u8]| {
-        let readable = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_BYTES_MAX)]);
-        name.extend(readable.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
-    };
+    let mut text = |bytes: &[u8]| name.push_str(&readable(bytes));
     match part {
         Part::Ip { v4, v6 } => push_network(name, request.address(), *v4, *v6),
         Part::Host => push_network(name, request.address(), 32, 128),
@@ -134,7 +132,15 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: Ke
         }
         Part::Vhost => text(request.vhost().as_bytes()),
         Part::All => text(b"all"),
+        Part::Tag => text(b"-"),
     }
+}
+
+/// The beginning of what a stranger sent, for people: UTF-8, control characters replaced.
+#[must_use]
+pub fn readable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_BYTES_MAX)]);
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Whether what a header holds lets whoever reads it act as somebody else.

@@ -34,6 +34,8 @@ pub enum Part {
     Host,
     /// Nothing: all requests share one bucket.
     All,
+    /// The tag that a door was asked about; a request has none, which counts as empty.
+    Tag,
 }
 
 /// When a limit applies. Everything named must hold; an empty condition always does.
@@ -157,6 +159,7 @@ impl Limit {
         let long = |part: &Part| matches!(part, Part::Ip { v4, v6 } if *v4 > 32 || *v6 > 128);
         let starved = match (&self.algorithm, self.unit) {
             (Algorithm::Debt(debt), Unit::Hits) => debt.burst() < crate::units::Cost::hits(1),
+            (Algorithm::Grid(grid), _) => grid.burst() < 1,
             _ => false,
         };
         let faults: Vec<Fault> = [

@@ -273,6 +273,39 @@ impl Limiter {
         late.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
     }
 
+    /// Decides on `hits` under one key alone, and charges them if they pass: what a door asks that
+    /// is asked about a tag and not about a request.
+    pub fn hit(&self, key: Key, hits: u64, now: Time) -> Nanos {
+        self.hit_by(&self.limits[usize::from(key.limit)].algorithm, key, hits, now)
+    }
+
+    /// The same by other numbers than those of the key's limit; its table keeps one word a key,
+    /// as `algorithm` must. Says how long until the hits would pass; zero: they were charged. Who
+    /// is refused is charged nothing, and mostly without a set being taken.
+    pub fn hit_by(&self, algorithm: &Algorithm, key: Key, hits: u64, now: Time) -> Nanos {
+        let table = &self.tables[usize::from(key.limit)];
+        let cost = Cost::hits(hits);
+        if let Some(state) = table.peek(key.hash) {
+            let wait = algorithm.wait(&[state], cost, now);
+            if wait > Nanos::ZERO {
+                return wait;
+            }
+        }
+        let mut entry = table.take(key.hash);
+        let wait = entry.with(|state| algorithm.wait(state, cost, now));
+        if wait == Nanos::ZERO {
+            let worth = |state: &[u64]| algorithm.worth(state, now);
+            entry.change(|state| algorithm.charge(state, cost, now, now), worth);
+        }
+        wait
+    }
+
+    /// The seed that keys are hashed with.
+    #[must_use]
+    pub fn seed(&self) -> &Seed {
+        &self.seed
+    }
+
     /// How the bucket `hash` of the limit at `index` stands now; nothing owed if there is none.
     #[must_use]
     pub fn standing_of(&self, index: usize, hash: KeyHash, now: Time) -> Reason {
@@ -282,7 +315,7 @@ impl Limiter {
         };
         table.take(hash).with(|state| {
             let wait = limit.algorithm.wait(state, Cost::ZERO, now);
-            Reason { key, level: level(&limit.algorithm, state, now), wait }
+            Reason { key, level: limit.algorithm.level(state, now), wait }
         })
     }
 
@@ -319,7 +352,7 @@ impl Limiter {
         let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
         let wait = limit.algorithm.wait(state, needed, now);
         if wait > Nanos::ZERO {
-            let level = level(&limit.algorithm, state, now);
+            let level = limit.algorithm.level(state, now);
             standing.add(limit.action(self.policy.action), Reason { key: *key, level, wait });
         }
     }
@@ -401,14 +434,6 @@ fn worth_to(limit: &Limit, ticket: &Ticket, now: Time) -> impl Fn(&[u64]) -> u64
     move |words| limit.algorithm.worth(words, since)
 }
 
-/// What is left in a bucket, where its algorithm knows such a thing.
-fn level(algorithm: &Algorithm, state: &[u64], now: Time) -> Option<i64> {
-    match algorithm {
-        Algorithm::Debt(debt) => Some(debt.level(Time(state[0]), now)),
-        _ => None,
-    }
-}
-
 fn longer(a: Option<Reason>, b: Option<Reason>) -> Option<Reason> {
     match (a, b) {
         (Some(x), Some(y)) if y.wait > x.wait => Some(y),
@@ -423,12 +448,11 @@ fn table_for(limit: &Limit) -> Table {
 
 /// Whether the buckets of `old` mean something under `new`.
 fn counts_alike(old: &Limit, new: &Limit) -> bool {
-    let kind = core::mem::discriminant(&old.algorithm) == core::mem::discriminant(&new.algorithm);
+    let kept = |limit: &Limit| limit.algorithm.short_of(Cost::ZERO, Time::ZERO).is_some();
     old.name == new.name
         && old.by == new.by
         && old.unit == new.unit
-        && kind
-        && (matches!(old.algorithm, Algorithm::Debt(_)) || old.algorithm == new.algorithm)
+        && (old.algorithm == new.algorithm || (kept(old) && kept(new)))
 }
 
 /// Copies what is owed under `old` to the buckets of `limit`.
@@ -437,8 +461,9 @@ fn adopt(limit: &Limit, table: &Table, old: &Limit, buckets: &Table, now: Time) 
         let mut words = [0; STATE_WORDS_MAX];
         let words = &mut words[..state.len()];
         words.copy_from_slice(state);
-        if let (Algorithm::Debt(new), Algorithm::Debt(old)) = (&limit.algorithm, &old.algorithm) {
-            words[0] = new.converted(old, Time(state[0]), now).0;
+        let missing = old.algorithm.missing(state, now);
+        if let Some(owed) = missing.and_then(|missing| limit.algorithm.short_of(missing, now)) {
+            words[0] = owed;
         }
         if limit.algorithm.worth(words, now) > 0 {
             table.take(hash).put(words, |words| limit.algorithm.worth(words, now));

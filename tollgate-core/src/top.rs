@@ -101,6 +101,28 @@ impl Top {
         }
     }
 
+    /// So many requests came that cost `cost` together and waited for nothing: `touch` and `add`
+    /// in one.
+    pub fn count(
+        &mut self,
+        hash: KeyHash,
+        requests: u64,
+        cost: Cost,
+        now: Time,
+        name: impl FnOnce() -> String,
+    ) {
+        let weight = self.weight_at(now);
+        let entry = self.entry(hash, now);
+        entry.requests += weight * requests as f64;
+        entry.weight += weight * cost.0 as f64;
+        entry.total = entry.total.plus(cost);
+        if entry.name.is_empty() {
+            entry.name = bounded(name());
+        }
+        let place = entry.place;
+        self.sink(place);
+    }
+
     /// A request has cost `cost` and waited for `wait`. A client that is not tracked (any more)
     /// comes in without a name: else a flood between a request and its end would hide its cost.
     pub fn add(&mut self, hash: KeyHash, cost: Cost, wait: Nanos, now: Time) {

@@ -129,6 +129,12 @@ impl Cost {
         Cost(self.0.saturating_sub(other.0))
     }
 
+    /// In whole hits; a part of one counts as one.
+    #[must_use]
+    pub const fn whole_hits(self) -> u64 {
+        self.0.div_ceil(SECOND)
+    }
+
     /// CPU-seconds, or hits.
     #[must_use]
     pub fn as_units(self) -> f64 {
@@ -148,8 +154,7 @@ impl Rate {
     /// `cost` every `period`; `None` if either is zero.
     #[must_use]
     pub fn per(cost: Cost, period: Nanos) -> Option<Rate> {
-        let slope = period.0 as f64 / cost.0 as f64;
-        (cost.0 > 0 && period.0 > 0).then_some(Rate { slope })
+        Pace::new(cost, period).map(Pace::rate)
     }
 
     /// How long `cost` takes to be refilled.
@@ -168,6 +173,40 @@ impl Rate {
     #[must_use]
     pub fn per_second(self) -> f64 {
         1.0 / self.slope
+    }
+}
+
+/// So much cost in every period, both exactly as they were given: what a [`Rate`] rounds. Parsed
+/// from `10/s 100/m 5000/h 1/d` or `1 per 5s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    cost: Cost,
+    period: Nanos,
+}
+
+impl Pace {
+    /// `cost` every `period`; `None` if either is zero.
+    #[must_use]
+    pub fn new(cost: Cost, period: Nanos) -> Option<Pace> {
+        (cost.0 > 0 && period.0 > 0).then_some(Pace { cost, period })
+    }
+
+    /// How much comes in within a period; above zero.
+    #[must_use]
+    pub const fn cost(self) -> Cost {
+        self.cost
+    }
+
+    /// How long a period is; above zero.
+    #[must_use]
+    pub const fn period(self) -> Nanos {
+        self.period
+    }
+
+    /// The same as a rate.
+    #[must_use]
+    pub fn rate(self) -> Rate {
+        Rate { slope: self.period.0 as f64 / self.cost.0 as f64 }
     }
 }
 
@@ -266,10 +305,10 @@ impl FromStr for Share {
     }
 }
 
-impl FromStr for Rate {
+impl FromStr for Pace {
     type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Rate, ParseError> {
+    fn from_str(text: &str) -> Result<Pace, ParseError> {
         let (count, period) = match text.split_once('/') {
             Some((count, unit)) => (count, one_of(unit.trim())?),
             None => {
@@ -278,7 +317,15 @@ impl FromStr for Rate {
             }
         };
         let count = decimal(count.trim()).ok_or(ParseError::Rate)?;
-        Rate::per(Cost(rounded(count * SECOND as f64)), period).ok_or(ParseError::Rate)
+        Pace::new(Cost(rounded(count * SECOND as f64)), period).ok_or(ParseError::Rate)
+    }
+}
+
+impl FromStr for Rate {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Rate, ParseError> {
+        text.parse().map(Pace::rate)
     }
 }
 

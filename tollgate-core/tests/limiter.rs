@@ -3,6 +3,7 @@
 
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
+use tollgate_core::bucket::grid::Grid;
 use tollgate_core::classify::{Key, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
@@ -121,6 +122,44 @@ fn what_is_owed_stays_owed_under_new_numbers() {
     assert_eq!(level(&new, 0, T0), 5_000_000_000, "another limit starts full");
     assert_eq!(level(&new, 1, T0), -10_000_000_000);
     assert_eq!(level(&new, 1, after(1)), -6_000_000_000, "and is paid back at the new rate");
+}
+
+/// A limit on tags, refilled by whole tokens.
+fn tags(rate: &str, burst: u64) -> Limit {
+    let pace = rate.parse().expect("a pace");
+    let algorithm = Algorithm::Grid(Grid::new(pace, burst));
+    let limit = Limit { by: vec![Part::Tag], algorithm, ..limit("t", Unit::Hits, 1, seconds(1)) };
+    limit.checked().expect("a sound limit")
+}
+
+#[test]
+fn a_tag_is_served_its_burst_and_then_at_its_rate() {
+    let limiter = limiter(Action::Reject, vec![tags("1/s", 10)]);
+    let key = Key { limit: 0, hash: KeyHash::from_bits(9) };
+    let served = |now| (0..20).filter(|_| limiter.hit(key, 1, now) == Nanos::ZERO).count();
+    assert_eq!((served(T0), served(T0), served(after(1)), served(after(4))), (10, 0, 1, 3));
+    assert_eq!(limiter.hit(key, 3, after(4)), Nanos::from_secs(3), "all of them or none");
+    assert_eq!(limiter.hit(key, 11, after(99)), Nanos::from_secs(1), "more than ever fits");
+    assert_eq!(limiter.standing_of(0, key.hash, after(5)).level, Some(1_000_000_000));
+    let other = Debt::new("1/s".parse().expect("a rate"), Cost::hits(2));
+    let own = Key { limit: 0, hash: KeyHash::from_bits(7) };
+    let by = || limiter.hit_by(&Algorithm::Debt(other), own, 1, T0);
+    assert_eq!([by(), by(), by()], [Nanos::ZERO, Nanos::ZERO, Nanos::from_secs(1)]);
+}
+
+#[test]
+fn what_a_tag_owes_stays_owed_under_other_numbers() {
+    let key = Key { limit: 0, hash: KeyHash::from_bits(9) };
+    let old = limiter(Action::Reject, vec![tags("1/s", 10)]);
+    assert_eq!(old.hit(key, 8, T0), Nanos::ZERO);
+    let faster = old.reconfigured(old.policy(), vec![tags("4/s", 20)], T0);
+    assert_eq!(level(&faster, 0, T0), 12_000_000_000);
+    assert_eq!(level(&faster, 0, after(1)), 16_000_000_000);
+    let pace = Rate::per(seconds(1), Nanos::from_secs(1)).expect("a rate");
+    let continuous = Algorithm::Debt(Debt::new(pace, Cost::hits(10)));
+    let smooth = Limit { algorithm: continuous, ..tags("1/s", 10) };
+    let smooth = old.reconfigured(old.policy(), vec![smooth], T0);
+    assert_eq!(level(&smooth, 0, T0.plus(Nanos::from_millis(500))), 2_500_000_000);
 }
 
 /// Many clients that ask once each, and one that owes: who is it that is forgotten?

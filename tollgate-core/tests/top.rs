@@ -128,3 +128,18 @@ fn names_are_cut_between_characters() {
     assert_eq!(top.len(), 1);
     assert_eq!(top.rows(Time(START))[0].name, "ß".repeat(NAME_BYTES_MAX / 2));
 }
+
+#[test]
+fn many_requests_counted_at_once_are_as_many_counted_singly() {
+    let (mut at_once, mut singly) = (Top::new(4), Top::new(4));
+    let now = Time(START);
+    at_once.count(key(1), 64, Cost::hits(64), now, || "a".to_owned());
+    for _ in 0..64 {
+        singly.touch(key(1), now, || "a".to_owned());
+        singly.add(key(1), Cost::hits(1), Nanos::ZERO, now);
+    }
+    at_once.count(key(2), 1, Cost::hits(65), now, || "b".to_owned());
+    let (at_once, singly) = (at_once.rows(now), singly.rows(now));
+    assert_eq!(at_once[1], singly[0]);
+    assert_eq!(at_once[0].name, "b", "the heaviest first");
+}

@@ -119,10 +119,15 @@ impl Debt {
         full_at.minus(self.rate.time_for(over).min(open))
     }
 
-    /// The state that owes the same cost under these numbers as `full_at` does under `old`.
+    /// How much comes in until the bucket is full.
     #[must_use]
-    pub fn converted(&self, old: &Debt, full_at: Time, now: Time) -> Time {
-        let missing = old.rate.cost_in(full_at.since(now));
+    pub fn missing(&self, full_at: Time, now: Time) -> Cost {
+        self.rate.cost_in(full_at.since(now))
+    }
+
+    /// The state of a bucket that is short of `missing`.
+    #[must_use]
+    pub fn short_of(&self, missing: Cost, now: Time) -> Time {
         if missing == Cost::ZERO { Time::ZERO } else { now.plus(self.rate.time_for(missing)) }
     }
 }

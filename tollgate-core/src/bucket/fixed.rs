@@ -62,7 +62,7 @@ impl Fixed {
     /// for are sent to the next one all the same.
     #[must_use]
     pub fn wait(&self, state: u64, cost: Cost, now: Time) -> Nanos {
-        let after = u64::from(self.count(state, now)).saturating_add(hits(cost));
+        let after = u64::from(self.count(state, now)).saturating_add(cost.whole_hits());
         if after > u64::from(self.limit) { self.left(now) } else { Nanos::ZERO }
     }
 
@@ -71,7 +71,7 @@ impl Fixed {
     pub fn charge(&self, state: u64, cost: Cost, now: Time) -> u64 {
         let live = self.live(state, now);
         let window = if live { window(state) } else { self.window_at(now) };
-        let after = u64::from(self.count(state, now)).saturating_add(hits(cost));
+        let after = u64::from(self.count(state, now)).saturating_add(cost.whole_hits());
         u64::from(window) << 32 | after.min(u32::MAX.into())
     }
 
@@ -108,9 +108,4 @@ const fn window(state: u64) -> u32 {
 /// The lower half of a state.
 const fn count(state: u64) -> u32 {
     state as u32
-}
-
-/// Whole hits; a part of one counts as one.
-const fn hits(cost: Cost) -> u64 {
-    cost.0.div_ceil(SECOND)
 }

@@ -4,10 +4,11 @@
 use proptest::prelude::*;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::fixed::Fixed;
+use tollgate_core::bucket::grid::Grid;
 use tollgate_core::bucket::history::{BURST_MAX, History};
 use tollgate_core::bucket::sliding::Sliding;
 use tollgate_core::bucket::{Algorithm, STATE_WORDS_MAX};
-use tollgate_core::units::{Cost, Nanos, Rate, Time};
+use tollgate_core::units::{Cost, Nanos, Pace, Rate, Time};
 
 /// Any word, the ends of the range more often.
 fn word() -> impl Strategy<Value = u64> {
@@ -29,11 +30,18 @@ fn debts() -> impl Strategy<Value = Debt> {
     (rate, word()).prop_map(|(rate, burst)| Debt::new(rate, Cost(burst)))
 }
 
+fn grids() -> impl Strategy<Value = Grid> {
+    let pace = (1_u64.., 1_u64..)
+        .prop_filter_map("a pace", |(cost, period)| Pace::new(Cost(cost), Nanos(period)));
+    (pace, word()).prop_map(|(pace, burst)| Grid::new(pace, burst))
+}
+
 /// Every algorithm, with every kind of numbers that its constructor takes.
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     let interval = prop_oneof![1..1_000_000_000_u64, Just(u64::MAX / BURST_MAX as u64)];
     prop_oneof![
         debts().prop_map(Algorithm::Debt),
+        grids().prop_map(Algorithm::Grid),
         (1..=2_592_000_u64, 1_u64..).prop_map(|(window, max)| {
             let sliding = Sliding::new(Nanos::from_secs(window), Cost(max));
             Algorithm::Sliding(sliding.expect("a window"))
@@ -57,6 +65,13 @@ fn ask_all(algorithm: &Algorithm, state: &[u64], now: Time) -> Result<(), TestCa
     match algorithm {
         Algorithm::Debt(debt) => {
             let _ = debt.level(Time(state[0]), now);
+        }
+        Algorithm::Grid(grid) => {
+            let missing = grid.missing(Time(state[0]), now);
+            // Equal, but for what lies beyond the end of time.
+            prop_assert!(grid.missing(grid.short_of(missing, now), now) <= missing);
+            let most = i64::try_from(grid.burst()).unwrap_or(i64::MAX);
+            prop_assert!(grid.level(Time(state[0]), now) <= most);
         }
         Algorithm::Sliding(sliding) => {
             let _ = sliding.sum(state, now);
@@ -103,7 +118,7 @@ proptest! {
         prop_assert!(debt.refund(full_at, Cost(cost), Nanos(moved), at, now) <= full_at);
         prop_assert!(debt.refund(full_at, Cost(cost), Nanos(moved), at, now).0
             >= full_at.0.saturating_sub(moved));
-        let _ = debt.converted(&old, full_at, now);
+        let _ = debt.short_of(old.missing(full_at, now), now);
     }
 
     /// So a table may forget such a bucket. Charges are for requests that start when they come.

@@ -158,10 +158,10 @@ fn new_numbers_leave_what_was_spent_spent() {
     let (old, new) = (bucket(0.5, 30), bucket(0.1, 60));
     let full_at = old.charge(Time::ZERO, cpu(35.0), at(100.0)).0;
     assert_eq!(level(&old, full_at, at(104.0)), -3.0);
-    let under_new = new.converted(&old, full_at, at(104.0));
+    let under_new = new.short_of(old.missing(full_at, at(104.0)), at(104.0));
     assert_eq!(level(&new, under_new, at(104.0)), 27.0);
     // Full under the old numbers is full under the new ones.
-    assert_eq!(new.converted(&old, at(99.0), at(100.0)), Time::ZERO);
+    assert_eq!(new.short_of(old.missing(at(99.0), at(100.0)), at(100.0)), Time::ZERO);
 }
 
 /// A bucket that keeps every charge and integrates from the beginning for each answer. Its unit
@@ -450,7 +450,7 @@ proptest! {
         let ((_, old), (_, new)) = (old, new);
         let now = Time(1_000_000 + later);
         let full_at = old.charge(Time::ZERO, Cost(spent), Time(1_000_000)).0;
-        let converted = new.converted(&old, full_at, now);
+        let converted = new.short_of(old.missing(full_at, now), now);
         let spent = |debt: &Debt, state| debt.burst().0 as i64 - debt.level(state, now);
         prop_assert_eq!(spent(&new, converted), spent(&old, full_at));
     }

@@ -7,6 +7,7 @@
 mod any_state;
 mod debt;
 mod fixed;
+mod grid;
 mod history;
 mod sliding;
 
