@@ -100,6 +100,22 @@ impl Algorithm {
 }
 
 impl Algorithm {
+    /// Whether buckets that were counted under `old` mean something under this: the numbers may have
+    /// changed where what is owed can be told in the new ones ([`Algorithm::carried`]).
+    #[must_use]
+    pub fn continues(&self, old: &Algorithm) -> bool {
+        let owes = |one: &Algorithm| one.short_of(Cost::ZERO, Time::ZERO).is_some();
+        self == old || (owes(self) && owes(old))
+    }
+
+    /// Turns the state of a bucket that was counted under `old` into what it is under this.
+    pub fn carried(&self, old: &Algorithm, state: &mut [u64], now: Time) {
+        let missing = old.missing(state, now);
+        if let Some(owed) = missing.and_then(|missing| self.short_of(missing, now)) {
+            state[0] = owed;
+        }
+    }
+
     /// What is left, in nano-units of cost, where the algorithm knows such a thing; below zero it
     /// is debt.
     #[must_use]

@@ -120,10 +120,28 @@ impl Limiter {
                 shared = Some(index);
                 *table = Arc::clone(buckets);
             } else {
-                adopt(limit, table, old, buckets, now);
+                adopt(limit, table, &old.algorithm, buckets, now);
             }
         }
         next
+    }
+
+    /// Puts back a bucket of the limit at `index`, as a snapshot kept it when it was counted under
+    /// `old`. False if it is worth nothing any more, or cannot be such a limit's bucket. Keys are
+    /// found again only under the seed that they were hashed with.
+    pub fn restore(
+        &self,
+        index: usize,
+        old: &Algorithm,
+        hash: KeyHash,
+        state: &[u64],
+        now: Time,
+    ) -> bool {
+        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
+            return false;
+        };
+        let fits = limit.algorithm.continues(old) && state.len() == table.words();
+        fits && adopt_one(limit, table, old, hash, state, now)
     }
 
     /// The limits, in the order that [`Key::limit`] counts them.
@@ -448,25 +466,35 @@ fn table_for(limit: &Limit) -> Table {
 
 /// Whether the buckets of `old` mean something under `new`.
 fn counts_alike(old: &Limit, new: &Limit) -> bool {
-    let kept = |limit: &Limit| limit.algorithm.short_of(Cost::ZERO, Time::ZERO).is_some();
     old.name == new.name
         && old.by == new.by
         && old.unit == new.unit
-        && (old.algorithm == new.algorithm || (kept(old) && kept(new)))
+        && new.algorithm.continues(&old.algorithm)
 }
 
 /// Copies what is owed under `old` to the buckets of `limit`.
-fn adopt(limit: &Limit, table: &Table, old: &Limit, buckets: &Table, now: Time) {
+fn adopt(limit: &Limit, table: &Table, old: &Algorithm, buckets: &Table, now: Time) {
     buckets.for_each(|hash, state| {
-        let mut words = [0; STATE_WORDS_MAX];
-        let words = &mut words[..state.len()];
-        words.copy_from_slice(state);
-        let missing = old.algorithm.missing(state, now);
-        if let Some(owed) = missing.and_then(|missing| limit.algorithm.short_of(missing, now)) {
-            words[0] = owed;
-        }
-        if limit.algorithm.worth(words, now) > 0 {
-            table.take(hash).put(words, |words| limit.algorithm.worth(words, now));
-        }
+        adopt_one(limit, table, old, hash, state, now);
     });
+}
+
+/// Copies one bucket; false if it is worth nothing any more.
+fn adopt_one(
+    limit: &Limit,
+    table: &Table,
+    old: &Algorithm,
+    hash: KeyHash,
+    state: &[u64],
+    now: Time,
+) -> bool {
+    let mut words = [0; STATE_WORDS_MAX];
+    let words = &mut words[..state.len()];
+    words.copy_from_slice(state);
+    limit.algorithm.carried(old, words, now);
+    let worthy = limit.algorithm.worth(words, now) > 0;
+    if worthy {
+        table.take(hash).put(words, |words| limit.algorithm.worth(words, now));
+    }
+    worthy
 }

@@ -157,6 +157,19 @@ impl Rate {
         Pace::new(cost, period).map(Pace::rate)
     }
 
+    /// The rate as a snapshot keeps it, to the last bit.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.slope.to_bits()
+    }
+
+    /// A rate from what [`Rate::to_bits`] gave; `None` if it cannot have.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Option<Rate> {
+        let slope = f64::from_bits(bits);
+        (slope > 0.0 && slope.is_finite()).then_some(Rate { slope })
+    }
+
     /// How long `cost` takes to be refilled.
     #[must_use]
     pub fn time_for(self, cost: Cost) -> Nanos {

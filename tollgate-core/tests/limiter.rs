@@ -3,6 +3,7 @@
 
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
+use tollgate_core::bucket::fixed::Fixed;
 use tollgate_core::bucket::grid::Grid;
 use tollgate_core::classify::{Key, Keys};
 use tollgate_core::key::{KeyHash, Seed};
@@ -160,6 +161,27 @@ fn what_a_tag_owes_stays_owed_under_other_numbers() {
     let smooth = Limit { algorithm: continuous, ..tags("1/s", 10) };
     let smooth = old.reconfigured(old.policy(), vec![smooth], T0);
     assert_eq!(level(&smooth, 0, T0.plus(Nanos::from_millis(500))), 2_500_000_000);
+}
+
+#[test]
+fn what_is_put_back_is_owed_again_under_the_numbers_of_today() {
+    let old = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+    spend(&old, &keys(1), seconds(15), T0);
+    let new = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 4, seconds(5))]);
+    let was = &old.limits()[0].algorithm;
+    let mut seen = 0;
+    old.tables()[0].for_each(|hash, state| {
+        seen += 1;
+        assert!(new.restore(0, was, hash, state, after(1)));
+        assert!(!new.restore(0, was, hash, &[state[0], 0], after(1)), "another shape");
+        assert!(!new.restore(1, was, hash, state, after(1)), "there is no such limit");
+        assert!(!new.restore(0, was, hash, state, after(99)), "it is full again");
+        let fixed = Algorithm::Fixed(Fixed::new(1, 1).expect("a window"));
+        assert!(!new.restore(0, &fixed, hash, state, after(1)), "another algorithm");
+    });
+    assert_eq!(seen, 1);
+    assert_eq!(level(&new, 0, after(1)), -9_000_000_000, "a second was refilled at the old rate");
+    assert_eq!(level(&new, 0, after(2)), -5_000_000_000);
 }
 
 /// Many clients that ask once each, and one that owes: who is it that is forgotten?

@@ -44,6 +44,18 @@ impl Grid {
         Grid { tokens, period, burst }
     }
 
+    /// Its numbers as a snapshot keeps them.
+    #[must_use]
+    pub const fn numbers(&self) -> [u64; 3] {
+        [self.tokens, self.period, self.burst]
+    }
+
+    /// A grid from what [`Grid::numbers`] gave; `None` if it cannot have.
+    #[must_use]
+    pub fn from_numbers([tokens, period, burst]: [u64; 3]) -> Option<Grid> {
+        (1..=period).contains(&tokens).then_some(Grid { tokens, period, burst })
+    }
+
     /// The most that can be saved up, in hits.
     #[must_use]
     pub fn burst(&self) -> u64 {
