@@ -63,7 +63,7 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<(), Faults> {
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 3] = [&["admin"], &["log", "format"], &["proxy", "listen"]];
+const KEPT: [&[&str]; 4] = [&["admin"], &["log", "format"], &["state"], &["proxy", "listen"]];
 
 impl Config {
     /// This configuration as a reload of `running` can take it over, and the keys that have
@@ -77,17 +77,32 @@ impl Config {
         let (mut new, old) = (tree(self).map_err(fault)?, tree(running).map_err(fault)?);
         let mut changed = Vec::new();
         for way in KEPT {
-            if let (Some(new), Some(old)) = (new.find_mut(way), old.find(way))
-                && show::yaml(&Node::map([("", new.clone())]))
-                    != show::yaml(&Node::map([("", old.clone())]))
+            let [sections @ .., key] = way else { continue };
+            if let (Some(new), Some(old)) = (new.find_mut(sections), old.find(sections))
+                && keep(new, old, key)
             {
-                new.value.clone_from(&old.value);
                 changed.push(way.join("."));
             }
         }
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
         Ok((decode(TOGETHER, &new, cpus)?, changed))
     }
+}
+
+/// Gives the section `new` the value that `key` has in `old`, or none if it has none there. Whether
+/// that changes anything.
+fn keep(new: &mut Node, old: &Node, key: &str) -> bool {
+    let text = |node: Option<&Node>| node.map(|node| show::yaml(&Node::map([("", node.clone())])));
+    let before = old.find(&[key]);
+    if text(new.find(&[key])) == text(before) {
+        return false;
+    }
+    if let tree::Value::Map(entries) = &mut new.value {
+        entries.retain(|(known, _)| known.name != key);
+        let key = tree::Key { place: Place::default(), name: key.to_owned() };
+        entries.extend(before.map(|node| (key, node.clone())));
+    }
+    true
 }
 
 /// What faults of [`Config::reloaded`] name in place of a file.

@@ -14,8 +14,9 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tollgate_core::bucket::Algorithm;
 use tollgate_core::classify::{self, Attributes, Keys};
-use tollgate_core::key::Seed;
+use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::limiter::{Limiter, Policy, Reason, Ticket, Verdict};
 use tollgate_core::meter::{self, Measure, Meter, Reading};
@@ -140,6 +141,25 @@ impl Engine {
         }
     }
 
+    /// What runs now, held as it is whatever is reloaded meanwhile: for a snapshot.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        Held(self.rules.load_full())
+    }
+
+    /// Puts back a bucket of the limit at `index`, which was counted under `old`. False if that
+    /// makes no sense any more.
+    pub fn restore(
+        &self,
+        index: usize,
+        old: &Algorithm,
+        hash: KeyHash,
+        state: &[u64],
+        now: Time,
+    ) -> bool {
+        self.rules.load().limiter.restore(index, old, hash, state, now)
+    }
+
     /// The limits that run.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
@@ -161,6 +181,23 @@ impl Engine {
             Standing { level: reason.level, wait: reason.wait, row }
         };
         rows.into_iter().map(standing).collect()
+    }
+}
+
+/// The limits of one moment, with their buckets, which live on.
+pub struct Held(Arc<Rules>);
+
+impl Held {
+    /// The limits.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        self.0.limiter.limits()
+    }
+
+    /// The buckets of each, in the same order.
+    #[must_use]
+    pub fn tables(&self) -> &[Arc<Table>] {
+        self.0.limiter.tables()
     }
 }
 

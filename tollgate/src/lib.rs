@@ -11,4 +11,5 @@ pub mod demo;
 pub mod doors;
 pub mod engine;
 pub mod run;
+pub mod state;
 pub mod watch;

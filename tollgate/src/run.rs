@@ -12,6 +12,7 @@ use crate::config::fault::Faults;
 use crate::config::source::{Change, Source};
 use crate::config::{Config, NO_DOOR, cpus};
 use crate::doors::admin;
+use crate::state;
 use crate::watch::Watch;
 use crate::watch::log;
 use anyhow::Context;
@@ -95,6 +96,8 @@ struct Program {
     watch: Arc<Watch>,
     doors: Doors,
     admin: Option<admin::Running>,
+    /// Writes a last snapshot when it is dropped.
+    state: Option<state::Running>,
 }
 
 impl Program {
@@ -117,7 +120,10 @@ impl Program {
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources()));
         let admin = admin.transpose()?;
         let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
+        let (seed, kept) = (engines.seed, engines.all());
         let doors = Doors::open(settings, engines, &watch, addresses)?;
+        // Only now: who cannot open its doors must not touch what another one keeps.
+        let state = state::start(&settings.state, seed, kept, &watch, clock);
         admin.iter().for_each(admin::Running::ready);
         Ok(Program {
             config: config.clone(),
@@ -130,6 +136,7 @@ impl Program {
             watch,
             doors,
             admin,
+            state: state.context("no thread for snapshots")?,
         })
     }
 
@@ -160,6 +167,7 @@ impl Program {
                 tracing::warn!("stopped; {} connections cut", self.doors.cut());
             }
         }
+        drop(self.state.take());
     }
 
     /// Reads the file again because somebody asked for it.

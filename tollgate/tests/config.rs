@@ -223,6 +223,10 @@ fn each_of_these_is_faulty() {
         ("proxy: {listen: '127.0.0.1:9970'}", "two listeners want 127.0.0.1:9970"),
         ("admin: {listen: '0.0.0.0:9970'}", "needs a `token_file`"),
         ("admin: on", "must be `off` or a section"),
+        ("state: {every: 5s}", "`every` needs a `file`"),
+        ("state: {file: ''}", "name a file"),
+        ("state: {file: /s, every: 0s}", "must be from 100ms to 1d"),
+        ("state: {keys_max: 0}", "must be from 1 to"),
         ("proxy: {limits: [{by: all, share: 1%}]}", "a limit needs `name`"),
         ("proxy: {limits: [{name: a, share: 1%}]}", "a limit needs `by`"),
         ("proxy: {limits: [{name: a, by: all}]}", "one of `share`, `rate` or `window`"),
@@ -252,6 +256,22 @@ fn each_of_these_is_faulty() {
         assert!(told.contains(what), "{text}\nwants: {what}\ntold: {told}");
         assert!(told.lines().all(|line| line.starts_with("t.yaml:")), "{told}");
     }
+}
+
+#[test]
+fn state_says_where_how_often_and_how_many_keys() {
+    let config = good(
+        "state: {file: /s, keys_max: 7}\nproxy: {limits: [\
+        {name: a, by: all, share: 1%}, {name: b, by: all, share: 1%, keys_max: 9}, \
+        {name: c, by: all, window: 5s, max: 1s}]}",
+    );
+    let state = config.settings.state;
+    assert_eq!((state.file, state.every.as_secs()), (Some("/s".into()), 5));
+    let proxy = config.settings.proxy.expect("a proxy");
+    let keys: Vec<usize> = proxy.limits.iter().map(|limit| limit.keys_max).collect();
+    assert_eq!(keys, [7, 9, 7]);
+    assert!(config.native.contains("state:\n  file: /s\n  every: 5s\n  keys_max: 7\n"));
+    assert_eq!(good("proxy:").settings.state.file, None);
 }
 
 #[test]
@@ -333,6 +353,11 @@ fn a_reload_keeps_what_takes_a_restart() {
     assert_eq!(taken, expected);
     let (same, kept) = running.reloaded(&taken).expect("they go together");
     assert_eq!((same.settings, kept.len()), (running.settings.clone(), 0));
+    let keeping = good("state: {file: /s}\nproxy: {listen: '127.0.0.1:1', cpus: 1}\nadmin: off");
+    let (taken, kept) = keeping.reloaded(&running).expect("they go together");
+    assert_eq!((taken.settings, kept), (running.settings.clone(), vec!["state".to_owned()]));
+    let (taken, kept) = running.reloaded(&keeping).expect("they go together");
+    assert_eq!((taken.settings.state, kept.len()), (keeping.settings.state.clone(), 1));
     let circle = good("proxy: {listen: '127.0.0.1:2', backend: 'http://127.0.0.1:1'}");
     let told = circle.reloaded(&running).expect_err("a circle").to_string();
     assert!(told.contains("is the proxy itself"), "{told}");
@@ -447,7 +472,8 @@ fn the_guide_has_every_key() {
         let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
         assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
     }
-    for later in ["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "state"] {
+    for later in ["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "metrics"]
+    {
         assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
     }

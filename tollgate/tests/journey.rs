@@ -19,5 +19,7 @@ mod life;
 mod process;
 #[path = "journey/site.rs"]
 mod site;
+#[path = "journey/state.rs"]
+mod state;
 #[path = "journey/table.rs"]
 mod table;

@@ -6,18 +6,20 @@
 
 mod limits;
 mod proxy;
+mod state;
 
 use super::address;
 use super::fault::Fault;
 use super::reader::{Section, one_of};
 use super::settings::{Admin, Format, Level, Log, Settings};
 use super::tree::{Key, Node, Value};
+use limits::Ground;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
 const LATER: &[&str] =
-    &["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "state", "metrics"];
+    &["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "metrics"];
 
 /// Keys that only a `tempomat.json` has at its top.
 const TEMPOMAT: &[&str] = &[
@@ -56,8 +58,9 @@ pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, N
 fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let admin = admin(root);
     let log = root.section("log", &[], log);
-    let proxy = proxy_section(root, cpus);
-    let settings = Settings { admin, log, proxy };
+    let state = root.section("state", &[], state::read);
+    let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
+    let settings = Settings { admin, log, state, proxy };
     separate(root, &settings);
     settings
 }
@@ -111,14 +114,14 @@ fn log(log: &mut Section<'_, '_>) -> Log {
     }
 }
 
-fn proxy_section(root: &mut Section<'_, '_>, cpus: f64) -> Option<super::settings::Proxy> {
+fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::settings::Proxy> {
     // A door is open if its section is there, even an empty one.
     let there = root.written("proxy");
     if !there {
         root.node("proxy");
         return None;
     }
-    Some(root.section("proxy", proxy::LATER, |section| proxy::read(section, cpus)))
+    Some(root.section("proxy", proxy::LATER, |section| proxy::read(section, ground)))
 }
 
 /// No two listeners may want one port.

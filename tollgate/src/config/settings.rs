@@ -18,6 +18,8 @@ pub struct Settings {
     pub admin: Option<Admin>,
     /// The log.
     pub log: Log,
+    /// What is kept on the disk.
+    pub state: State,
     /// The reverse proxy; `None` if the file has no such section.
     pub proxy: Option<Proxy>,
 }
@@ -48,6 +50,17 @@ pub struct Log {
     pub level: Level,
     /// Text for people or JSON for machines. Default: text.
     pub format: Format,
+}
+
+/// What outlives the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Where debts are kept. Default: nowhere; a restart forgives them.
+    pub file: Option<PathBuf>,
+    /// What a crash may lose, at most. Default: 5 s.
+    pub every: Duration,
+    /// How many keys a limit remembers that does not say so itself.
+    pub keys_max: Option<usize>,
 }
 
 /// How severe a log line is.

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::config::settings::{Proxy, Settings};
 use crate::doors::{admin, proxy};
 use crate::engine::Engine;
+use crate::state;
 use crate::watch::Watch;
 use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -18,23 +19,36 @@ use tollgate_core::key::Seed;
 
 /// The engine of each door that has one.
 pub struct Engines {
+    /// What all of them hash keys with.
+    pub seed: Seed,
     proxy: Option<Arc<Engine>>,
 }
 
 impl Engines {
-    /// One for each section that decides; nothing is open yet.
+    /// One for each section that decides, with what clients owe since the last run; nothing is open
+    /// yet.
     pub fn new(settings: &Settings, clock: Clock, watch: &Arc<Watch>) -> anyhow::Result<Engines> {
-        let seed = seed()?;
+        let found = state::find(&settings.state);
+        let seed = found.as_ref().map_or_else(seed, |found| Ok(found.seed()))?;
         let proxy = settings.proxy.as_ref().map(|proxy| {
             Engine::new(proxy, crate::doors::proxy::threads(), seed, clock, Arc::clone(watch))
         });
-        Ok(Engines { proxy })
+        let engines = Engines { seed, proxy };
+        if let Some(found) = found {
+            found.restore(&engines.all(), watch, clock.now());
+        }
+        Ok(engines)
+    }
+
+    /// Each with its door.
+    pub fn all(&self) -> Vec<state::DoorEngine> {
+        let proxy = self.proxy.iter().map(|engine| ("proxy", engine));
+        proxy.map(|(door, engine)| (door, Arc::clone(engine))).collect()
     }
 
     /// For the admin door to show.
     pub fn shown(&self) -> Vec<admin::DoorEngine> {
-        let proxy = self.proxy.iter().map(|engine| ("proxy", engine));
-        proxy.map(|(door, engine)| admin::DoorEngine { door, engine: Arc::clone(engine) }).collect()
+        self.all().into_iter().map(|(door, engine)| admin::DoorEngine { door, engine }).collect()
     }
 }
 

@@ -5,9 +5,12 @@
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,
-    CONNECTIONS, REQUESTS, RESPONSES, SHED,
+    CONNECTIONS, REQUESTS, RESPONSES, SHED, STATE_BYTES, STATE_KEYS, STATE_RESTORED, STATE_TOOK,
+    STATE_WRITES, STATE_WRITTEN,
 };
 use super::registry::{Counter, Gauge, Registry};
+use std::time::Duration;
+use tollgate_core::units::Time;
 
 /// How the backend failed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +152,57 @@ impl AdminCounts {
             refused: REFUSALS.map(|why| registry.counter(&ADMIN_REFUSED, &[why])),
         }
     }
+}
+
+/// Everything that is counted about snapshots.
+#[derive(Debug)]
+pub struct StateCounts {
+    /// Snapshots that could not be written.
+    pub failed: Counter,
+    ok: Counter,
+    begun: Gauge,
+    took: Gauge,
+    keys: Gauge,
+    bytes: Gauge,
+    restored: Gauge,
+}
+
+impl StateCounts {
+    /// The handles; made where there is a file to write to.
+    #[must_use]
+    pub fn new(registry: &Registry) -> StateCounts {
+        StateCounts {
+            failed: registry.counter(&STATE_WRITES, &["failed"]),
+            ok: registry.counter(&STATE_WRITES, &["ok"]),
+            begun: registry.gauge(&STATE_WRITTEN, &[]),
+            took: registry.gauge(&STATE_TOOK, &[]),
+            keys: registry.gauge(&STATE_KEYS, &[]),
+            bytes: registry.gauge(&STATE_BYTES, &[]),
+            restored: registry.gauge(&STATE_RESTORED, &[]),
+        }
+    }
+
+    /// A snapshot that was begun at `at` is on the disk.
+    pub fn written(&self, at: Time, keys: u64, bytes: u64) {
+        self.ok.increment(1);
+        self.begun.set(signed(at.second()));
+        self.keys.set(signed(keys));
+        self.bytes.set(signed(bytes));
+    }
+
+    /// To write it, or to fail at it, took so long.
+    pub fn took(&self, length: Duration) {
+        self.took.set(i64::try_from(length.as_millis()).unwrap_or(i64::MAX));
+    }
+
+    /// So many keys were taken over at the start.
+    pub fn restored(&self, keys: u64) {
+        self.restored.set(signed(keys));
+    }
+}
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -115,6 +115,19 @@ table! {
     TABLE_BYTES = Gauge "tollgate_table_bytes" ["door" "limit"] "bytes"
         "Memory of a limit's table; fixed at start.";
 
+    STATE_WRITES = Counter "tollgate_state_writes_total" ["result"] "snapshots"
+        "Snapshots of all debts: ok, or failed (then the last good one stays).";
+    STATE_WRITTEN = Gauge "tollgate_state_written_time_seconds" [] "seconds"
+        "When the last good snapshot was begun, in seconds since the Unix epoch; 0: none yet.";
+    STATE_TOOK = Gauge "tollgate_state_write_milliseconds" [] "milliseconds"
+        "How long the last snapshot took to write.";
+    STATE_KEYS = Gauge "tollgate_state_keys" [] "keys"
+        "Keys that owe something, in the last good snapshot.";
+    STATE_BYTES = Gauge "tollgate_state_bytes" [] "bytes"
+        "Size of the last good snapshot.";
+    STATE_RESTORED = Gauge "tollgate_state_restored_keys" [] "keys"
+        "Keys whose debts were taken over from a snapshot at the start.";
+
     RELOADS = Counter "tollgate_config_reloads_total" ["result"] "reloads"
         "Reloads of the configuration: ok, or failed (then the old one stays).";
     LINES_LEFT_OUT = Counter "tollgate_log_lines_left_out_total" [] "lines"

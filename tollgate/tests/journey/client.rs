@@ -4,7 +4,7 @@
 //! away, not read, send three requests at once.
 
 use socket2::{Domain, Socket, Type};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,19 @@ impl Client {
         let started = Instant::now();
         self.send(request);
         self.read(started)
+    }
+
+    /// Asks once on a connection of its own; whether there was any answer at all.
+    pub fn try_ask(&self, request: &str) -> bool {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((self.address, 0)).into()).expect("an address of loopback");
+        if socket.connect(&to.into()).is_err() {
+            return false;
+        }
+        let mut stream = TcpStream::from(socket);
+        let mut first = [0; 1];
+        stream.write_all(request.as_bytes()).is_ok() && stream.read_exact(&mut first).is_ok()
     }
 
     /// Sends bytes and reads nothing.

@@ -55,6 +55,23 @@ impl Gate {
         Gate { process, port, admin, config, site: site.port }
     }
 
+    /// Starts the program that has ended once more, with the same configuration.
+    pub fn start_again(&mut self) {
+        self.run(tollgate());
+    }
+
+    /// The same, where another program starts it: one that runs what its arguments are.
+    pub fn start_under(&mut self, mut command: Command) {
+        command.arg(tollgate().get_program());
+        self.run(command);
+    }
+
+    fn run(&mut self, mut command: Command) {
+        command.arg("serve").arg("--config").arg(&self.config);
+        let log = self.config.with_file_name("gate.log");
+        self.process = Running::start(command, &log, self.port);
+    }
+
     /// Writes another section `proxy`, and does not tell.
     pub fn write(&self, proxy: &str) {
         let text = written(self.port, self.admin, self.site, proxy);

@@ -33,16 +33,25 @@ const CPU_MAX: Nanos = Nanos::from_secs(86_400);
 /// The longest name of a limit, a header, a cookie, in bytes.
 const NAME_MAX: usize = 64;
 
-/// Reads `limits`, or the default ones. `cpus` is what shares are of, `door` the door's action.
-pub fn read(proxy: &mut Section<'_, '_>, cpus: f64, door: Action) -> Vec<Limit> {
-    let Some(node) = proxy.node("limits") else { return default_limits(proxy, cpus, door) };
+/// What limits are read against.
+#[derive(Clone, Copy)]
+pub struct Ground {
+    /// What shares are of.
+    pub cpus: f64,
+    /// How many keys a limit remembers that does not say so: `state.keys_max`.
+    pub keys: Option<usize>,
+}
+
+/// Reads `limits`, or the default ones. `door` is the door's action.
+pub fn read(proxy: &mut Section<'_, '_>, ground: Ground, door: Action) -> Vec<Limit> {
+    let Some(node) = proxy.node("limits") else { return default_limits(proxy, ground, door) };
     let nodes = match &node.value {
         Value::List(nodes) => nodes.as_slice(),
         _ => std::slice::from_ref(node),
     };
     let mut names: Vec<Box<str>> = Vec::new();
     let limits = proxy.sections("limits", nodes, LATER, |section| {
-        let limit = limit(section, cpus, door)?;
+        let limit = limit(section, ground, door)?;
         if names.contains(&limit.name) {
             let what = format!("two limits are named `{}`; rename one", limit.name);
             section.fault("name", what);
@@ -58,13 +67,13 @@ pub fn read(proxy: &mut Section<'_, '_>, cpus: f64, door: Action) -> Vec<Limit> 
     limits.into_iter().flatten().collect()
 }
 
-fn default_limits(proxy: &mut Section<'_, '_>, cpus: f64, door: Action) -> Vec<Limit> {
+fn default_limits(proxy: &mut Section<'_, '_>, ground: Ground, door: Action) -> Vec<Limit> {
     let default = tree::parse(DEFAULT.as_bytes()).unwrap_or(Node::made(Value::Null));
     let Value::List(nodes) = &default.value else { return Vec::new() };
     let mut faults = Vec::new();
     let root = Node::map([]);
     let mut section = Section::open("proxy", Some(&root), root.place, &mut faults);
-    let limits = section.sections("limits", nodes, LATER, |section| limit(section, cpus, door));
+    let limits = section.sections("limits", nodes, LATER, |section| limit(section, ground, door));
     if let Value::Map(shown) = section.close(&[]).value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
@@ -72,11 +81,11 @@ fn default_limits(proxy: &mut Section<'_, '_>, cpus: f64, door: Action) -> Vec<L
 }
 
 /// One limit; `None` if it has a fault that leaves nothing to build.
-fn limit(section: &mut Section<'_, '_>, cpus: f64, door: Action) -> Option<Limit> {
+fn limit(section: &mut Section<'_, '_>, ground: Ground, door: Action) -> Option<Limit> {
     let name = required(section, "name", name);
     let by = by(section);
     let when = section.section("when", &[], when);
-    let counted = counted(section, cpus);
+    let counted = counted(section, ground.cpus);
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (KEYS_WINDOW, true),
         Some((unit, _)) => (KEYS, *unit == Unit::Hits),
@@ -84,14 +93,20 @@ fn limit(section: &mut Section<'_, '_>, cpus: f64, door: Action) -> Option<Limit
     };
     let action = if refuses { Action::Reject } else { door };
     let action = section.value("action", action, read_action);
-    let keys_max = section.value("keys_max", keys, |text| {
-        within(count(text)?, 1..=KEYS_MAX as u64).map(|n| n as usize)
-    });
+    let keys_max = section.value("keys_max", ground.keys.unwrap_or(keys), keys_max);
     let (unit, algorithm) = counted?;
     let (name, action) = (name?, Some(action));
     let limit = Limit { name, by: by?, when, unit, algorithm, action, keys_max };
     let checked = limit.checked();
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
+}
+
+/// How many keys a limit remembers.
+///
+/// # Errors
+/// If it is not a number in range.
+pub fn keys_max(text: &str) -> Read<usize> {
+    within(count(text)?, 1..=KEYS_MAX as u64).map(|n| n as usize)
 }
 
 fn required<T>(

@@ -3,7 +3,7 @@
 //! Each key is read with its default and its range. What the settings mean: `settings`. The limits:
 //! `limits`.
 
-use super::limits;
+use super::limits::{self, Ground};
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of, within};
 use crate::config::settings::{Backend, Bounds, ClientAddress, CostSource, Proxy, Timeouts};
@@ -22,12 +22,12 @@ const MILLI: Nanos = Nanos::from_millis(1);
 /// The most addresses that one door listens on.
 const LISTENERS_MAX: usize = 64;
 
-/// Reads the section; `cpus` is what the machine has.
-pub fn read(proxy: &mut Section<'_, '_>, cpus: f64) -> Proxy {
+/// Reads the section; `ground.cpus` is what the machine has.
+pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
     let listen =
         proxy.list("listen", vec![SocketAddr::from(([0, 0, 0, 0], 8888))], address::listen);
     let backend = backend(proxy);
-    let cpus = proxy.value("cpus", cpus, read_cpus);
+    let cpus = proxy.value("cpus", ground.cpus, read_cpus);
     let cost = proxy.value("cost", CostSource::Shared, read_cost);
     let action = proxy.value("action", Action::Hold, read_action);
     let max_delay =
@@ -46,7 +46,7 @@ pub fn read(proxy: &mut Section<'_, '_>, cpus: f64) -> Proxy {
         exempt: proxy.list("exempt", Vec::new(), address::exempt),
         shadow: proxy.value("shadow", false, truth),
         keep_cost_header: proxy.value("cost_header", CostHeader(false), keep).0,
-        limits: limits::read(proxy, cpus, action),
+        limits: limits::read(proxy, Ground { cpus, ..ground }, action),
     };
     consistent(proxy, &settings);
     settings
