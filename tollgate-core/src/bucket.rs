@@ -100,7 +100,7 @@ impl Algorithm {
 }
 
 impl Algorithm {
-    /// Whether buckets that were counted under `old` mean something under this: the numbers may have
+    /// Whether buckets that were counted under `old` mean something under this. Numbers may have
     /// changed where what is owed can be told in the new ones ([`Algorithm::carried`]).
     #[must_use]
     pub fn continues(&self, old: &Algorithm) -> bool {

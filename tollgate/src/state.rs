@@ -182,6 +182,7 @@ fn text(part: &Part) -> String {
         Part::Vhost => "vhost".to_owned(),
         Part::Host => "host".to_owned(),
         Part::All => "all".to_owned(),
+        Part::Tag => "tag".to_owned(),
     }
 }
 

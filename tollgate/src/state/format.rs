@@ -3,7 +3,7 @@
 //! ```text
 //! head     "TOLLGATE", version u16, number of limits u16, 0 u32, seed 16 bytes, written u64
 //! limit    door, name: length u8 and text; by: length u16 and text;
-//!          unit u8, algorithm u8, words u8, its two numbers u64 each;
+//!          unit u8, algorithm u8, words u8, its three numbers u64 each;
 //!          blocks: count u32 (from 1 to 1024) and as many buckets; a count of 0 ends them
 //! bucket   hash u64, state: `words` times u64
 //! end      CRC-32 (IEEE) of everything before it, u32
@@ -17,6 +17,7 @@ use crc32fast::Hasher;
 use std::io::{self, Read, Write};
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::fixed::Fixed;
+use tollgate_core::bucket::grid::Grid;
 use tollgate_core::bucket::history::History;
 use tollgate_core::bucket::sliding::Sliding;
 use tollgate_core::bucket::{Algorithm, STATE_WORDS_MAX};
@@ -181,18 +182,21 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// An algorithm's kind and its two numbers.
-fn numbers(algorithm: &Algorithm) -> (u8, [u64; 2]) {
+/// An algorithm's kind and its numbers; zero where it has fewer.
+fn numbers(algorithm: &Algorithm) -> (u8, [u64; 3]) {
     match algorithm {
-        Algorithm::Debt(debt) => (1, [debt.rate().to_bits(), debt.burst().0]),
-        Algorithm::Sliding(sliding) => (2, [sliding.window().0, sliding.max().0]),
-        Algorithm::Fixed(fixed) => (3, [fixed.limit().into(), fixed.window().0]),
-        Algorithm::History(history) => (4, [history.burst() as u64, history.interval().0]),
+        Algorithm::Debt(debt) => (1, [debt.rate().to_bits(), debt.burst().0, 0]),
+        Algorithm::Sliding(sliding) => (2, [sliding.window().0, sliding.max().0, 0]),
+        Algorithm::Fixed(fixed) => (3, [fixed.limit().into(), fixed.window().0, 0]),
+        Algorithm::History(history) => (4, [history.burst() as u64, history.interval().0, 0]),
+        Algorithm::Grid(grid) => (5, grid.numbers()),
     }
 }
 
-fn algorithm(kind: u8, [first, second]: [u64; 2]) -> Option<Algorithm> {
+fn algorithm(kind: u8, [first, second, third]: [u64; 3]) -> Option<Algorithm> {
     match kind {
+        5 => Grid::from_numbers([first, second, third]).map(Algorithm::Grid),
+        _ if third != 0 => None,
         1 => Some(Algorithm::Debt(Debt::new(Rate::from_bits(first)?, Cost(second)))),
         2 => Sliding::new(Nanos(first), Cost(second)).ok().map(Algorithm::Sliding),
         3 => {
@@ -287,7 +291,10 @@ impl<R: Read> Reader<R> {
             _ => return Err(Fault::Shape("a unit")),
         };
         let [kind, words] = self.bytes()?;
-        let numbers = [u64::from_le_bytes(self.bytes()?), u64::from_le_bytes(self.bytes()?)];
+        let mut numbers = [0; 3];
+        for number in &mut numbers {
+            *number = u64::from_le_bytes(self.bytes()?);
+        }
         let algorithm = algorithm(kind, numbers).ok_or(Fault::Shape("an algorithm"))?;
         if algorithm.words() != usize::from(words) {
             return Err(Fault::Shape("the width of a bucket"));

@@ -145,8 +145,10 @@ impl<'a> Restorer<'a> {
         if self.back <= SKEW {
             return engine.restore(*index, was, hash, state, self.now);
         }
-        // Of the others not all that is in a state is a time.
-        let Algorithm::Debt(_) = was else { return false };
+        // Where something is owed, the state is one time; else not all of it is.
+        if was.missing(state, self.now).is_none() {
+            return false;
+        }
         let state = [Time(state[0]).minus(self.back).0];
         engine.restore(*index, was, hash, &state, self.now)
     }

@@ -29,6 +29,7 @@ fn each() -> Vec<Kept> {
         debt(),
         hits("sliding", Algorithm::Sliding(Sliding::new(second, Cost(3)).expect("a window"))),
         hits("fixed", Algorithm::Fixed(Fixed::new(10, 60).expect("a window"))),
+        hits("grid", Algorithm::Grid(Grid::new("3/m".parse().expect("a pace"), 10))),
         hits("history", Algorithm::History(History::new(2, second).expect("a history"))),
     ]
 }
@@ -69,13 +70,14 @@ fn the_bytes_are_these() {
         "00 00 f3 23 84 5b d7 18",
         "05 70 72 6f 78 79 02 69 70 08 00 69 70 2f 33 32 2f 36 34",
         "00 01 01 00 00 00 00 00 00 f0 3f 05 00 00 00 00 00 00 00",
+        "00 00 00 00 00 00 00 00",
         "01 00 00 00 02 01 00 00 00 00 00 00 0b 0a 00 00 00 00 00 00",
         "00 00 00 00",
     ];
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" ");
     let (body, sum) = bytes.split_at(bytes.len() - 4);
     assert_eq!(hex(body), golden.join(" "));
-    assert_eq!(hex(sum), "cd 9d 0b 71");
+    assert_eq!(hex(sum), "6b a8 85 78");
 }
 
 #[test]
