@@ -1,8 +1,10 @@
 //! The decision over all limits of a request: ask, charge, settle.
 //!
-//! `ask` decides and, if the request may run, charges what is known already (hits, and the
-//! estimate if there is one). `charge` brings a running request's cost up to date, as it is known
-//! when the head of its answer arrives. `settle` closes the account with the true cost.
+//! `ask` decides and, if the request may run, charges what is known already: hits, and for limits
+//! that decide before the request runs its estimate, so that a client cannot outrun its account by
+//! asking many times at once. `charge` brings limits that hold the answer up to date when its head
+//! arrives; they know the true cost before they decide, so they take no estimate, and an answer
+//! waits for what came before it, not for what came after. `settle` closes the account.
 //!
 //! The sets of all keys of a request are taken together, in the order of the limits, and given
 //! back together: so if one limit refuses, none is charged, and two requests cannot each take
@@ -70,8 +72,10 @@ pub struct Ticket {
     keys: Keys,
     /// How far each key's bucket was moved for this request.
     moved: Few<Nanos>,
-    /// What has been charged in CPU time so far.
-    held: Cost,
+    /// What limits that take an estimate were charged when it was asked.
+    estimate: Cost,
+    /// What limits that hold the answer have been charged so far.
+    charged: Cost,
     /// When it was asked about, and charged what was known then.
     asked: Time,
     /// When the request starts to run: later than `asked` if it is delayed.
@@ -175,7 +179,8 @@ impl Limiter {
         let mut ticket = Ticket {
             keys: keys.clone(),
             moved: Few::filled(keys.as_slice().len(), Nanos::ZERO),
-            held: estimate,
+            estimate,
+            charged: Cost::ZERO,
             asked: now,
             at: now,
             hold: None,
@@ -194,7 +199,7 @@ impl Limiter {
         if let Some(deny) = self.refusal(&standing) {
             return deny;
         }
-        if all_seen && keys.iter().all(|key| self.known(key, ticket.held) == Cost::ZERO) {
+        if all_seen && keys.iter().all(|key| self.known(key, ticket.estimate) == Cost::ZERO) {
             return admitted(&standing, ticket, now);
         }
         let mut sets: [Option<Entry<'_>>; N] = [const { None }; N];
@@ -224,14 +229,17 @@ impl Limiter {
     /// Brings the charge of a running request up to `cost` so far, and says how long the head of
     /// its answer is to be held, counted from the start of the request, and why.
     pub fn charge(&self, ticket: &mut Ticket, cost: Cost, now: Time) -> Option<Reason> {
-        let more = cost.minus(ticket.held);
-        ticket.held = ticket.held.max(cost);
+        let more = cost.minus(ticket.charged);
+        ticket.charged = ticket.charged.max(cost);
         let mut longest = ticket.hold;
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
             let (Algorithm::Debt(debt), Unit::Cpu) = (&limit.algorithm, limit.unit) else {
                 continue;
             };
+            if !self.holds(limit) {
+                continue;
+            }
             let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
             let mut state = [entry.get(0)];
             let before = Time(state[0]);
@@ -240,7 +248,7 @@ impl Limiter {
             *all = all.plus(moved);
             entry.put(&state, worth_to(limit, ticket, now));
             let wait = debt.wait(Time(state[0]), Cost::ZERO, ticket.at);
-            if limit.action(self.policy.action) == Action::Hold && wait > Nanos::ZERO {
+            if wait > Nanos::ZERO {
                 let level = Some(debt.level(before, ticket.at));
                 longest = longer(longest, Some(Reason { key: *key, level, wait }));
             }
@@ -250,16 +258,16 @@ impl Limiter {
 
     /// Closes the account with the true cost in CPU time.
     pub fn settle(&self, ticket: &Ticket, cost: Cost, now: Time) {
-        let more = cost.minus(ticket.held);
-        let over = ticket.held.minus(cost);
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
             if limit.unit == Unit::Hits {
                 continue;
             }
+            let so_far = if self.holds(limit) { ticket.charged } else { ticket.estimate };
+            let (more, over) = (cost.minus(so_far), so_far.minus(cost));
             let debt = matches!(limit.algorithm, Algorithm::Debt(_));
             if debt && more == Cost::ZERO && over == Cost::ZERO {
-                // Charged in full when the head of the answer came.
+                // Charged in full already.
                 continue;
             }
             let cost = if debt { more } else { cost };
@@ -375,12 +383,17 @@ impl Limiter {
         }
     }
 
+    /// Whether a limit lets requests run and holds their answers.
+    fn holds(&self, limit: &Limit) -> bool {
+        limit.action(self.policy.action) == Action::Hold
+    }
+
     /// What a limit charges a request that is let in, of which `estimate` is known.
     fn known(&self, key: &Key, estimate: Cost) -> Cost {
         let limit = &self.limits[usize::from(key.limit)];
         match (limit.unit, &limit.algorithm) {
             (Unit::Hits, _) => Cost::hits(1),
-            (Unit::Cpu, Algorithm::Debt(_)) => estimate,
+            (Unit::Cpu, Algorithm::Debt(_)) if !self.holds(limit) => estimate,
             (Unit::Cpu, _) => Cost::ZERO,
         }
     }
@@ -396,7 +409,7 @@ impl Limiter {
         let moved = ticket.moved.as_mut_slice();
         for ((key, entry), moved) in keys.iter().zip(sets.iter_mut().flatten()).zip(moved) {
             let limit = &self.limits[usize::from(key.limit)];
-            let cost = self.known(key, ticket.held);
+            let cost = self.known(key, ticket.estimate);
             if cost > Cost::ZERO {
                 // A history keeps when requests run; a debt bucket, when their place was taken.
                 let history = matches!(limit.algorithm, Algorithm::History(_));

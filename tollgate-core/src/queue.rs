@@ -194,6 +194,11 @@ impl Queue {
         self.settings
     }
 
+    /// Takes over other bounds; who waits, waits on, unless it has waited for too long by them.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = Settings { concurrency: settings.concurrency.max(1), ..settings };
+    }
+
     /// From now on at most `concurrency` requests are sent to the backend; what runs, runs on.
     pub fn set_concurrency(&mut self, concurrency: usize) {
         self.line_up_ready();

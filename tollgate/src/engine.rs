@@ -3,13 +3,22 @@
 //!
 //! It decides nothing itself (the core does) and speaks no protocol (the doors do). A door asks
 //! through its [`Lane`] and gets a [`Charge`]: the open account of one request, which settles
-//! itself when it is dropped, however the request ended.
+//! itself when it is dropped, however the request ended. Where requests wait for room: `turn`.
+
+mod charge;
+mod gate;
+mod turn;
+
+pub use charge::Charge;
+pub use gate::Crowd;
+pub use turn::{Entered, Turn, Turned};
 
 use crate::clock::{Clock, Stopped};
 use crate::config::settings::{CostSource, Proxy};
 use crate::watch::Watch;
 use crate::watch::decision::Decision;
 use arc_swap::ArcSwap;
+use gate::Gate;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use std::net::IpAddr;
@@ -18,14 +27,17 @@ use tollgate_core::bucket::Algorithm;
 use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
-use tollgate_core::limiter::{Limiter, Policy, Reason, Ticket, Verdict};
-use tollgate_core::meter::{self, Measure, Meter, Reading};
+use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
+use tollgate_core::meter::estimate::{Estimates, RouteHash};
+use tollgate_core::meter::{self, Measure, Meter};
 use tollgate_core::table::Table;
 use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, Nanos, Time};
 
 /// How many clients each limit remembers by name, per lane.
 const TOP_KEYS: usize = 1_000;
+/// How many routes' costs are learned: 48 bytes each.
+const ROUTES: usize = 4_096;
 
 /// What the engine needs of a door's configuration; replaced whole on reload.
 struct Rules {
@@ -34,6 +46,11 @@ struct Rules {
     cost: CostSource,
     exempt: Vec<IpNet>,
     shadow: bool,
+    seed: Seed,
+    /// Whether requests wait for room.
+    queues: bool,
+    /// Whether some limit wants to know what a request will cost before it runs.
+    foresees: bool,
 }
 
 /// Limiter, meter and top, shared by all threads of a door.
@@ -41,6 +58,9 @@ pub struct Engine {
     clock: Clock,
     rules: ArcSwap<Rules>,
     meter: Mutex<Meter>,
+    gate: Gate,
+    /// What requests have cost, by route.
+    estimates: Mutex<Estimates>,
     lanes: Vec<Arc<Mutex<Books>>>,
     watch: Arc<Watch>,
 }
@@ -63,12 +83,14 @@ impl Engine {
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
         let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
-        let rules = Arc::new(rules(proxy, limiter));
+        let rules = Arc::new(rules(proxy, limiter, seed));
         let tops = || proxy.limits.iter().map(|_| Top::new(TOP_KEYS)).collect();
         let books = || Books { rules: Arc::clone(&rules), tops: tops() };
         Arc::new(Engine {
             clock,
             meter: Mutex::new(Meter::new(virtual_clock(proxy))),
+            estimates: Mutex::new(Estimates::new(ROUTES)),
+            gate: Gate::new(proxy.queue.bounds(proxy.cpus)),
             lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(books()))).collect(),
             rules: ArcSwap::new(Arc::clone(&rules)),
             watch,
@@ -84,7 +106,8 @@ impl Engine {
             old.limiter.limits().iter().position(|old| old.name == new.name && old.by == new.by)
         };
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
-        let rules = Arc::new(rules(proxy, limiter));
+        let rules = Arc::new(rules(proxy, limiter, old.seed));
+        self.gate.reload(proxy.queue.bounds(proxy.cpus), now);
         self.rules.store(Arc::clone(&rules));
         self.meter.lock().set_clock(virtual_clock(proxy), now);
         for lane in &self.lanes {
@@ -119,6 +142,12 @@ impl Engine {
         let now = self.clock.now();
         let meter = self.meter.lock();
         (meter.working(), meter.total(now))
+    }
+
+    /// Who waits for room, and who has it; `None` if nobody has to.
+    #[must_use]
+    pub fn crowd(&self) -> Option<Crowd> {
+        self.rules.load().queues.then(|| self.gate.crowd())
     }
 
     /// CPU-seconds per second that are shared out.
@@ -216,9 +245,18 @@ fn policy(proxy: &Proxy) -> Policy {
     Policy { action: proxy.action, max_delay: proxy.max_delay }
 }
 
-fn rules(proxy: &Proxy, limiter: Limiter) -> Rules {
-    let (cost, exempt) = (proxy.cost.clone(), proxy.exempt.clone());
-    Rules { limiter, cpus: proxy.cpus, cost, exempt, shadow: proxy.shadow }
+fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed) -> Rules {
+    let actions = || limiter.limits().iter().map(|limit| limit.action(proxy.action));
+    Rules {
+        queues: proxy.action == Action::Queue || actions().any(|action| action == Action::Queue),
+        foresees: actions().any(|action| action != Action::Hold),
+        cpus: proxy.cpus,
+        cost: proxy.cost.clone(),
+        exempt: proxy.exempt.clone(),
+        shadow: proxy.shadow,
+        seed,
+        limiter,
+    }
 }
 
 fn virtual_clock(proxy: &Proxy) -> meter::Clock {
@@ -280,8 +318,11 @@ impl Lane {
     pub fn ask(&self, request: &impl Attributes) -> Asked {
         let now = self.0.now();
         let client = request.address();
-        let (rules, keys) = self.0.books.lock().enter(request, now);
-        let (verdict, ticket) = rules.limiter.ask(&keys, Cost::ZERO, now);
+        let (rules, keys, exempt) = self.0.books.lock().enter(request, now);
+        let (route, estimate) = self.foreseen(&rules, request);
+        let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
+        let slot = turn::slot(&rules, &keys, exempt, latest, estimate, client);
+        let (verdict, ticket) = rules.limiter.ask(&keys, estimate, now);
         match verdict {
             Verdict::Deny { reason, .. } if rules.shadow => {
                 self.report("reject", &rules, client, reason, None);
@@ -293,20 +334,44 @@ impl Lane {
             Verdict::Delay(reason) => self.report("delay", &rules, client, reason, None),
             Verdict::Allow => {}
         }
+        let behind = (rules.queues && rules.shadow).then_some(latest).flatten();
+        if let Some(key) = behind {
+            // In shadow nobody knows how long it would have waited, but behind whom.
+            self.report("queue", &rules, client, turn::standing(&rules.limiter, key, now), None);
+        }
         let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
         let waited = ticket.starts_at().since(now);
         Asked::Pass(Charge {
             lane: self.clone(),
             rules,
             ticket,
-            reported: verdict != Verdict::Allow,
+            reported: verdict != Verdict::Allow || behind.is_some(),
             delayed,
             waited,
             client,
             reading: None,
             cost: Cost::ZERO,
             stated: None,
+            route,
+            slot,
+            whole: true,
+            left: false,
         })
+    }
+
+    /// Which route a request takes, and what it will probably cost; nothing where no limit asks.
+    fn foreseen(&self, rules: &Rules, request: &impl Attributes) -> (Option<RouteHash>, Cost) {
+        if !rules.foresees {
+            return (None, Cost::ZERO);
+        }
+        let path = classify::normal_path(request.path());
+        let route = RouteHash::of(&rules.seed, request.method(), &path);
+        (Some(route), self.0.engine.estimates.lock().of(route))
+    }
+
+    /// Refuses requests that have waited for room for too long. To be called a few times a second.
+    pub fn expire(&self) {
+        self.0.engine.gate.expire(self.0.now());
     }
 
     /// Counts and logs a request that was held, delayed or refused.
@@ -337,13 +402,13 @@ impl Lane {
 }
 
 impl Books {
-    /// Finds the rules and the keys that a request is counted by, and makes sure that the keys
-    /// have names in the lists of the heaviest.
-    fn enter(&mut self, request: &impl Attributes, now: Time) -> (Arc<Rules>, Keys) {
+    /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Makes
+    /// sure that the keys have names in the lists of the heaviest.
+    fn enter(&mut self, request: &impl Attributes, now: Time) -> (Arc<Rules>, Keys, bool) {
         let Books { rules, tops } = self;
         let client = request.address().to_canonical();
         if rules.exempt.iter().any(|net| net.contains(&client)) {
-            return (Arc::clone(rules), Keys::default());
+            return (Arc::clone(rules), Keys::default(), true);
         }
         let keys = rules.limiter.keys(request);
         for key in keys.as_slice() {
@@ -354,7 +419,7 @@ impl Books {
                 top.touch(key.hash, now, || classify::name(limit, request, key.hash));
             }
         }
-        (Arc::clone(rules), keys)
+        (Arc::clone(rules), keys, false)
     }
 }
 
@@ -364,116 +429,5 @@ fn refusal(rules: &Rules, reason: Reason, retry_after: Nanos) -> Refusal {
         limit: limit.name.to_string(),
         retry_after_secs: retry_after.retry_after_secs(),
         by_rate: limit.unit == Unit::Hits,
-    }
-}
-
-/// The open account of one request. Settles when dropped.
-pub struct Charge {
-    lane: Lane,
-    rules: Arc<Rules>,
-    ticket: Ticket,
-    /// Whether it was counted as delayed, held or, in shadow, refused.
-    reported: bool,
-    delayed: bool,
-    waited: Nanos,
-    client: IpAddr,
-    /// Where the virtual clock stood when the backend last began to work; `None` while it rests.
-    reading: Option<Reading>,
-    /// What has been measured so far.
-    cost: Cost,
-    /// What the backend said it cost.
-    stated: Option<Cost>,
-}
-
-impl Charge {
-    /// Until when the request must wait before the backend sees it.
-    #[must_use]
-    pub fn delay_until(&self) -> Option<Time> {
-        self.delayed.then(|| self.ticket.starts_at())
-    }
-
-    /// The name of the header in which the backend states costs, if there is one.
-    #[must_use]
-    pub fn cost_header(&self) -> Option<&str> {
-        match &self.rules.cost {
-            CostSource::Header(name) => Some(name),
-            _ => None,
-        }
-    }
-
-    /// The backend works for this request from now on.
-    pub fn work(&mut self) {
-        if self.reading.is_none() {
-            let now = self.lane.0.now();
-            self.reading = Some(self.lane.0.engine.meter.lock().enter(now));
-        }
-    }
-
-    /// The backend does not work for this request any more, or we wait for the client.
-    pub fn rest(&mut self) {
-        if let Some(reading) = self.reading.take() {
-            let now = self.lane.0.now();
-            let cost = self.lane.0.engine.meter.lock().leave(reading, now);
-            self.cost = self.cost.plus(cost);
-        }
-    }
-
-    /// The head of the answer is here, perhaps with what the backend says the request cost. The
-    /// clock rests. Returns until when the head is to be held.
-    pub fn head(&mut self, stated: Option<&[u8]>) -> Option<Time> {
-        self.rest();
-        if let Some(value) = stated {
-            self.state(value);
-        }
-        let now = self.lane.0.now();
-        let (cost, measure) = self.measured();
-        let reason = self.rules.limiter.charge(&mut self.ticket, cost, now)?;
-        let until = self.ticket.starts_at().plus(reason.wait);
-        if until <= now {
-            return None;
-        }
-        let rules = &self.rules;
-        self.lane.report("hold", rules, self.client, reason, Some((cost, measure)));
-        self.reported = true;
-        self.waited = self.waited.plus(until.since(now));
-        (!rules.shadow).then_some(until)
-    }
-
-    /// Takes over what the backend says of itself; what cannot be believed is counted.
-    fn state(&mut self, value: &[u8]) {
-        match meter::header_cost(value) {
-            Ok(Some(cost)) => self.stated = Some(Cost::cpu(cost)),
-            Ok(None) => {}
-            Err(_) => self.lane.0.engine.watch.cost_header_faults.increment(1),
-        }
-    }
-
-    /// The cost so far, and how it was measured.
-    fn measured(&self) -> (Cost, Measure) {
-        match (self.stated, &self.rules.cost) {
-            (Some(cost), _) => (cost, Measure::Header),
-            (None, CostSource::Wall) => (self.cost, Measure::Wall),
-            (None, _) => (self.cost, Measure::Shared),
-        }
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.rest();
-        let now = self.lane.0.now();
-        let (cost, _) = self.measured();
-        self.rules.limiter.settle(&self.ticket, cost, now);
-        if !self.reported {
-            self.lane.0.engine.watch.allowed.increment(1);
-        }
-        let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
-        self.lane.0.engine.watch.charged(cost, waited);
-        let mut books = self.lane.0.books.lock();
-        for key in self.ticket.keys().as_slice() {
-            if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
-                top.add(key.hash, cost, waited, now);
-            }
-        }
     }
 }

@@ -46,14 +46,14 @@ pub struct Watch {
     reloads: [Counter; 2],
     lines_left_out: Counter,
     decisions: RwLock<Vec<Decided>>,
-    samplers: [(&'static str, Sampler); 4],
+    samplers: [(&'static str, Sampler); 5],
     failures: Sampler,
     full: Seldom,
     front: Mutex<Front>,
 }
 
 /// What lines are thinned out by; the last is for any other.
-const VERDICTS: [&str; 4] = ["hold", "delay", "reject", ""];
+const VERDICTS: [&str; 5] = ["hold", "delay", "queue", "reject", ""];
 
 /// The counter of one verdict of one limit.
 #[derive(Debug)]

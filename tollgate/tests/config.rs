@@ -44,7 +44,7 @@ fn an_empty_proxy_has_the_defaults_of_the_contract() {
         assert_eq!(proxy.listen, ["0.0.0.0:8888".parse().expect("an address")]);
         assert_eq!(proxy.backend.authority, "127.0.0.1:80");
         assert_eq!((proxy.cpus, &proxy.cost), (4.0, &CostSource::Shared));
-        assert_eq!((proxy.action, proxy.max_delay), (Action::Hold, Nanos::from_secs(30)));
+        assert_eq!((proxy.action, proxy.max_delay), (Action::Queue, Nanos::from_secs(30)));
         let names: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
         assert_eq!(names, ["ip", "net24", "net16"]);
         let Algorithm::Debt(debt) = &proxy.limits[1].algorithm else { panic!("a share") };
@@ -134,7 +134,8 @@ fn what_is_shown_reads_like_this() {
         "admin:\n  listen: [127.0.0.1:9970]\n\
          log:\n  level: info\n  format: text\n\
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  cpus: 4\n  \
-         cost: shared\n  action: hold\n  max_delay: 30s\n  \
+         cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
+         reserve: 4\n    len_max: 4096\n    wait_max: 30s\n  max_delay: 30s\n  \
          trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
          drain: 30s\n    abort_linger: 5s\n  \
@@ -188,6 +189,20 @@ peers: {via: mesh}
 }
 
 #[test]
+fn faults_of_the_queue() {
+    for (text, what) in [
+        ("proxy: {action: wait}", "must be one of: queue, hold, delay, reject"),
+        ("proxy: {queue: {concurrency: 0}}", "must be from 1 to 1000000, or auto"),
+        ("proxy: {queue: {lenmax: 5}}", "did you mean `len_max`?"),
+        ("proxy: {queue: {wait_max: 2d}}", "must be from"),
+        ("proxy: {queue: {debt_max: 0s}}", "must be from"),
+    ] {
+        let told = faults(text);
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}
+
+#[test]
 fn each_of_these_is_faulty() {
     for (text, what) in [
         ("[1, 2]", "must be a section"),
@@ -206,7 +221,6 @@ fn each_of_these_is_faulty() {
         ("proxy: {backend: 'http://a:99999'}", "not a host and port"),
         ("proxy: {backend: [http://a, http://b]}", "several backends are not built"),
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
-        ("proxy: {action: queue}", "`queue` is not built in this version"),
         ("proxy: {cost: 'cgroup:/x'}", "`cgroup:` is not built"),
         ("proxy: {cost: header}", "must be wall, shared or header:NAME"),
         ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),

@@ -4,14 +4,18 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
+
+/// Longer than anything here takes on the slowest machine; only a failing test waits so long.
+const LONG: Duration = Duration::from_secs(30);
 
 /// A running program; killed if a test forgets to end it.
 struct Program {
     child: Child,
-    log: BufReader<ChildStderr>,
+    log: Receiver<String>,
 }
 
 impl Program {
@@ -21,7 +25,9 @@ impl Program {
 
     fn spawn(command: &mut Command) -> Program {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let log = BufReader::new(child.stderr.take().expect("piped"));
+        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let (told, log) = channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| told.send(line)));
         Program { child, log }
     }
 
@@ -29,13 +35,13 @@ impl Program {
     fn told(&mut self, what: &str) -> String {
         let mut all = String::new();
         loop {
-            let mut line = String::new();
-            let count = self.log.read_line(&mut line).expect("a log");
-            assert!(count > 0, "the log ended without {what}:\n{all}");
+            let Ok(line) = self.log.recv_timeout(LONG) else {
+                panic!("the log ended or stood still without {what}:\n{all}");
+            };
             if line.contains(what) {
                 return line;
             }
-            all += &line;
+            all = all + &line + "\n";
         }
     }
 
@@ -260,7 +266,7 @@ fn in_shadow_nobody_waits_and_doctor_says_so() {
     let (address, requests) = backend();
     let path = configuration(folder.path(), address, "1");
     let text = fs::read_to_string(&path).expect("there");
-    let shadow = "  shadow: true\n  cost: header:X-Cost\n  \
+    let shadow = "  shadow: true\n  action: hold\n  cost: header:X-Cost\n  \
                   limits: [{name: ip, by: ip/32, share: 1%, burst: 1ms}]\n";
     fs::write(&path, text + shadow).expect("saved");
     let mut program = Program::start(&["serve", "--config", &path]);

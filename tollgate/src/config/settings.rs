@@ -128,6 +128,8 @@ pub struct Proxy {
     pub cost: CostSource,
     /// What happens to a client in debt where its limit does not say.
     pub action: Action,
+    /// How requests wait for room, where the action is `queue`.
+    pub queue: Queue,
     /// Who would wait longer is refused. Default: 30 s.
     pub max_delay: Nanos,
     /// Whose forwarded headers are believed. Default: nobody's.
@@ -146,6 +148,69 @@ pub struct Proxy {
     pub keep_cost_header: bool,
     /// The limits, in the order of the file.
     pub limits: Vec<Limit>,
+}
+
+/// How requests wait for room before the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// How many requests the backend works on at once. Default: found out by measuring.
+    pub concurrency: Concurrency,
+    /// How many more for clients in credit that have nothing there. Default: one per CPU, at
+    /// least one.
+    pub reserve: usize,
+    /// Where the debt of a bucket stops. Default: its burst.
+    pub debt_max: Option<Nanos>,
+    /// How many requests wait at most. Default: 4096.
+    pub len_max: usize,
+    /// How long a request waits at most. Default: 30 s.
+    pub wait_max: Nanos,
+}
+
+/// How many requests the backend works on at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concurrency {
+    /// As many as it turns out to do some good.
+    Auto,
+    /// So many.
+    Fixed(usize),
+}
+
+impl fmt::Display for Concurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Concurrency::Auto => f.write_str("auto"),
+            Concurrency::Fixed(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+impl Queue {
+    /// The defaults for a backend of `cpus`.
+    #[must_use]
+    pub fn for_cpus(cpus: f64) -> Queue {
+        Queue {
+            concurrency: Concurrency::Auto,
+            reserve: cpus.ceil().max(1.0) as usize,
+            debt_max: None,
+            len_max: 4_096,
+            wait_max: Nanos::from_secs(30),
+        }
+    }
+
+    /// As the core takes it; `cpus` is where a search for the best concurrency begins.
+    #[must_use]
+    pub fn bounds(&self, cpus: f64) -> tollgate_core::queue::Settings {
+        let concurrency = match self.concurrency {
+            Concurrency::Auto => (2.0 * cpus).ceil().max(1.0) as usize,
+            Concurrency::Fixed(count) => count,
+        };
+        tollgate_core::queue::Settings {
+            concurrency,
+            reserve: self.reserve,
+            len_max: self.len_max,
+            wait_max: self.wait_max,
+        }
+    }
 }
 
 /// The server that the proxy stands in front of.

@@ -10,7 +10,7 @@ use tollgate_core::units::{Cost, Nanos, SECOND};
 /// Why a request was held, delayed or refused.
 #[derive(Clone, Debug)]
 pub struct Decision<'a> {
-    /// `hold`, `delay` or `reject`.
+    /// `hold`, `delay`, `queue` or `reject`.
     pub verdict: &'static str,
     /// The limit's name.
     pub limit: &'a str,
@@ -35,6 +35,7 @@ impl Decision<'_> {
         let message = match self.verdict {
             "hold" => "answer held",
             "delay" => "request delayed",
+            "queue" => "request waited for room",
             _ => "request refused",
         };
         tracing::info!(

@@ -76,7 +76,7 @@ table! {
     DECISIONS = Counter "tollgate_decisions_total" ["verdict" "limit" "shadow"] "requests"
         "Decisions. Each request is counted once: as allow when it is over and nothing held it up.";
     WAITS = Histogram "tollgate_wait_seconds" [] "seconds"
-        "How long requests were to be held or delayed, also if their clients left before that.";
+        "How long requests waited for room, or were to be held or delayed even if they left.";
     COST = Histogram "tollgate_request_cost_seconds" [] "CPU-seconds"
         "What requests were charged.";
     CHARGED = Counter "tollgate_cost_seconds_total" [] "CPU-seconds"
@@ -86,6 +86,12 @@ table! {
 
     WORKING = Gauge "tollgate_working_requests" ["door"] "requests"
         "Requests that the backend works on now.";
+    WAITING = Gauge "tollgate_waiting_requests" ["door"] "requests"
+        "Requests that wait for room before the backend.";
+    SLOTS = Gauge "tollgate_slots" ["door"] "requests"
+        "How many requests the backend is sent at once, reserved slots not counted.";
+    SLOTS_USED = Gauge "tollgate_slots_used" ["door"] "requests"
+        "Requests that have a slot now, reserved ones included.";
     BUSY = Counter "tollgate_cpu_busy_seconds_total" ["door"] "CPU-seconds"
         "CPU time that the virtual clock says the backend has worked; all charges add up to it.";
     CAPACITY = Gauge "tollgate_capacity_cpus" ["door"] "CPUs"

@@ -9,4 +9,5 @@ mod failures;
 mod framing;
 mod life;
 mod passing;
+mod queueing;
 mod stage;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate::clock::Clock;
 use tollgate::config::settings::{
-    Backend as BackendAt, Bounds, ClientAddress, CostSource, Proxy, Timeouts,
+    Backend as BackendAt, Bounds, ClientAddress, CostSource, Proxy, Queue, Timeouts,
 };
 use tollgate::doors::proxy::{self, Running};
 use tollgate::engine::Engine;
@@ -100,6 +100,7 @@ fn settings(backend: SocketAddr) -> Proxy {
         cpus: 4.0,
         cost: CostSource::Wall,
         action: Action::Hold,
+        queue: Queue::for_cpus(4.0),
         max_delay: Nanos::from_secs(30),
         trusted_proxies: Vec::new(),
         client_address: ClientAddress::XForwardedFor,

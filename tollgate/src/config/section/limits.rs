@@ -21,7 +21,7 @@ pub const DEFAULT: &str = "
 ";
 
 /// Keys that are not built.
-const LATER: &[&str] = &["weight", "debt_max"];
+const LATER: &[&str] = &["weight"];
 /// Keys remembered by default: 24 bytes each.
 const KEYS: usize = 262_144;
 /// Keys of a window limit remembered by default: 228 bytes each for 15 s, 768 for a minute.
@@ -42,16 +42,30 @@ pub struct Ground {
     pub keys: Option<usize>,
 }
 
-/// Reads `limits`, or the default ones. `door` is the door's action.
-pub fn read(proxy: &mut Section<'_, '_>, ground: Ground, door: Action) -> Vec<Limit> {
-    let Some(node) = proxy.node("limits") else { return default_limits(proxy, ground, door) };
+/// What limits take over from their door where they do not say.
+#[derive(Clone, Copy)]
+struct Door {
+    ground: Ground,
+    action: Action,
+    debt_max: Option<Nanos>,
+}
+
+/// Reads `limits`, or the default ones. `action` and `debt_max` are the door's.
+pub fn read(
+    proxy: &mut Section<'_, '_>,
+    ground: Ground,
+    action: Action,
+    debt_max: Option<Nanos>,
+) -> Vec<Limit> {
+    let door = Door { ground, action, debt_max };
+    let Some(node) = proxy.node("limits") else { return default_limits(proxy, door) };
     let nodes = match &node.value {
         Value::List(nodes) => nodes.as_slice(),
         _ => std::slice::from_ref(node),
     };
     let mut names: Vec<Box<str>> = Vec::new();
     let limits = proxy.sections("limits", nodes, LATER, |section| {
-        let limit = limit(section, ground, door)?;
+        let limit = limit(section, door)?;
         if names.contains(&limit.name) {
             let what = format!("two limits are named `{}`; rename one", limit.name);
             section.fault("name", what);
@@ -67,13 +81,13 @@ pub fn read(proxy: &mut Section<'_, '_>, ground: Ground, door: Action) -> Vec<Li
     limits.into_iter().flatten().collect()
 }
 
-fn default_limits(proxy: &mut Section<'_, '_>, ground: Ground, door: Action) -> Vec<Limit> {
+fn default_limits(proxy: &mut Section<'_, '_>, door: Door) -> Vec<Limit> {
     let default = tree::parse(DEFAULT.as_bytes()).unwrap_or(Node::made(Value::Null));
     let Value::List(nodes) = &default.value else { return Vec::new() };
     let mut faults = Vec::new();
     let root = Node::map([]);
     let mut section = Section::open("proxy", Some(&root), root.place, &mut faults);
-    let limits = section.sections("limits", nodes, LATER, |section| limit(section, ground, door));
+    let limits = section.sections("limits", nodes, LATER, |section| limit(section, door));
     if let Value::Map(shown) = section.close(&[]).value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
@@ -81,20 +95,22 @@ fn default_limits(proxy: &mut Section<'_, '_>, ground: Ground, door: Action) -> 
 }
 
 /// One limit; `None` if it has a fault that leaves nothing to build.
-fn limit(section: &mut Section<'_, '_>, ground: Ground, door: Action) -> Option<Limit> {
+fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
     let name = required(section, "name", name);
     let by = by(section);
     let when = section.section("when", &[], when);
-    let counted = counted(section, ground.cpus);
+    let counted = counted(section, door.ground.cpus);
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (KEYS_WINDOW, true),
         Some((unit, _)) => (KEYS, *unit == Unit::Hits),
         None => (KEYS, false),
     };
-    let action = if refuses { Action::Reject } else { door };
+    let action = if refuses { Action::Reject } else { door.action };
     let action = section.value("action", action, read_action);
-    let keys_max = section.value("keys_max", ground.keys.unwrap_or(keys), keys_max);
+    let keys_max = section.value("keys_max", door.ground.keys.unwrap_or(keys), keys_max);
+    let debt_max = section.optional("debt_max", burst).or(door.debt_max);
     let (unit, algorithm) = counted?;
+    let algorithm = capped(unit, algorithm, action, debt_max);
     let (name, action) = (name?, Some(action));
     let limit = Limit { name, by: by?, when, unit, algorithm, action, keys_max };
     let checked = limit.checked();
@@ -107,6 +123,25 @@ fn limit(section: &mut Section<'_, '_>, ground: Ground, door: Action) -> Option<
 /// If it is not a number in range.
 pub fn keys_max(text: &str) -> Read<usize> {
     within(count(text)?, 1..=KEYS_MAX as u64).map(|n| n as usize)
+}
+
+/// A queue is no place to serve a sentence in: there a debt stops, at its bucket's burst if
+/// nobody says otherwise, so that whoever stops is soon in credit again. Elsewhere it has no end.
+fn capped(unit: Unit, algorithm: Algorithm, action: Action, debt_max: Option<Nanos>) -> Algorithm {
+    let Algorithm::Debt(debt) = algorithm else { return algorithm };
+    let burst = (action == Action::Queue).then(|| debt.burst());
+    match debt_max.map(Cost::cpu).filter(|_| unit == Unit::Cpu).or(burst) {
+        Some(debt_max) => Algorithm::Debt(debt.capped(debt_max)),
+        None => algorithm,
+    }
+}
+
+/// An amount of CPU time that a bucket can hold or owe.
+///
+/// # Errors
+/// If it is none, or more than a day.
+pub fn burst(text: &str) -> Read<Nanos> {
+    within(duration(text)?, Nanos::from_millis(1)..=CPU_MAX)
 }
 
 fn required<T>(
@@ -153,9 +188,7 @@ fn counted(section: &mut Section<'_, '_>, cpus: f64) -> Option<(Unit, Algorithm)
 
 fn by_share(section: &mut Section<'_, '_>, share: Share, cpus: f64) -> Option<Algorithm> {
     section.allow("max");
-    let range = Nanos::from_millis(1)..=CPU_MAX;
-    let read = |text: &str| within(duration(text)?, range.clone());
-    let burst = section.value("burst", Nanos::from_secs(30), read);
+    let burst = section.value("burst", Nanos::from_secs(30), burst);
     Some(Algorithm::Debt(Debt::new(share.of(cpus)?, Cost::cpu(burst))))
 }
 

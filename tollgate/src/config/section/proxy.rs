@@ -6,19 +6,25 @@
 use super::limits::{self, Ground};
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of, within};
-use crate::config::settings::{Backend, Bounds, ClientAddress, CostSource, Proxy, Timeouts};
+use crate::config::settings::{
+    Backend, Bounds, ClientAddress, Concurrency, CostSource, Proxy, Queue, Timeouts,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate_core::limit::Action;
 use tollgate_core::units::Nanos;
 
 /// Keys of the contract that are not built.
-pub const LATER: &[&str] = &["tls", "backend_tls", "queue", "merge", "headers"];
+pub const LATER: &[&str] = &["tls", "backend_tls", "merge", "headers"];
 
 /// The longest time that can be configured anywhere here.
 const DAY: Nanos = Nanos::from_secs(86_400);
 /// The shortest timeout.
 const MILLI: Nanos = Nanos::from_millis(1);
+/// The most requests that a backend is sent at once.
+const SLOTS_MAX: u64 = 1_000_000;
+/// The most requests that can wait: some 500 bytes each.
+const WAITING_MAX: u64 = 1_000_000;
 /// The most addresses that one door listens on.
 const LISTENERS_MAX: usize = 64;
 
@@ -29,7 +35,8 @@ pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
     let backend = backend(proxy);
     let cpus = proxy.value("cpus", ground.cpus, read_cpus);
     let cost = proxy.value("cost", CostSource::Shared, read_cost);
-    let action = proxy.value("action", Action::Hold, read_action);
+    let action = proxy.value("action", Action::Queue, read_action);
+    let queue = proxy.section("queue", &[], |section| queue(section, cpus));
     let max_delay =
         proxy.value("max_delay", Nanos::from_secs(30), |t| within(duration(t)?, Nanos::ZERO..=DAY));
     let settings = Proxy {
@@ -38,6 +45,7 @@ pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
         cpus,
         cost,
         action,
+        queue,
         max_delay,
         trusted_proxies: proxy.list("trusted_proxies", Vec::new(), address::network),
         client_address: proxy.value("client_address", ClientAddress::XForwardedFor, read_client),
@@ -46,7 +54,7 @@ pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
         exempt: proxy.list("exempt", Vec::new(), address::exempt),
         shadow: proxy.value("shadow", false, truth),
         keep_cost_header: proxy.value("cost_header", CostHeader(false), keep).0,
-        limits: limits::read(proxy, Ground { cpus, ..ground }, action),
+        limits: limits::read(proxy, Ground { cpus, ..ground }, action, queue.debt_max),
     };
     consistent(proxy, &settings);
     settings
@@ -83,6 +91,25 @@ fn backend(proxy: &mut Section<'_, '_>) -> Backend {
         proxy.fault("backend", "several backends are not built in this version; name one");
     }
     several.into_iter().next().unwrap_or(default)
+}
+
+fn queue(section: &mut Section<'_, '_>, cpus: f64) -> Queue {
+    let slots = |text: &str| within(count(text)?, 1..=SLOTS_MAX).map(|n| n as usize);
+    let concurrency = |text: &str| match text {
+        "auto" => Ok(Concurrency::Auto),
+        _ => slots(text).map(Concurrency::Fixed).map_err(|why| format!("{why}, or auto")),
+    };
+    let few = |text: &str| within(count(text)?, 0..=SLOTS_MAX).map(|n| n as usize);
+    let many = |text: &str| within(count(text)?, 1..=WAITING_MAX).map(|n| n as usize);
+    let default = Queue::for_cpus(cpus);
+    Queue {
+        concurrency: section.value("concurrency", default.concurrency, concurrency),
+        reserve: section.value("reserve", default.reserve, few),
+        debt_max: section.optional("debt_max", limits::burst),
+        len_max: section.value("len_max", default.len_max, many),
+        wait_max: section
+            .value("wait_max", default.wait_max, |t| within(duration(t)?, MILLI..=DAY)),
+    }
 }
 
 fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
@@ -156,10 +183,7 @@ fn read_cost(text: &str) -> Read<CostSource> {
 /// # Errors
 /// If it is none of the known actions.
 pub fn read_action(text: &str) -> Read<Action> {
-    if text == "queue" {
-        return Err("`queue` is not built in this version; use hold, delay or reject".to_owned());
-    }
-    let actions = [Action::Hold, Action::Delay, Action::Reject];
+    let actions = [Action::Queue, Action::Hold, Action::Delay, Action::Reject];
     one_of(text, &actions.map(|action| (action.name(), action)))
 }
 

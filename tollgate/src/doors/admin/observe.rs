@@ -6,7 +6,8 @@
 use super::{DoorEngine, Sources, Stage};
 use crate::engine::{Engine, Standing};
 use crate::watch::metrics::{
-    BUSY, CAPACITY, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, TABLE_BYTES, UP, WORKING,
+    BUSY, CAPACITY, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED, TABLE_BYTES, UP,
+    WAITING, WORKING,
 };
 use crate::watch::prometheus::Observed;
 use crate::watch::snapshot::{Load, Query, Row, Snapshot, Table};
@@ -24,6 +25,11 @@ pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
         };
         let (working, busy) = engine.load();
         push(&WORKING, &[door], f64::from(working));
+        if let Some(crowd) = engine.crowd() {
+            push(&WAITING, &[door], crowd.waiting as f64);
+            push(&SLOTS, &[door], crowd.concurrency as f64);
+            push(&SLOTS_USED, &[door], crowd.running as f64);
+        }
         push(&BUSY, &[door], busy.as_units());
         push(&CAPACITY, &[door], engine.cpus());
         engine.for_each_table(|limit, table| {

@@ -35,8 +35,9 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
     let (worker, account) = (Rc::clone(worker), account.clone());
     let limit = worker.site().timeouts.abort_linger;
     tokio::task::spawn_local(async move {
-        if let Ok(Some(sender)) = tokio::time::timeout(limit, end(rest, &account)).await {
-            worker.pool.put(sender, worker.now());
+        match tokio::time::timeout(limit, end(rest, &account)).await {
+            Ok(Some(sender)) => worker.pool.put(sender, worker.now()),
+            Ok(None) | Err(_) => account.cut(),
         }
         account.settle();
         drop(lingering);

@@ -3,9 +3,9 @@
 //!
 //! A request never leaves its thread, so this is a cell and no lock. What is charged: `engine`.
 
-use crate::engine::Charge;
+use crate::engine::{Charge, Entered, Refusal, Turned};
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use tollgate_core::units::Time;
 
 /// The open account of one request.
@@ -21,6 +21,59 @@ struct Open {
 impl Account {
     pub(super) fn open(charge: Charge) -> Account {
         Account(Rc::new(Open { charge: RefCell::new(Some(charge)), answered: Cell::new(false) }))
+    }
+
+    /// Waits for room before the backend.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) async fn turn(&self) -> Result<(), Refusal> {
+        match self.enter() {
+            Entered::Room => Ok(()),
+            Entered::Refused(refusal) => Err(refusal),
+            Entered::Waits(turn) => self.turned(&turn.await),
+        }
+    }
+
+    /// Asks for room.
+    pub(super) fn enter(&self) -> Entered {
+        self.0.charge.borrow_mut().as_mut().map_or(Entered::Room, Charge::enter)
+    }
+
+    /// Waiting for room is over.
+    pub(super) fn turned(&self, turned: &Turned) -> Result<(), Refusal> {
+        self.0.charge.borrow_mut().as_mut().map_or(Ok(()), |charge| charge.turned(turned))
+    }
+
+    /// The client keeps the backend waiting: others may have the slot meanwhile.
+    pub(super) fn give_way(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.give_way();
+        }
+    }
+
+    /// Whether the backend has begun its answer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.0.answered.get()
+    }
+
+    /// The same, for whoever must not keep it open.
+    pub(super) fn shadow(&self) -> Shadow {
+        Shadow(Rc::downgrade(&self.0))
+    }
+
+    /// The answer is one without an end.
+    pub(super) fn leave(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.leave();
+        }
+    }
+
+    /// The connection to the backend was closed before its answer had come.
+    pub(super) fn cut(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.cut();
+        }
     }
 
     /// The backend works for this request from now on.
@@ -64,5 +117,18 @@ impl Account {
     pub(super) fn settle(&self) {
         let charge = self.0.charge.borrow_mut().take();
         drop(charge);
+    }
+}
+
+/// An account that may have been closed.
+#[derive(Default)]
+pub(super) struct Shadow(Weak<Open>);
+
+impl Shadow {
+    /// The client keeps the backend waiting: others may have the slot meanwhile.
+    pub(super) fn give_way(&self) {
+        if let Some(open) = self.0.upgrade() {
+            Account(open).give_way();
+        }
     }
 }

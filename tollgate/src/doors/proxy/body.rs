@@ -12,6 +12,7 @@ use super::headers;
 use super::link::Link;
 use super::pool::Sender;
 use super::worker::Worker;
+use crate::engine::{Entered, Turn};
 use crate::watch::counts::BackendFault;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
@@ -27,6 +28,8 @@ pub(super) enum Broken {
     ClientLate,
     #[error("the request's body is longer than bounds.body_bytes")]
     TooLong,
+    #[error("there was no room before the backend for the rest of the request")]
+    NoRoom,
     #[error("the backend sent nothing for too long")]
     BackendLate,
     #[error("the backend's answer broke off")]
@@ -54,6 +57,8 @@ pub(super) struct Stream {
     account: Account,
     /// Bytes that may still come.
     allowed: u64,
+    /// A frame that waits for room before the backend, which it gave up while none came.
+    waiting: Option<(Frame<Bytes>, Turn)>,
 }
 
 impl Upload {
@@ -74,12 +79,16 @@ impl Upload {
             worker: Rc::clone(worker),
             account: account.clone(),
             allowed: if bound == 0 { u64::MAX } else { bound },
+            waiting: None,
         })
     }
 }
 
 impl Stream {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.waiting.is_some() {
+            return self.poll_turn(cx);
+        }
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Pending if self.link.upload_late.get() => {
                 Poll::Ready(Some(Err(Broken::ClientLate)))
@@ -87,11 +96,14 @@ impl Stream {
             Poll::Pending => {
                 self.link.uploaded_by(cx.waker());
                 self.link.upload.begin(self.worker.now());
+                if !self.account.is_answered() {
+                    self.account.give_way();
+                }
                 Poll::Pending
             }
             Poll::Ready(Some(Ok(frame))) => {
                 self.link.upload.end();
-                Poll::Ready(Some(self.checked(frame)))
+                self.enter(frame, cx)
             }
             Poll::Ready(Some(Err(error))) => {
                 self.link.upload.end();
@@ -103,6 +115,34 @@ impl Stream {
                 Poll::Ready(None)
             }
         }
+    }
+
+    /// Passes a frame on, as soon as there is room for this request again.
+    fn enter(&mut self, frame: Frame<Bytes>, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.account.is_answered() {
+            return Poll::Ready(Some(self.checked(frame)));
+        }
+        match self.account.enter() {
+            Entered::Room => Poll::Ready(Some(self.checked(frame))),
+            Entered::Refused(_) => Poll::Ready(Some(Err(self.refused()))),
+            Entered::Waits(turn) => {
+                self.waiting = Some((frame, turn));
+                self.poll_turn(cx)
+            }
+        }
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
+        let turned = ready!(Pin::new(turn).poll(cx));
+        let frame = self.waiting.take().map(|(frame, _)| frame);
+        let passed = self.account.turned(&turned).map_err(|_| self.refused());
+        Poll::Ready(frame.map(|frame| passed.and_then(|()| self.checked(frame))))
+    }
+
+    fn refused(&self) -> Broken {
+        self.link.upload_refused.set(true);
+        Broken::NoRoom
     }
 
     fn checked(&mut self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, Broken> {

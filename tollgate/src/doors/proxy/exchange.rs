@@ -109,6 +109,8 @@ async fn answered(
         // A client that goes away meanwhile has this future dropped, and with it the place it took.
         Box::pin(tokio::time::sleep_until(worker.clock.instant(at))).await;
     }
+    let turned = account.turn().await;
+    turned.map_err(|refusal| Box::new(answer::refused(&head.headers, &refusal)))?;
     let peer = headers::Peer {
         address: &link.peer_value,
         trusted,
@@ -173,7 +175,9 @@ fn admitted(
         Asked::Refused(refusal) => Err(Box::new(answer::refused(&head.headers, &refusal))),
         Asked::Pass(charge) => {
             let until = charge.delay_until();
-            Ok((Account::open(charge), until))
+            let account = Account::open(charge);
+            link.runs_on(account.shadow());
+            Ok((account, until))
         }
     }
 }
@@ -202,6 +206,7 @@ impl Failure {
                 StatusCode::GATEWAY_TIMEOUT
             }
             _ if link.upload_too_long.get() => StatusCode::PAYLOAD_TOO_LARGE,
+            _ if link.upload_refused.get() => StatusCode::SERVICE_UNAVAILABLE,
             _ if link.upload_late.get() => StatusCode::REQUEST_TIMEOUT,
             _ if link.upload_broken.get() => StatusCode::BAD_REQUEST,
             _ => StatusCode::BAD_GATEWAY,
@@ -310,6 +315,9 @@ async fn held(
 ) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     let until = account.head(&mut head.headers, site.keep_cost_header);
+    if headers::is_event_stream(&head.headers) {
+        account.leave();
+    }
     let download = Download::new(body, sender, link, worker, account);
     headers::answer(&mut head.headers);
     head.version = Version::HTTP_11;

@@ -21,6 +21,9 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
+/// The media type of event streams.
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
 /// Longest `Connection` header that is looked into, in names; more is refused. Real ones have two.
 const CONNECTION_NAMES_MAX: usize = 32;
 
@@ -139,6 +142,13 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
 /// nor one in a coding that would lose its label here.
 pub(super) fn passable<B>(answer: &Response<B>) -> bool {
     answer.status() != StatusCode::SWITCHING_PROTOCOLS && check_coding(answer.headers()).is_ok()
+}
+
+/// Whether an answer is a stream of events (WHATWG HTML, 9.2), which ends when somebody hangs up.
+pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let value = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let kind = value.and_then(|value| value.get(..EVENT_STREAM.len()));
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 /// Makes the head of an answer ready for the client.

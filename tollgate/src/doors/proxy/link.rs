@@ -6,6 +6,7 @@
 //!
 //! What is done with a request: `exchange.rs`; how its bytes move: `stream.rs`.
 
+use super::account::Shadow;
 use super::stream::Far;
 use crate::config::settings::Timeouts;
 use http::HeaderValue;
@@ -96,8 +97,12 @@ pub(super) struct Link {
     pub(super) upload_too_long: Cell<bool>,
     /// The request's body broke off or could not be read.
     pub(super) upload_broken: Cell<bool>,
+    /// There was no room before the backend for the rest of the request's body.
+    pub(super) upload_refused: Cell<bool>,
     /// The request's body is being read still.
     pub(super) uploading: Cell<bool>,
+    /// The account of the request that runs.
+    account: RefCell<Shadow>,
     close: Cell<bool>,
     task: RefCell<Option<Waker>>,
     upload_task: RefCell<Option<Waker>>,
@@ -124,7 +129,9 @@ impl Link {
             backend_late: Cell::new(false),
             upload_too_long: Cell::new(false),
             upload_broken: Cell::new(false),
+            upload_refused: Cell::new(false),
             uploading: Cell::new(false),
+            account: RefCell::default(),
             close: Cell::new(false),
             task: RefCell::default(),
             upload_task: RefCell::default(),
@@ -140,6 +147,18 @@ impl Link {
         self.backend_late.set(false);
         self.upload_too_long.set(false);
         self.upload_broken.set(false);
+        self.upload_refused.set(false);
+    }
+
+    /// A request runs on this account.
+    pub(super) fn runs_on(&self, account: Shadow) {
+        *self.account.borrow_mut() = account;
+    }
+
+    /// The client does not take what we write: the backend's slot is of use to others.
+    pub(super) fn sticks(&self, now: u64) {
+        self.stuck.begin(now);
+        self.account.take().give_way();
     }
 
     /// The request's body begins its way to the backend.

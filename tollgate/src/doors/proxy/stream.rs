@@ -137,7 +137,7 @@ impl ClientStream {
     /// Notes whether a write could go on.
     fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
         match poll {
-            Poll::Pending => self.link.stuck.begin(self.worker.now()),
+            Poll::Pending => self.link.sticks(self.worker.now()),
             Poll::Ready(_) => self.link.stuck.end(),
         }
         poll

@@ -397,6 +397,7 @@ impl Worker {
                     tracing::debug!(target: "tollgate::proxy", %client, "closed: too slow");
                 }
             }
+            self.lane.expire();
             self.pool.prune(now);
             if self.house.room_wanted.swap(false, Ordering::Relaxed) && !self.shed() {
                 self.house.room_wanted.store(true, Ordering::Relaxed);

@@ -1,0 +1,155 @@
+//! The open account of one request: on the clock while the backend works, charged when that is
+//! known, settled when it is dropped.
+//!
+//! Where it waits for room: `turn`. What is charged: `tollgate_core::limiter`; by what clock:
+//! `tollgate_core::meter`.
+
+use super::turn::Slot;
+use super::{Lane, Rules};
+use crate::config::settings::CostSource;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tollgate_core::limiter::Ticket;
+use tollgate_core::meter::estimate::RouteHash;
+use tollgate_core::meter::{self, Measure, Reading};
+use tollgate_core::units::{Cost, Nanos, Time};
+
+/// The open account of one request. Settles when dropped.
+pub struct Charge {
+    pub(super) lane: Lane,
+    pub(super) rules: Arc<Rules>,
+    pub(super) ticket: Ticket,
+    /// Whether it was counted as delayed, held or, in shadow, refused.
+    pub(super) reported: bool,
+    pub(super) delayed: bool,
+    pub(super) waited: Nanos,
+    pub(super) client: IpAddr,
+    /// Where the virtual clock stood when the backend last began to work; `None` while it rests.
+    pub(super) reading: Option<Reading>,
+    /// What has been measured so far.
+    pub(super) cost: Cost,
+    /// What the backend said it cost.
+    pub(super) stated: Option<Cost>,
+    /// Whose cost is learned by this.
+    pub(super) route: Option<RouteHash>,
+    pub(super) slot: Slot,
+    /// Whether the backend came to its end with it, so that its cost says something of others.
+    pub(super) whole: bool,
+    /// Whether the clock has stopped for good.
+    pub(super) left: bool,
+}
+
+impl Charge {
+    /// Until when the request must wait before the backend sees it.
+    #[must_use]
+    pub fn delay_until(&self) -> Option<Time> {
+        self.delayed.then(|| self.ticket.starts_at())
+    }
+
+    /// The name of the header in which the backend states costs, if there is one.
+    #[must_use]
+    pub fn cost_header(&self) -> Option<&str> {
+        match &self.rules.cost {
+            CostSource::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// From here on the backend is not working for this request, whatever it sends: an answer that
+    /// has no end. Its slot and the clock are for others.
+    pub fn leave(&mut self) {
+        self.rest();
+        self.give_way();
+        self.slot = Slot::Free;
+        self.left = true;
+    }
+
+    /// The backend works for this request from now on.
+    pub fn work(&mut self) {
+        if self.reading.is_none() && !self.left {
+            let now = self.lane.0.now();
+            self.reading = Some(self.lane.0.engine.meter.lock().enter(now));
+        }
+    }
+
+    /// The backend does not work for this request any more, or we wait for the client.
+    pub fn rest(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            let now = self.lane.0.now();
+            let cost = self.lane.0.engine.meter.lock().leave(reading, now);
+            self.cost = self.cost.plus(cost);
+        }
+    }
+
+    /// The head of the answer is here, perhaps with what the backend says the request cost. The
+    /// clock rests. Returns until when the head is to be held.
+    pub fn head(&mut self, stated: Option<&[u8]>) -> Option<Time> {
+        self.rest();
+        if let Some(value) = stated {
+            self.state(value);
+        }
+        let now = self.lane.0.now();
+        let (cost, measure) = self.measured();
+        let reason = self.rules.limiter.charge(&mut self.ticket, cost, now)?;
+        let until = self.ticket.starts_at().plus(reason.wait);
+        if until <= now {
+            return None;
+        }
+        let rules = &self.rules;
+        self.lane.report("hold", rules, self.client, reason, Some((cost, measure)));
+        self.reported = true;
+        self.waited = self.waited.plus(until.since(now));
+        (!rules.shadow).then_some(until)
+    }
+
+    /// Takes over what the backend says of itself; what cannot be believed is counted.
+    fn state(&mut self, value: &[u8]) {
+        match meter::header_cost(value) {
+            Ok(Some(cost)) => self.stated = Some(Cost::cpu(cost)),
+            Ok(None) => {}
+            Err(_) => self.lane.0.engine.watch.cost_header_faults.increment(1),
+        }
+    }
+
+    /// The backend's connection had to be closed: nobody knows what it still does. Charged is what
+    /// such a request costs, if it has not cost more already.
+    pub fn cut(&mut self) {
+        self.rest();
+        let Some(route) = self.route else { return };
+        self.whole = false;
+        self.cost = self.cost.max(self.lane.0.engine.estimates.lock().of(route));
+    }
+
+    /// The cost so far, and how it was measured.
+    pub(super) fn measured(&self) -> (Cost, Measure) {
+        match (self.stated, &self.rules.cost) {
+            (Some(cost), _) => (cost, Measure::Header),
+            (None, CostSource::Wall) => (self.cost, Measure::Wall),
+            (None, _) => (self.cost, Measure::Shared),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.rest();
+        let now = self.lane.0.now();
+        let (cost, _) = self.measured();
+        self.rules.limiter.settle(&self.ticket, cost, now);
+        self.give_way();
+        if !self.reported {
+            self.lane.0.engine.watch.allowed.increment(1);
+        }
+        let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
+        self.lane.0.engine.watch.charged(cost, waited);
+        if let Some(route) = self.route.filter(|_| self.whole && cost > Cost::ZERO) {
+            self.lane.0.engine.estimates.lock().learn(route, cost, now);
+        }
+        let mut books = self.lane.0.books.lock();
+        for key in self.ticket.keys().as_slice() {
+            if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
+                top.add(key.hash, cost, waited, now);
+            }
+        }
+    }
+}

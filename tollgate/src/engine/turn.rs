@@ -1,0 +1,205 @@
+//! A request's way through the queue: it asks for room, waits, and gives its slot back.
+//!
+//! A slot is held while the backend can work for the request, and no longer: while it waits for a
+//! slow client others use it. The queue itself: `gate`.
+
+use super::gate::Entry;
+use super::{Charge, Lane, Refusal, Rules};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tollgate_core::classify::{Key, Keys};
+use tollgate_core::key::{KeyHash, KeyHasher, Seed};
+use tollgate_core::limiter::{Limiter, Reason};
+use tollgate_core::queue::{Arrival, Id, Place, Weight};
+use tollgate_core::units::{Cost, Nanos, Time};
+
+/// How a request stands with the queue.
+#[derive(Clone, Copy)]
+pub(super) enum Slot {
+    /// It needs none: nobody queues here, or nothing is enforced.
+    Free,
+    /// It is exempt: it waits for nobody, but whoever waits knows of it.
+    Exempt,
+    /// It holds one beside the queue.
+    Beside,
+    /// It has none, and this is how it would ask.
+    Outside(Arrival),
+    /// It has one.
+    Held(Id, Arrival),
+}
+
+/// The answer to a request that asks for room.
+pub enum Entered {
+    /// It may run now.
+    Room,
+    /// It has to wait.
+    Waits(Turn),
+    /// There is no room to wait in.
+    Refused(Refusal),
+}
+
+/// The turn of a request that waits. Its place is free as soon as this is dropped.
+pub struct Turn {
+    lane: Lane,
+    id: Option<Id>,
+    since: Time,
+}
+
+/// How waiting ended.
+pub struct Turned {
+    how: Result<Id, Nanos>,
+    waited: Nanos,
+}
+
+impl Future for Turn {
+    type Output = Turned;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Turned> {
+        let Some(id) = self.id else { return Poll::Pending };
+        let desk = &self.lane.0;
+        match desk.engine.gate.poll(id, cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(how) => {
+                let waited = desk.now().since(self.since);
+                self.id = None;
+                Poll::Ready(Turned { how, waited })
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let desk = &self.lane.0;
+            desk.engine.gate.cancel(id, desk.now());
+        }
+    }
+}
+
+impl Charge {
+    /// Asks for room. Nothing is asked by a request that has a slot or needs none.
+    pub fn enter(&mut self) -> Entered {
+        let Slot::Outside(arrival) = self.slot else {
+            if let Slot::Exempt = self.slot {
+                self.lane.0.engine.gate.enter_beside();
+                self.slot = Slot::Beside;
+            }
+            return Entered::Room;
+        };
+        let now = self.lane.0.now();
+        match self.lane.0.engine.gate.enter(arrival, now) {
+            Entry::Room(id) => {
+                self.slot = Slot::Held(id, arrival);
+                Entered::Room
+            }
+            Entry::Waits(id) => {
+                Entered::Waits(Turn { lane: self.lane.clone(), id: Some(id), since: now })
+            }
+            Entry::Full(retry_after) => {
+                Entered::Refused(self.turned_away(arrival, Nanos::ZERO, retry_after))
+            }
+        }
+    }
+
+    /// Waiting is over.
+    ///
+    /// # Errors
+    /// It waited for too long, or others came who pushed it out.
+    pub fn turned(&mut self, turned: &Turned) -> Result<(), Refusal> {
+        let Slot::Outside(arrival) = self.slot else { return Ok(()) };
+        self.waited = self.waited.plus(turned.waited);
+        match turned.how {
+            Ok(id) => {
+                self.slot = Slot::Held(id, arrival);
+                self.queued("queue", arrival, turned.waited);
+                Ok(())
+            }
+            Err(retry_after) => Err(self.turned_away(arrival, turned.waited, retry_after)),
+        }
+    }
+
+    /// The backend can do nothing for this request until the client does something: others may
+    /// have its slot. Asks with [`Charge::enter`] for another.
+    pub fn give_way(&mut self) {
+        let (cost, _) = self.measured();
+        match self.slot {
+            Slot::Held(id, arrival) => {
+                self.slot = Slot::Outside(arrival);
+                let desk = &self.lane.0;
+                desk.engine.gate.done(id, cost, desk.now());
+            }
+            Slot::Beside => {
+                self.slot = Slot::Exempt;
+                let desk = &self.lane.0;
+                desk.engine.gate.leave_beside(desk.now());
+            }
+            Slot::Free | Slot::Exempt | Slot::Outside(_) => {}
+        }
+    }
+
+    /// Counts and logs that a request had to wait, or was turned away.
+    fn queued(&mut self, verdict: &'static str, arrival: Arrival, wait: Nanos) {
+        self.reported = true;
+        let key = self.bucket(arrival);
+        let now = self.lane.0.now();
+        let reason = Reason { wait, ..standing(&self.rules.limiter, key, now) };
+        self.lane.report(verdict, &self.rules, self.client, reason, None);
+    }
+
+    fn turned_away(&mut self, arrival: Arrival, waited: Nanos, retry_after: Nanos) -> Refusal {
+        self.queued("reject", arrival, waited);
+        let index = usize::from(self.bucket(arrival).limit);
+        let limit = self.rules.limiter.limits().get(index);
+        Refusal {
+            limit: limit.map_or_else(|| "queue".to_owned(), |limit| limit.name.to_string()),
+            retry_after_secs: retry_after.retry_after_secs(),
+            by_rate: false,
+        }
+    }
+
+    /// The bucket that a place in the queue goes by: the one in debt, else the client's first. Of
+    /// no limit where none counts this request.
+    fn bucket(&self, arrival: Arrival) -> Key {
+        let nobody = Key { limit: u8::MAX, hash: arrival.client };
+        match arrival.place {
+            Place::Debt(key) => key,
+            Place::Credit => self.ticket.keys().as_slice().first().copied().unwrap_or(nobody),
+        }
+    }
+}
+
+/// How a bucket stands now.
+pub(super) fn standing(limiter: &Limiter, key: Key, now: Time) -> Reason {
+    limiter.standing_of(usize::from(key.limit), key.hash, now)
+}
+
+/// How a request stands with the queue; `latest` is its bucket furthest in debt.
+pub(super) fn slot(
+    rules: &Rules,
+    keys: &Keys,
+    exempt: bool,
+    latest: Option<Key>,
+    estimate: Cost,
+    client: IpAddr,
+) -> Slot {
+    if !rules.queues || rules.shadow {
+        return Slot::Free;
+    }
+    if exempt {
+        return Slot::Exempt;
+    }
+    let first = keys.as_slice().first().map(|key| key.hash);
+    let place = latest.map_or(Place::Credit, Place::Debt);
+    let client = first.unwrap_or_else(|| address_hash(&rules.seed, client));
+    Slot::Outside(Arrival { client, place, estimate, weight: Weight::ONE })
+}
+
+/// Whose turn it is where no limit says who a client is.
+fn address_hash(seed: &Seed, client: IpAddr) -> KeyHash {
+    let mut hasher = KeyHasher::new(seed);
+    hasher.address(client);
+    hasher.finish()
+}
