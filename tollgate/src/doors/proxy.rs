@@ -14,8 +14,8 @@ mod exchange;
 mod headers;
 mod link;
 mod pool;
-mod repeat;
 mod stream;
+mod wire;
 mod worker;
 
 use crate::clock::Clock;

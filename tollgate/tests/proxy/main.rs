@@ -4,6 +4,7 @@
 //! `stage.rs` has the players. Nothing waits for time to pass to be right: every step waits for
 //! the bytes, or the end of the connection, that it is about.
 
+mod answers;
 mod charging;
 mod failures;
 mod framing;

@@ -6,13 +6,9 @@
 //! An answer that is only held is none of this: its request is done.
 
 use super::account::Account;
-use super::exchange::Pending;
-use super::pool::Sender;
+use super::wire::Wire;
 use super::worker::Worker;
-use http_body::Body as _;
-use hyper::body::Incoming;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -23,9 +19,9 @@ const DRAIN_BYTES: usize = 1 << 20;
 /// What is left of an exchange.
 pub(super) enum Rest {
     /// The backend has not answered.
-    Head(Pending, Sender),
+    Head(Box<Wire>),
     /// It has begun to.
-    Body(Incoming, Sender),
+    Body(Box<Wire>),
 }
 
 /// Lets an exchange without a client run to its end.
@@ -35,8 +31,8 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
     let (worker, account) = (Rc::clone(worker), account.clone());
     let limit = worker.site().timeouts.abort_linger;
     tokio::task::spawn_local(async move {
-        match tokio::time::timeout(limit, end(rest, &account)).await {
-            Ok(Some(sender)) => worker.pool.put(sender, worker.now()),
+        match tokio::time::timeout(limit, end(rest, &worker, &account)).await {
+            Ok(Some(wire)) => worker.pool.put(wire, worker.now()),
             Ok(None) | Err(_) => account.cut(),
         }
         account.settle();
@@ -45,25 +41,25 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
 }
 
 /// Runs to the end of the answer. Returns the connection if it can be used again.
-async fn end(rest: Rest, account: &Account) -> Option<Sender> {
-    let (body, sender) = match rest {
-        Rest::Body(body, sender) => (body, sender),
-        Rest::Head(answer, sender) => {
-            let mut response = answer.await.ok()?;
+async fn end(rest: Rest, worker: &Worker, account: &Account) -> Option<Box<Wire>> {
+    let mut wire = match rest {
+        Rest::Body(wire) => wire,
+        Rest::Head(mut wire) => {
+            let mut answer = poll_fn(|cx| wire.poll_answer(worker, cx)).await.ok()?;
             // What it costs is taken down; there is nobody to hold the answer from.
-            let _ = account.head(response.headers_mut(), true);
-            (response.into_body(), sender)
+            let _ = account.head(answer.headers_mut(), true);
+            wire
         }
     };
-    drain(body, account).await.then_some(sender)
+    drain(&mut wire, account).await.then_some(wire)
 }
 
 /// Reads a body to its end. False if it breaks off or is too long.
-async fn drain(mut body: Incoming, account: &Account) -> bool {
+async fn drain(wire: &mut Wire, account: &Account) -> bool {
     let mut left = DRAIN_BYTES;
     loop {
         let frame = poll_fn(|cx| {
-            let poll = Pin::new(&mut body).poll_frame(cx);
+            let poll = wire.poll_frame(cx);
             match &poll {
                 Poll::Pending => account.work(),
                 Poll::Ready(_) => account.rest(),

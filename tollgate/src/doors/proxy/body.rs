@@ -10,7 +10,7 @@ use super::account::Account;
 use super::exchange::Failure;
 use super::headers;
 use super::link::Link;
-use super::pool::Sender;
+use super::wire::Wire;
 use super::worker::Worker;
 use crate::engine::{Entered, Turn};
 use crate::watch::counts::BackendFault;
@@ -215,7 +215,7 @@ pub(super) enum Body {
 /// A body that comes from the backend, with the connection that it comes on.
 pub(super) struct Download {
     /// `None` when it is through or given up.
-    source: Option<(Incoming, Sender)>,
+    source: Option<Box<Wire>>,
     link: Rc<Link>,
     worker: Rc<Worker>,
     account: Account,
@@ -225,31 +225,30 @@ pub(super) struct Download {
 
 impl Download {
     pub(super) fn new(
-        body: Incoming,
-        sender: Sender,
+        wire: Box<Wire>,
         link: &Rc<Link>,
         worker: &Rc<Worker>,
         account: Account,
     ) -> Download {
         let (link, worker) = (Rc::clone(link), Rc::clone(worker));
-        Download { source: Some((body, sender)), link, worker, account, released: false }
+        Download { source: Some(wire), link, worker, account, released: false }
     }
 
     /// The hold is over: the client gets the answer.
     pub(super) fn release(mut self) -> Body {
         self.released = true;
-        match &self.source {
-            Some((body, _)) if body.is_end_stream() => {
-                self.finish();
-                Body::Whole(None)
-            }
-            _ => Body::Stream(self),
+        let Some(wire) = &mut self.source else { return Body::Whole(None) };
+        let whole = wire.whole();
+        if wire.is_through() {
+            self.finish();
+            return Body::Whole(whole);
         }
+        Body::Stream(self)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
-        let Some((body, _)) = &mut self.source else { return Poll::Ready(None) };
-        let polled = Pin::new(&mut *body).poll_frame(cx);
+        let Some(wire) = &mut self.source else { return Poll::Ready(None) };
+        let polled = wire.poll_frame(cx);
         if polled.is_pending() {
             if self.link.backend_late.get() {
                 self.give_up(&Failure::new(BackendFault::Idle));
@@ -261,7 +260,7 @@ impl Download {
         }
         self.account.rest();
         self.link.answer.end();
-        let ended = body.is_end_stream();
+        let ended = wire.is_through();
         match ready!(polled) {
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut() {
@@ -272,8 +271,8 @@ impl Download {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(error)) => {
-                self.give_up(&Failure::of(BackendFault::Closed, error));
+            Some(Err(fault)) => {
+                self.give_up(&Failure::from(fault));
                 Poll::Ready(Some(Err(Broken::BackendEnded)))
             }
             None => {
@@ -285,8 +284,8 @@ impl Download {
 
     /// All is through: the account is closed, the connection is free.
     fn finish(&mut self) {
-        if let Some((_, sender)) = self.source.take() {
-            self.worker.pool.put(sender, self.worker.now());
+        if let Some(wire) = self.source.take() {
+            self.worker.pool.put(wire, self.worker.now());
         }
         self.account.settle();
         self.link.done(self.worker.now());
@@ -294,8 +293,8 @@ impl Download {
 
     /// The backend failed, unless the client's own body did: its connection is closed.
     fn give_up(&mut self, failure: &Failure) {
-        if let Some((_, sender)) = self.source.take().filter(|_| !self.link.upload_failed()) {
-            self.worker.failed(&self.link, &sender.far.authority, failure);
+        if let Some(wire) = self.source.take().filter(|_| !self.link.upload_failed()) {
+            self.worker.failed(&self.link, &wire.far.authority, failure);
         }
         self.account.settle();
         self.link.done(self.worker.now());
@@ -304,12 +303,12 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        let Some((body, sender)) = self.source.take() else { return };
+        let Some(wire) = self.source.take() else { return };
         self.link.done(self.worker.now());
-        if body.is_end_stream() {
-            self.worker.pool.put(sender, self.worker.now());
+        if wire.is_through() {
+            self.worker.pool.put(wire, self.worker.now());
         } else if self.released {
-            abort::run_on(&self.worker, &self.account, abort::Rest::Body(body, sender));
+            abort::run_on(&self.worker, &self.account, abort::Rest::Body(wire));
         }
     }
 }
@@ -335,7 +334,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Body::Stream(Download { source: Some((body, _)), .. }) => body.size_hint(),
+            Body::Stream(Download { source: Some(wire), .. }) => wire.size_hint(),
             Body::Stream(_) => SizeHint::with_exact(0),
         }
     }

@@ -9,8 +9,7 @@ use super::answer;
 use super::body::{Body, Download, Upload};
 use super::headers::{self, Found};
 use super::link::Link;
-use super::pool::Sender;
-use super::repeat::Repeat;
+use super::wire::{self, Wire};
 use super::worker::{Site, Worker};
 use crate::engine::Asked;
 use crate::watch::counts::{BackendFault, Maker};
@@ -18,9 +17,9 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
 use std::convert::Infallible;
 use std::error::Error;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -30,12 +29,6 @@ use tollgate_core::units::Time;
 
 /// Connections tried for one request before the backend counts as unreachable.
 const ATTEMPTS_MAX: u32 = 5;
-
-/// An answer of the backend that is waited for.
-pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Response<Incoming>, Unsent>>>>;
-
-/// A failure that may give the request back.
-type Unsent = TrySendError<Request<Upload>>;
 
 /// What the limits can see of a request.
 struct Seen<'a> {
@@ -120,11 +113,9 @@ async fn answered(
     let accept = head.headers.get(http::header::ACCEPT).cloned();
     headers::forward(&mut head, found, &peer)
         .map_err(|status| fatal(worker, &head.headers, status))?;
-    head.extensions.clear();
     let upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
-    let request = Request::from_parts(head, upload);
-    match ask_backend(worker, link, site, &account, request).await {
-        Ok((response, sender)) => Ok(held(worker, link, site, response, sender, account).await),
+    match ask_backend(worker, link, site, &account, head, upload).await {
+        Ok((answer, wire)) => Ok(held(worker, link, site, answer, wire, account).await),
         Err(failure) => {
             account.settle();
             let status = failure.status(link);
@@ -214,92 +205,120 @@ impl Failure {
     }
 }
 
+impl From<wire::Fault> for Failure {
+    fn from(fault: wire::Fault) -> Failure {
+        let kind = if fault.is_syntax() { BackendFault::Protocol } else { BackendFault::Closed };
+        Failure::of(kind, fault)
+    }
+}
+
 /// Sends a request to the backend and awaits the head of the answer. It is sent once more only if
-/// hyper says that it was not sent at all, or if a connection from the pool closed before any byte
-/// of an answer and doing it twice does no harm.
+/// a connection from the pool closed before any byte of an answer and doing it twice does no harm.
 async fn ask_backend(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
     site: &Site,
     account: &Account,
-    mut request: Request<Upload>,
-) -> Result<(Response<Incoming>, Sender), Failure> {
-    for _ in 0..ATTEMPTS_MAX {
-        let (mut sender, reused) = match worker.pool.take() {
-            Some(sender) => (sender, true),
-            None => (Box::pin(worker.connect(site)).await?, false),
-        };
-        let copy = if reused { Repeat::of(&request) } else { None };
-        let bodyless = request.body().is_end_stream();
-        let answer: Pending = Box::pin(sender.try_send_request(request));
-        if bodyless {
-            link.head.begin(worker.now());
-            account.work();
-        } else {
-            link.sends(&sender.far);
+    head: Parts,
+    upload: Upload,
+) -> Result<(Response<()>, Box<Wire>), Failure> {
+    let bodyless = upload.is_end_stream();
+    let (mut wire, mut reused) = connection(worker, site).await?;
+    wire.begin(head, upload, worker);
+    for _ in 1..ATTEMPTS_MAX {
+        match answer_on(wire, bodyless, worker, link, account).await {
+            Err(Ended::Failed(mut failed, _)) if reused && failed.may_repeat() => {
+                (wire, reused) = connection(worker, site).await?;
+                wire.repeat(&mut failed);
+            }
+            ended => return ended.map_err(|ended| ended.failure(link)),
         }
-        let parts = Some((answer, sender));
-        let waiting = Waiting { parts, worker, link, account };
-        let mut error = match waiting.await {
-            Ok((answer, _)) if !headers::passable(&answer) => {
-                return Err(Failure::new(BackendFault::Protocol));
-            }
-            Ok(answered) => return Ok(answered),
-            Err(Ended::Late) if link.uploading.get() => {
-                return Err(Failure::new(BackendFault::Idle));
-            }
-            Err(Ended::Late) => return Err(Failure::new(BackendFault::AnswerTimeout)),
-            Err(Ended::Failed(error)) => *error,
-        };
-        account.rest();
-        let parse = error.error().is_parse();
-        let fault = if parse { BackendFault::Protocol } else { BackendFault::Closed };
-        let copy = copy.filter(|_| !parse);
-        let again = error.take_message().or(copy.map(Repeat::request));
-        request = again.ok_or_else(|| Failure::of(fault, error.into_error()))?;
     }
-    Err(Failure::new(BackendFault::Closed))
+    let ended = answer_on(wire, bodyless, worker, link, account).await;
+    ended.map_err(|ended| ended.failure(link))
+}
+
+/// A connection to the backend, and whether it has been used before.
+async fn connection(worker: &Rc<Worker>, site: &Site) -> Result<(Box<Wire>, bool), Failure> {
+    match poll_fn(|cx| Poll::Ready(worker.pool.take(cx))).await {
+        Some(wire) => Ok((wire, true)),
+        None => Ok((Box::pin(worker.connect(site)).await?, false)),
+    }
+}
+
+/// Awaits the head of the answer to the request on `wire`.
+async fn answer_on(
+    wire: Box<Wire>,
+    bodyless: bool,
+    worker: &Rc<Worker>,
+    link: &Rc<Link>,
+    account: &Account,
+) -> Result<(Response<()>, Box<Wire>), Ended> {
+    if bodyless {
+        link.head.begin(worker.now());
+        account.work();
+    } else {
+        link.sends(&wire.far);
+    }
+    let answered = Waiting { wire: Some(wire), worker, link, account }.await;
+    if answered.is_err() {
+        account.rest();
+    }
+    answered
 }
 
 /// Waits for the head of the answer; if the client goes away meanwhile, hands over to `abort`.
 struct Waiting<'a> {
-    parts: Option<(Pending, Sender)>,
+    wire: Option<Box<Wire>>,
     worker: &'a Rc<Worker>,
     link: &'a Link,
     account: &'a Account,
 }
 
+/// How it came that there is no answer.
 enum Ended {
     Late,
-    Failed(Box<Unsent>),
+    /// What nobody can pass on.
+    Unfit,
+    Failed(Box<Wire>, wire::Fault),
+}
+
+impl Ended {
+    fn failure(self, link: &Link) -> Failure {
+        match self {
+            Ended::Late if link.uploading.get() => Failure::new(BackendFault::Idle),
+            Ended::Late => Failure::new(BackendFault::AnswerTimeout),
+            Ended::Unfit => Failure::new(BackendFault::Protocol),
+            Ended::Failed(_, fault) => Failure::from(fault),
+        }
+    }
 }
 
 impl Future for Waiting<'_> {
-    type Output = Result<(Response<Incoming>, Sender), Ended>;
+    type Output = Result<(Response<()>, Box<Wire>), Ended>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((answer, _)) = &mut self.parts else { return Poll::Ready(Err(Ended::Late)) };
-        let outcome = match answer.as_mut().poll(cx) {
-            Poll::Pending if !self.link.backend_late.get() => return Poll::Pending,
-            Poll::Pending => Err(Ended::Late),
-            Poll::Ready(Ok(response)) => Ok(response),
-            Poll::Ready(Err(error)) => Err(Ended::Failed(Box::new(error))),
-        };
+        let worker = self.worker;
+        let Some(wire) = &mut self.wire else { return Poll::Ready(Err(Ended::Late)) };
+        let polled = wire.poll_answer(worker, cx);
+        if polled.is_pending() && !self.link.backend_late.get() {
+            return Poll::Pending;
+        }
         self.link.heard();
-        let parts = self.parts.take();
-        Poll::Ready(match (outcome, parts) {
-            (Ok(response), Some((_, sender))) => Ok((response, sender)),
-            (Ok(_), None) => Err(Ended::Late),
-            (Err(ended), _) => Err(ended),
+        Poll::Ready(match (polled, self.wire.take()) {
+            (Poll::Ready(Ok(answer)), Some(_)) if !headers::passable(&answer) => Err(Ended::Unfit),
+            (Poll::Ready(Ok(answer)), Some(wire)) => Ok((answer, wire)),
+            (Poll::Ready(Err(fault)), Some(wire)) => Err(Ended::Failed(wire, fault)),
+            _ => Err(Ended::Late),
         })
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some((answer, sender)) = self.parts.take() {
+        if let Some(wire) = self.wire.take() {
             self.link.heard();
-            abort::run_on(self.worker, self.account, abort::Rest::Head(answer, sender));
+            abort::run_on(self.worker, self.account, abort::Rest::Head(wire));
         }
     }
 }
@@ -309,19 +328,18 @@ async fn held(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
     site: &Site,
-    response: Response<Incoming>,
-    sender: Sender,
+    answer: Response<()>,
+    wire: Box<Wire>,
     account: Account,
 ) -> Response<Body> {
-    let (mut head, body) = response.into_parts();
+    let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, site.keep_cost_header);
     if headers::is_event_stream(&head.headers) {
         account.leave();
     }
-    let download = Download::new(body, sender, link, worker, account);
+    let download = Download::new(wire, link, worker, account);
     headers::answer(&mut head.headers);
     head.version = Version::HTTP_11;
-    head.extensions.clear();
     if let Some(until) = until {
         Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }

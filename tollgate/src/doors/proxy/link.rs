@@ -7,7 +7,7 @@
 //! What is done with a request: `exchange.rs`; how its bytes move: `stream.rs`.
 
 use super::account::Shadow;
-use super::stream::Far;
+use super::wire::Far;
 use crate::config::settings::Timeouts;
 use http::HeaderValue;
 use std::cell::{Cell, RefCell};

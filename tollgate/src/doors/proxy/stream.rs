@@ -1,11 +1,10 @@
-//! The streams that hyper reads and writes: the client's, which tells its link what moves, and the
-//! backend's, which notes it for whoever waits.
+//! The stream of a client that hyper reads and writes, which tells its link what moves.
 //!
-//! Both write short messages with one plain `send`: the system handles one buffer cheaper than a
+//! Short messages are written with one plain `send`: the system handles one buffer cheaper than a
 //! list of them, and copying some hundred bytes costs less than the difference. Long ones are
-//! never copied. What is in the bytes is not looked at here.
+//! never copied. What is in the bytes is not looked at here; the backend's side: `wire.rs`.
 
-use super::link::{Link, Since};
+use super::link::Link;
 use super::worker::Worker;
 use std::io;
 use std::pin::Pin;
@@ -21,8 +20,8 @@ const LINGER_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 1024;
 
 /// Writes several slices: at once if they are short.
-fn poll_write_slices(
-    stream: &mut TcpStream,
+pub(super) fn poll_write_slices(
+    stream: &mut (impl AsyncWrite + Unpin),
     cx: &mut Context<'_>,
     slices: &[io::IoSlice<'_>],
 ) -> Poll<io::Result<usize>> {
@@ -41,84 +40,6 @@ fn poll_write_slices(
         end += slice.len();
     }
     stream.poll_write(cx, &small[..end])
-}
-
-/// The far end of a connection to the backend.
-pub(super) struct Far {
-    /// Its name, as the settings had it when it was connected to.
-    pub(super) authority: Box<str>,
-    /// It does not take what we write.
-    pub(super) stuck: Since,
-}
-
-impl Far {
-    pub(super) fn new(authority: &str) -> Rc<Far> {
-        Rc::new(Far { authority: authority.into(), stuck: Since::default() })
-    }
-}
-
-/// A stream to the backend, which notes on its far end whether bytes move.
-pub(super) struct BackendStream {
-    inner: TcpStream,
-    far: Rc<Far>,
-    worker: Rc<Worker>,
-}
-
-impl BackendStream {
-    pub(super) fn new(inner: TcpStream, far: Rc<Far>, worker: Rc<Worker>) -> BackendStream {
-        BackendStream { inner, far, worker }
-    }
-
-    /// Notes whether a write could go on.
-    fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
-        match poll {
-            Poll::Pending => self.far.stuck.begin(self.worker.now()),
-            Poll::Ready(_) => self.far.stuck.end(),
-        }
-        poll
-    }
-}
-
-impl AsyncRead for BackendStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for BackendStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.note(poll)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let poll = poll_write_slices(&mut self.inner, cx, slices);
-        self.note(poll)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
 }
 
 /// A client's stream, which notes on its link when bytes move and when they do not.

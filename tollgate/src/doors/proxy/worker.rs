@@ -4,12 +4,13 @@
 //!
 //! How threads are started and stopped: `proxy.rs`. What is done with a request: `exchange.rs`.
 
-use super::body::{Body, Upload};
+use super::body::Body;
 use super::client_address::Trust;
 use super::exchange::{self, Failure};
 use super::link::Link;
-use super::pool::{Pool, Sender};
-use super::stream::{BackendStream, ClientStream, Far};
+use super::pool::Pool;
+use super::stream::ClientStream;
+use super::wire::Wire;
 use crate::clock::Clock;
 use crate::config::settings::{Bounds, Proxy, Timeouts};
 use crate::engine::Lane;
@@ -43,10 +44,6 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The least that hyper takes as a connection's buffer.
 const BUFFER_BYTES_MIN: usize = 8192;
-
-/// Most bytes of an answer that a connection to the backend holds for a client that reads slowly,
-/// and so the longest head of an answer. hyper's own bound is six times as much, for each client.
-const ANSWER_BYTES: usize = 64 * 1024;
 
 /// Exchanges without a client that a thread lets run. Who is over closes its connection to the
 /// backend at once, or clients that come and go would pile up connections that nothing bounds.
@@ -208,7 +205,7 @@ impl Worker {
     }
 
     /// Opens a connection to the backend.
-    pub(super) async fn connect(self: &Rc<Worker>, site: &Site) -> Result<Sender, Failure> {
+    pub(super) async fn connect(&self, site: &Site) -> Result<Box<Wire>, Failure> {
         let reached = reach(site);
         let stream = if site.timeouts.connect.is_zero() {
             reached.await?
@@ -217,21 +214,8 @@ impl Worker {
             limited.await.map_err(|_| Failure::new(BackendFault::ConnectTimeout))??
         };
         let _ = stream.set_nodelay(true);
-        let far = Far::new(&site.authority);
-        let stream = BackendStream::new(stream, Rc::clone(&far), Rc::clone(self));
-        let handshake = hyper::client::conn::http1::Builder::new()
-            .max_buf_size(ANSWER_BYTES)
-            .handshake::<_, Upload>(TokioIo::new(stream))
-            .await;
-        let (requests, connection) =
-            handshake.map_err(|error| Failure::of(BackendFault::Connect, error))?;
         let counted = self.watch.proxy.backend_connections.hold();
-        tokio::task::spawn_local(async move {
-            // How it ended is told to whoever waits for an answer on it.
-            let _ = connection.await;
-            drop(counted);
-        });
-        Ok(Sender::new(requests, far))
+        Ok(Wire::new(stream, &site.authority, counted))
     }
 
     /// Accepts connections until the thread drains.

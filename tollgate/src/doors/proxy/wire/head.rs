@@ -1,0 +1,338 @@
+//! Heads as they stand on a connection to the backend: a request's is written, an answer's read.
+//!
+//! Whatever could be read in two ways is an error, never a guess: several lengths, codings but
+//! `chunked`, a coding in HTTP/1.0. What may pass of a head: `headers.rs`; the body that follows
+//! one: `body.rs`.
+
+use super::Fault;
+use bytes::{Buf, BytesMut};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Response, StatusCode, Version};
+use std::mem::MaybeUninit;
+
+/// Most fields in a head or in trailers.
+pub(super) const FIELDS_MAX: usize = 100;
+
+/// Longest head of an answer, in bytes.
+pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// What ends a message's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// So many bytes.
+    Length(u64),
+    /// The last chunk.
+    Chunked,
+    /// The end of the connection.
+    Close,
+}
+
+/// The head of an answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) head: Response<()>,
+    pub(super) framing: Framing,
+    /// Whether another request may follow on the connection.
+    pub(super) keeps: bool,
+}
+
+/// Appends a request's head to `out`; `chunked` if a body follows whose length it does not state.
+pub(super) fn write(head: &Parts, chunked: bool, out: &mut Vec<u8>) {
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    for piece in [head.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
+        out.extend_from_slice(piece.as_bytes());
+    }
+    write_fields(&head.headers, out);
+    if chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends fields, each on its line.
+pub(super) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+    for (name, value) in fields {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Takes the head of the final answer to a `method` request off what has come; `None` if it is not
+/// all there. Interim answers are taken off and dropped. The answer's fields are kept in `room`,
+/// whose own are dropped.
+pub(super) fn read(
+    unread: &mut BytesMut,
+    method: &Method,
+    room: &mut HeaderMap,
+) -> Result<Option<Answer>, Fault> {
+    while !unread.is_empty() {
+        let mut lines = [MaybeUninit::uninit(); FIELDS_MAX];
+        let mut found = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let parsed = config.parse_response_with_uninit_headers(&mut found, unread, &mut lines)?;
+        let length = match parsed {
+            httparse::Status::Complete(length) if length <= HEAD_BYTES_MAX => length,
+            httparse::Status::Partial if unread.len() < HEAD_BYTES_MAX => return Ok(None),
+            _ => return Err(Fault::Answer("its head is too long")),
+        };
+        let status = StatusCode::from_u16(found.code.unwrap_or_default());
+        let status = status.map_err(|_| Fault::Answer("it has no proper status"))?;
+        if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+            unread.advance(length);
+            continue;
+        }
+        let mut fields = std::mem::take(room);
+        fields.clear();
+        append(found.headers, &mut fields)?;
+        let version = if found.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
+        unread.advance(length);
+        return answer(status, version, method, fields).map(Some);
+    }
+    Ok(None)
+}
+
+/// Appends parsed lines to `fields`.
+pub(super) fn append(lines: &[httparse::Header<'_>], fields: &mut HeaderMap) -> Result<(), Fault> {
+    for line in lines {
+        let name = HeaderName::from_bytes(line.name.as_bytes());
+        let value = HeaderValue::from_bytes(line.value);
+        let (Ok(name), Ok(value)) = (name, value) else {
+            return Err(Fault::Answer("a field is not proper"));
+        };
+        fields.append(name, value);
+    }
+    Ok(())
+}
+
+/// An answer with these fields, and how its body is framed (RFC 9112, 6.3).
+fn answer(
+    status: StatusCode,
+    version: Version,
+    method: &Method,
+    mut fields: HeaderMap,
+) -> Result<Answer, Fault> {
+    let coded = fields.contains_key(header::TRANSFER_ENCODING);
+    let length = length(&mut fields)?;
+    let bodyless = *method == Method::HEAD
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED;
+    let framing = match length {
+        _ if bodyless => Framing::Length(0),
+        _ if coded && (version != Version::HTTP_11 || !is_chunked(&fields)) => {
+            return Err(Fault::Answer("its transfer coding is not `chunked`"));
+        }
+        _ if coded => Framing::Chunked,
+        Some(length) => Framing::Length(length),
+        None => Framing::Close,
+    };
+    // With both, somebody on the way may have read it otherwise.
+    let ambiguous = coded && length.is_some();
+    let keeps = !ambiguous && framing != Framing::Close && persists(&fields, version);
+    let mut head = Response::new(());
+    (*head.status_mut(), *head.version_mut(), *head.headers_mut()) = (status, version, fields);
+    Ok(Answer { head, framing, keeps })
+}
+
+fn is_chunked(fields: &HeaderMap) -> bool {
+    let mut codings = fields.get_all(header::TRANSFER_ENCODING).iter();
+    let only = codings.next().filter(|_| codings.next().is_none());
+    only.is_some_and(|only| only.as_bytes().eq_ignore_ascii_case(b"chunked"))
+}
+
+/// The one length that is stated; stated several times, it stands there once from now on.
+fn length(fields: &mut HeaderMap) -> Result<Option<u64>, Fault> {
+    let lines = fields.get_all(header::CONTENT_LENGTH).iter();
+    let mut texts = lines.flat_map(|line| line.as_bytes().split(|b| *b == b','));
+    let Some(first) = texts.next() else { return Ok(None) };
+    let bad = Fault::Answer("its length is not one number");
+    let Some(length) = number(first) else { return Err(bad) };
+    let mut repeated = false;
+    for text in texts {
+        repeated = true;
+        if number(text) != Some(length) {
+            return Err(bad);
+        }
+    }
+    if repeated {
+        fields.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Ok(Some(length))
+}
+
+/// Digits and nothing else, but for space around them.
+fn number(text: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(text.trim_ascii()).ok()?;
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
+}
+
+/// Whether the connection stays after this answer (RFC 9112, 9.3).
+fn persists(fields: &HeaderMap, version: Version) -> bool {
+    let mut lines = fields.get_all(header::CONNECTION).iter().peekable();
+    if lines.peek().is_none() {
+        return version == Version::HTTP_11;
+    }
+    let (mut close, mut keep) = (false, false);
+    for token in lines.flat_map(|line| line.as_bytes().split(|b| *b == b',')) {
+        close |= token.trim_ascii().eq_ignore_ascii_case(b"close");
+        keep |= token.trim_ascii().eq_ignore_ascii_case(b"keep-alive");
+    }
+    !close && (keep || version == Version::HTTP_11)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(bytes: &[u8], method: &Method) -> Result<Option<(Answer, BytesMut)>, Fault> {
+        let mut unread = BytesMut::from(bytes);
+        let answer = read(&mut unread, method, &mut HeaderMap::new())?;
+        Ok(answer.map(|answer| (answer, unread)))
+    }
+
+    fn framing(lines: &str) -> Option<(Framing, bool)> {
+        let head = format!("HTTP/1.{lines}\r\n\r\n");
+        let (answer, unread) = whole(head.as_bytes(), &Method::GET).ok()??;
+        assert!(unread.is_empty(), "{lines}");
+        Some((answer.framing, answer.keeps))
+    }
+
+    #[test]
+    fn a_request_as_it_is_written() {
+        let request = http::Request::builder()
+            .method("PUT")
+            .uri("/a?b=%20")
+            .header("host", "a")
+            .header("x-twice", "1")
+            .header("x-twice", "2");
+        let (head, ()) = request.body(()).expect("a request").into_parts();
+        let mut out = Vec::new();
+        write(&head, true, &mut out);
+        let expected = "PUT /a?b=%20 HTTP/1.1\r\nhost: a\r\nx-twice: 1\r\nx-twice: 2\r\n\
+                        transfer-encoding: chunked\r\n\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn the_end_of_a_body_is_known_or_the_answer_is_refused() {
+        use Framing::{Chunked, Close, Length};
+        for (lines, expected) in [
+            ("1 200 OK\r\ncontent-length: 3", Some((Length(3), true))),
+            ("1 200 OK\r\ncontent-length: 3\r\nContent-Length: 3", Some((Length(3), true))),
+            ("1 200 OK\r\ncontent-length: 3, 3", Some((Length(3), true))),
+            ("1 200 OK\r\ntransfer-encoding: Chunked", Some((Chunked, true))),
+            ("1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 3", Some((Chunked, false))),
+            ("1 200 OK", Some((Close, false))),
+            ("1 204 No Content\r\ncontent-length: 3", Some((Length(0), true))),
+            ("1 304 Not Modified\r\ncontent-length: 3", Some((Length(0), true))),
+            ("1 200 OK\r\nconnection: x, Close\r\ncontent-length: 3", Some((Length(3), false))),
+            ("0 200 OK\r\ncontent-length: 3", Some((Length(3), false))),
+            ("0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 3", Some((Length(3), true))),
+            ("0 200 OK\r\ntransfer-encoding: chunked", None),
+            ("1 200 OK\r\ntransfer-encoding: gzip, chunked", None),
+            ("1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked", None),
+            ("1 200 OK\r\ntransfer-encoding: chunked, identity", None),
+            ("1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4", None),
+            ("1 200 OK\r\ncontent-length: 3, 4", None),
+            ("1 200 OK\r\ncontent-length: +3", None),
+            ("1 200 OK\r\ncontent-length: 3,", None),
+            ("1 200 OK\r\ncontent-length:", None),
+            ("1 200 OK\r\ncontent-length: 99999999999999999999", None),
+            ("1 200 OK\r\ncontent-length : 3", None),
+            ("1 200 OK\r\na: b\r\n c", None),
+            ("2 200 OK\r\n", None),
+            ("1 20 OK\r\n", None),
+        ] {
+            assert_eq!(framing(lines), expected, "{lines}");
+        }
+        let (answer, _) = whole(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n", &Method::HEAD)
+            .expect("an answer")
+            .expect("all of it");
+        assert_eq!((answer.framing, answer.keeps), (Framing::Length(0), true));
+    }
+
+    #[test]
+    fn interim_answers_are_passed_over_and_what_follows_is_left() {
+        let bytes = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n\
+                      HTTP/1.1 201 Created\r\ncontent-length: 1\r\nx-a: b\r\n\r\nz";
+        let (answer, unread) = whole(bytes, &Method::GET).expect("an answer").expect("all of it");
+        assert_eq!(answer.head.status(), 201);
+        assert_eq!(answer.head.headers().len(), 2);
+        assert_eq!(answer.head.headers()["x-a"], "b");
+        assert_eq!(unread, &b"z"[..]);
+    }
+
+    #[test]
+    fn heads_are_bounded() {
+        let long = format!("HTTP/1.1 200 OK\r\na: {}\r\n\r\n", "x".repeat(HEAD_BYTES_MAX));
+        assert!(whole(long.as_bytes(), &Method::GET).is_err());
+        assert!(whole(&long.as_bytes()[..HEAD_BYTES_MAX], &Method::GET).is_err());
+        let many = "a: b\r\n".repeat(FIELDS_MAX + 1);
+        let many = format!("HTTP/1.1 200 OK\r\n{many}\r\n");
+        assert!(whole(many.as_bytes(), &Method::GET).is_err());
+    }
+
+    /// Bytes as pieces of heads, so that chance makes some that are nearly proper.
+    fn pieces(bytes: &[u8]) -> Vec<u8> {
+        let pieces: [&[u8]; 16] = [
+            b"HTTP/1.1 200 OK\r\n",
+            b"HTTP/1.0 404 No\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+            b"content-length: 3\r\n",
+            b"content-length: 4\r\n",
+            b"transfer-encoding: chunked\r\n",
+            b"transfer-encoding: gzip\r\n",
+            b"connection: close\r\n",
+            b"x-a: b\r\n",
+            b"\r\n",
+            b"\r\n",
+            b"\n",
+            b"\r",
+            b":",
+            b" ",
+            b"\x00\xff",
+        ];
+        bytes.iter().flat_map(|b| pieces[usize::from(*b) % 16]).copied().collect()
+    }
+
+    #[test]
+    fn fuzz_a_head_is_the_same_however_it_comes_and_never_ambiguous() {
+        bolero::check!().for_each(|input: &[u8]| {
+            let Some((at, input)) = input.split_first() else { return };
+            let bytes = pieces(input);
+            let at = usize::from(*at) % (bytes.len() + 1);
+            let at_once = whole(&bytes, &Method::GET);
+            let mut unread = BytesMut::from(&bytes[..at]);
+            let mut room = HeaderMap::new();
+            let begun = read(&mut unread, &Method::GET, &mut room);
+            let in_two = match begun {
+                Ok(None) => {
+                    unread.extend_from_slice(&bytes[at..]);
+                    read(&mut unread, &Method::GET, &mut room)
+                }
+                begun => {
+                    unread.extend_from_slice(&bytes[at..]);
+                    begun
+                }
+            };
+            match (at_once, in_two) {
+                (Ok(Some((one, rest))), Ok(Some(two))) => {
+                    assert_eq!(one.head.headers(), two.head.headers());
+                    assert_eq!((one.framing, one.keeps), (two.framing, two.keeps));
+                    assert_eq!(rest, unread);
+                    let fields = one.head.headers();
+                    let coded = fields.contains_key("transfer-encoding");
+                    let length = fields.get("content-length").is_some();
+                    let status = one.head.status();
+                    assert!(!status.is_informational() || status == 101);
+                    assert!(!(coded && length && one.keeps), "ambiguous: {fields:?}");
+                }
+                (Ok(None), Ok(None)) | (Err(_), Err(_)) => {}
+                (one, two) => panic!("{one:?} at once, {two:?} in two"),
+            }
+        });
+    }
+}

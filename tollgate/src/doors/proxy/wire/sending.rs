@@ -1,0 +1,117 @@
+//! A request with a body on its way to the backend: its head, and of the body what comes, as it
+//! comes.
+//!
+//! It runs as a task beside whoever waits for the answer, which may begin before the body is
+//! through. The next frame is asked for when the one before is written. What a body may be:
+//! `body.rs`.
+
+use super::super::body::{Broken, Upload};
+use super::super::stream;
+use super::super::worker::Worker;
+use super::{Far, head};
+use bytes::{Buf, Bytes};
+use http_body::{Body as _, Frame};
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use tokio::net::tcp::OwnedWriteHalf;
+
+/// Why a request did not get through.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// Its body did not come, or may not pass.
+    Body(Broken),
+    /// The backend takes no more of it. It may have answered nevertheless.
+    Backend,
+}
+
+/// What the task works with.
+pub(super) struct Sending {
+    pub(super) writer: OwnedWriteHalf,
+    pub(super) body: Upload,
+    /// Whether the body goes in chunks.
+    pub(super) chunked: bool,
+    pub(super) far: Rc<Far>,
+    pub(super) worker: Rc<Worker>,
+}
+
+/// What a body gives next.
+type Next = Option<Result<Frame<Bytes>, Broken>>;
+
+impl Sending {
+    /// Writes `head` and the body. Gives the writer back for the next request.
+    pub(super) async fn run(mut self, head: Vec<u8>) -> Result<OwnedWriteHalf, Lost> {
+        // What goes out together with the next frame, if that is there by now.
+        let mut before = head;
+        let mut ended = false;
+        loop {
+            let there = poll_fn(|cx| Poll::Ready(self.poll_next(cx))).await;
+            let next = match there {
+                Poll::Ready(next) => next,
+                Poll::Pending => {
+                    self.write(&before[..]).await?;
+                    before.clear();
+                    poll_fn(|cx| self.poll_next(cx)).await
+                }
+            };
+            match next.transpose().map_err(Lost::Body)?.map(Frame::into_data) {
+                Some(Ok(data)) if !data.is_empty() => self.pass(&mut before, data).await?,
+                Some(Ok(_)) => {}
+                Some(Err(frame)) => {
+                    ended = self.close(&mut before, frame.into_trailers().ok().as_ref());
+                }
+                None => break,
+            }
+        }
+        if !ended {
+            self.close(&mut before, None);
+        }
+        self.write(&before[..]).await?;
+        Ok(self.writer)
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    /// Writes some data, after what is `before` it, which is empty then.
+    async fn pass(&mut self, before: &mut Vec<u8>, data: Bytes) -> Result<(), Lost> {
+        if self.chunked {
+            before.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+        }
+        let after: &[u8] = if self.chunked { b"\r\n" } else { b"" };
+        self.write((&before[..]).chain(data).chain(after)).await?;
+        before.clear();
+        Ok(())
+    }
+
+    /// Appends the end of a body in chunks. Returns true: there is nothing more to come.
+    fn close(&self, before: &mut Vec<u8>, trailers: Option<&http::HeaderMap>) -> bool {
+        if self.chunked {
+            before.extend_from_slice(b"0\r\n");
+            if let Some(trailers) = trailers {
+                head::write_fields(trailers, before);
+            }
+            before.extend_from_slice(b"\r\n");
+        }
+        true
+    }
+
+    async fn write(&mut self, mut bytes: impl Buf) -> Result<(), Lost> {
+        let written = poll_fn(|cx| {
+            while bytes.has_remaining() {
+                let mut slices = [IoSlice::new(&[]); 3];
+                let count = bytes.chunks_vectored(&mut slices);
+                let poll = stream::poll_write_slices(&mut self.writer, cx, &slices[..count]);
+                match ready!(self.far.note(poll, &self.worker))? {
+                    0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    count => bytes.advance(count),
+                }
+            }
+            Poll::Ready(io::Result::Ok(()))
+        });
+        written.await.map_err(|_| Lost::Backend)
+    }
+}
