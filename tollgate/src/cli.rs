@@ -180,12 +180,19 @@ fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
     let mut faulty = Vec::new();
     for path in paths {
         match Source::new(path).check(cpus::available()) {
-            Ok(()) => writeln!(io::stdout(), "{}: good", path.display())?,
+            Ok(warnings) => {
+                warn(&warnings);
+                writeln!(io::stdout(), "{}: good", path.display())?;
+            }
             Err(faults) => faulty.push(faults.to_string()),
         }
     }
     anyhow::ensure!(faulty.is_empty(), faulty.join("\n"));
     Ok(())
+}
+
+fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
 /// The file that is named, or that is there.
@@ -213,6 +220,7 @@ fn ask_doctor(asked: &Doctor) -> anyhow::Result<()> {
 
 fn show(path: &Path) -> anyhow::Result<()> {
     let config = Source::new(path).load(cpus::available())?;
+    warn(&config.warnings);
     Ok(io::stdout().write_all(config.native.as_bytes())?)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The only part of the program that reads files of settings and the environment. The way of a
 //! file: `tree` (text to places), `section` (tree to settings, through `reader`), `settings` (what
-//! doors get), `show` (back to YAML). What is wrong is told all at once (`fault`). `source` looks
-//! for changes of the file.
+//! doors get), `show` (back to YAML). A `tempomat.json` becomes a native tree first (`tempomat`).
+//! What is wrong is told all at once (`fault`). `source` looks for changes of the file.
 
 mod address;
 pub mod cpus;
@@ -14,6 +14,7 @@ mod section;
 pub mod settings;
 mod show;
 pub mod source;
+mod tempomat;
 mod tree;
 
 use fault::{Fault, Faults, Place};
@@ -27,6 +28,9 @@ pub struct Config {
     pub settings: Settings,
     /// The same as native YAML, defaults filled in: what `show` prints.
     pub native: String,
+    /// What does not mean here what it meant elsewhere, with its places: of a `tempomat.json` only,
+    /// for in a native file nothing is passed over.
+    pub warnings: Vec<String>,
 }
 
 /// Reads a configuration from the bytes of `file`, which is only named in faults. `cpus` is what
@@ -44,13 +48,14 @@ pub const NO_DOOR: &str = "no door to open: the configuration has no `proxy` sec
                            start `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
-/// the program would stumble over when it starts: no door, a token that cannot be read.
+/// the program would stumble over when it starts: no door, a token that cannot be read. Returns its
+/// warnings.
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<(), Faults> {
+pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
-    let settings = decode(file, &root, cpus)?.settings;
+    let Config { settings, warnings, .. } = decode(file, &root, cpus)?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {
         faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
@@ -59,7 +64,7 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<(), Faults> {
         let place = root.find(&["admin", "token_file"]).map_or(root.place, |node| node.place);
         faults.extend(secret::token(&path).err().map(|why| Fault::new(place, why.to_string())));
     }
-    if faults.is_empty() { Ok(()) } else { Err(Faults::new(file, faults)) }
+    if faults.is_empty() { Ok(warnings) } else { Err(Faults::new(file, faults)) }
 }
 
 /// What takes a restart to change: the way to each key.
@@ -85,7 +90,8 @@ impl Config {
             }
         }
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
-        Ok((decode(TOGETHER, &new, cpus)?, changed))
+        let warnings = self.warnings.clone();
+        Ok((Config { warnings, ..decode(TOGETHER, &new, cpus)? }, changed))
     }
 }
 
@@ -180,10 +186,16 @@ fn as_flags(mut faults: Faults) -> Faults {
 }
 
 fn decode(file: &str, root: &Node, cpus: f64) -> Result<Config, Faults> {
-    let mut faults: Vec<Fault> = Vec::new();
-    let (settings, shown) = section::settings(root, cpus, &mut faults);
-    if faults.is_empty() {
-        return Ok(Config { settings, native: show::yaml(&shown) });
+    let (mut faults, mut notes) = (Vec::new(), Vec::new());
+    let (settings, shown) = if tempomat::is_one(file, root) {
+        let native = tempomat::native(root, cpus, &mut faults, &mut notes);
+        section::settings(&native, cpus, &mut faults)
+    } else {
+        section::settings(root, cpus, &mut faults)
+    };
+    if !faults.is_empty() {
+        return Err(Faults::new(file, faults));
     }
-    Err(Faults::new(file, faults))
+    let warnings = Faults::new(file, notes).to_string().lines().map(String::from).collect();
+    Ok(Config { settings, native: show::yaml(&shown), warnings })
 }

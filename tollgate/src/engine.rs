@@ -34,8 +34,8 @@ use tollgate_core::table::Table;
 use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, Nanos, Time};
 
-/// How many clients each limit remembers by name, per lane.
-const TOP_KEYS: usize = 1_000;
+/// A client that was not seen for so long is not there any more, for those who count clients.
+const GONE: Nanos = Nanos::from_secs(60);
 /// How many routes' costs are learned: 48 bytes each.
 const ROUTES: usize = 4_096;
 
@@ -51,6 +51,8 @@ struct Rules {
     queues: bool,
     /// Whether some limit wants to know what a request will cost before it runs.
     foresees: bool,
+    /// How many clients each limit remembers by name, per lane.
+    names_max: usize,
 }
 
 /// Limiter, meter and top, shared by all threads of a door.
@@ -84,7 +86,7 @@ impl Engine {
     ) -> Arc<Engine> {
         let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
         let rules = Arc::new(rules(proxy, limiter, seed));
-        let tops = || proxy.limits.iter().map(|_| Top::new(TOP_KEYS)).collect();
+        let tops = || proxy.limits.iter().map(|_| Top::new(proxy.names_max)).collect();
         let books = || Books { rules: Arc::clone(&rules), tops: tops() };
         Arc::new(Engine {
             clock,
@@ -105,6 +107,8 @@ impl Engine {
         let kept = |new: &Limit| {
             old.limiter.limits().iter().position(|old| old.name == new.name && old.by == new.by)
         };
+        let resized = old.names_max != proxy.names_max;
+        let kept = |new: &Limit| kept(new).filter(|_| !resized);
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
         let rules = Arc::new(rules(proxy, limiter, old.seed));
         self.gate.reload(proxy.queue.bounds(proxy.cpus), now);
@@ -116,7 +120,7 @@ impl Engine {
             let carried = places.iter().map(|place| {
                 place
                     .and_then(|at| before.get_mut(at)?.take())
-                    .unwrap_or_else(|| Top::new(TOP_KEYS))
+                    .unwrap_or_else(|| Top::new(proxy.names_max))
             });
             books.tops = carried.collect();
             books.rules = Arc::clone(&rules);
@@ -200,16 +204,32 @@ impl Engine {
     pub fn top(&self, index: usize) -> Vec<Standing> {
         let now = self.clock.now();
         let rules = self.rules.load();
-        let tops = self.lanes.iter().map(|lane| {
-            let books = lane.lock();
-            books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
-        });
-        let rows = Top::merge(tops.collect());
+        let rows = self.rows(index, now);
         let standing = |row: Row| {
             let reason = rules.limiter.standing_of(index, row.hash, now);
             Standing { level: reason.level, wait: reason.wait, row }
         };
         rows.into_iter().map(standing).collect()
+    }
+
+    /// How many clients of the limit at `index`, of those seen within the last minute, have
+    /// requests that wait for longer than `above` on average.
+    #[must_use]
+    pub fn clients_held(&self, index: usize, above: Nanos) -> usize {
+        let now = self.clock.now();
+        let held = |row: &Row| row.wait > above && now.since(row.last_seen) < GONE;
+        self.rows(index, now).iter().filter(|row| held(row)).count()
+    }
+
+    /// The list of all lanes, no longer than that of one may be.
+    fn rows(&self, index: usize, now: Time) -> Vec<Row> {
+        let tops = self.lanes.iter().map(|lane| {
+            let books = lane.lock();
+            books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
+        });
+        let mut rows = Top::merge(tops.collect());
+        rows.truncate(self.rules.load().names_max);
+        rows
     }
 }
 
@@ -254,6 +274,7 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed) -> Rules {
         cost: proxy.cost.clone(),
         exempt: proxy.exempt.clone(),
         shadow: proxy.shadow,
+        names_max: proxy.names_max,
         seed,
         limiter,
     }

@@ -9,12 +9,14 @@ mod files;
 
 use crate::clock::Clock;
 use crate::config::fault::Faults;
+use crate::config::settings::Metrics;
 use crate::config::source::{Change, Source};
 use crate::config::{Config, NO_DOOR, cpus};
 use crate::doors::admin;
 use crate::state;
 use crate::watch::Watch;
 use crate::watch::log;
+use crate::watch::metrics::push;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use doors::{Doors, Engines};
@@ -96,6 +98,9 @@ struct Program {
     watch: Arc<Watch>,
     doors: Doors,
     admin: Option<admin::Running>,
+    /// What metrics are looked up in.
+    shown: Vec<admin::DoorEngine>,
+    push: Option<push::Running>,
     /// Writes a last snapshot when it is dropped.
     state: Option<state::Running>,
 }
@@ -120,11 +125,14 @@ impl Program {
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources()));
         let admin = admin.transpose()?;
         let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
-        let (seed, kept) = (engines.seed, engines.all());
+        let (seed, kept, shown) = (engines.seed, engines.all(), engines.shown());
         let doors = Doors::open(settings, engines, &watch, addresses)?;
         // Only now: who cannot open its doors must not touch what another one keeps.
         let state = state::start(&settings.state, seed, kept, &watch, clock);
+        watch.count_as_held(settings.metrics.held_above);
+        let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
         admin.iter().for_each(admin::Running::ready);
+        warn(config);
         Ok(Program {
             config: config.clone(),
             native,
@@ -137,6 +145,8 @@ impl Program {
             doors,
             admin,
             state: state.context("no thread for snapshots")?,
+            shown,
+            push: push.context("no thread for metrics")?,
         })
     }
 
@@ -218,12 +228,27 @@ impl Program {
             tracing::warn!(keys, "these have changed; what runs stays until a restart");
         }
         self.log.reload(config.settings.log);
+        self.push_to(&config.settings.metrics);
         self.doors.reload(&config.settings);
         self.watch.reloaded(true);
         self.native.store(Arc::new(config.native.clone()));
         let limits = config.settings.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
         tracing::info!(limits, "configuration reloaded");
+        warn(&config);
         self.config = config;
+    }
+
+    /// Sends metrics to those who want them now. Whoever wants the same as before is sent on.
+    fn push_to(&mut self, metrics: &Metrics) {
+        self.watch.count_as_held(metrics.held_above);
+        if *metrics == self.config.settings.metrics {
+            return;
+        }
+        let look = look(&self.watch, &self.shown);
+        self.push = push::start(metrics, &self.watch, self.clock, look).unwrap_or_else(|error| {
+            tracing::error!(%error, "no thread for metrics: nobody is sent any");
+            None
+        });
     }
 
     fn refuse(&self, faults: &Faults) {
@@ -252,4 +277,15 @@ impl Program {
             self.step = step;
         }
     }
+}
+
+/// Tells what means something else here than where the file comes from.
+fn warn(config: &Config) {
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+/// How metrics that nobody counts are looked up.
+fn look(watch: &Arc<Watch>, engines: &[admin::DoorEngine]) -> push::Look {
+    let (watch, engines) = (Arc::clone(watch), engines.to_vec());
+    Box::new(move || admin::observed(&engines, watch.held_above()))
 }

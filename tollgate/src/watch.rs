@@ -28,6 +28,7 @@ use parking_lot::{Mutex, RwLock};
 use registry::{Counter, Histogram, Registry, SERIES_MAX};
 use sampler::{Sampler, Seldom};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tollgate_core::units::{Cost, Nanos, Time};
 
 /// Handles of everything that is counted on the path of a request, and the decision log.
@@ -50,6 +51,8 @@ pub struct Watch {
     failures: Sampler,
     full: Seldom,
     front: Mutex<Front>,
+    /// In nanoseconds.
+    held_above: AtomicU64,
 }
 
 /// What lines are thinned out by; the last is for any other.
@@ -85,8 +88,20 @@ impl Watch {
             failures: Sampler::default(),
             full: Seldom::default(),
             front: Mutex::default(),
+            held_above: AtomicU64::default(),
             registry,
         }
+    }
+
+    /// Clients whose requests wait for longer on average count as held.
+    pub fn count_as_held(&self, above: Nanos) {
+        self.held_above.store(above.0, Relaxed);
+    }
+
+    /// From which wait on clients count as held.
+    #[must_use]
+    pub fn held_above(&self) -> Nanos {
+        Nanos(self.held_above.load(Relaxed))
     }
 
     /// Everything that has been counted.

@@ -132,7 +132,7 @@ fn what_is_shown_reads_like_this() {
     assert_eq!(
         shown,
         "admin:\n  listen: [127.0.0.1:9970]\n\
-         log:\n  level: info\n  format: text\n\
+         log:\n  level: info\n  format: text\nmetrics:\n  held_above: 3s\n\
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  cpus: 4\n  \
          cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
          reserve: 4\n    len_max: 4096\n    wait_max: 30s\n  max_delay: 30s\n  \
@@ -141,7 +141,7 @@ fn what_is_shown_reads_like_this() {
          drain: 30s\n    abort_linger: 5s\n  \
          bounds:\n    connections: 10000\n    header_bytes: 65536\n    body_bytes: 0\n    \
          requests_per_connection: 0\n  \
-         exempt: [ip:192.0.2.1]\n  shadow: false\n  cost_header: strip\n  \
+         exempt: [ip:192.0.2.1]\n  shadow: false\n  cost_header: strip\n  names_max: 1000\n  \
          limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \
          action: reject\n      keys_max: 262144\n"
     );
@@ -237,10 +237,6 @@ fn each_of_these_is_faulty() {
         ("proxy: {listen: '127.0.0.1:9970'}", "two listeners want 127.0.0.1:9970"),
         ("admin: {listen: '0.0.0.0:9970'}", "needs a `token_file`"),
         ("admin: on", "must be `off` or a section"),
-        ("state: {every: 5s}", "`every` needs a `file`"),
-        ("state: {file: ''}", "name a file"),
-        ("state: {file: /s, every: 0s}", "must be from 100ms to 1d"),
-        ("state: {keys_max: 0}", "must be from 1 to"),
         ("proxy: {limits: [{by: all, share: 1%}]}", "a limit needs `name`"),
         ("proxy: {limits: [{name: a, share: 1%}]}", "a limit needs `by`"),
         ("proxy: {limits: [{name: a, by: all}]}", "one of `share`, `rate` or `window`"),
@@ -260,7 +256,6 @@ fn each_of_these_is_faulty() {
             &format!("proxy: {{exempt: [{}]}}", "ip:::1, ".repeat(1_025)),
             "1025 entries are too many",
         ),
-        ("slash32Share: 0.1\ndummy: 1", "this is a tempomat.json"),
         ("a: !include x", "is a tag"),
         ("a: 1\n---\nb: 2", "a second document"),
         ("<<: {a: 1}", "merge keys are not read"),
@@ -286,6 +281,25 @@ fn state_says_where_how_often_and_how_many_keys() {
     assert_eq!(keys, [7, 9, 7]);
     assert!(config.native.contains("state:\n  file: /s\n  every: 5s\n  keys_max: 7\n"));
     assert_eq!(good("proxy:").settings.state.file, None);
+}
+
+#[test]
+fn each_of_these_is_faulty_in_state_and_metrics() {
+    for (text, what) in [
+        ("state: {every: 5s}", "`every` needs a `file`"),
+        ("state: {file: ''}", "name a file"),
+        ("state: {file: /s, every: 0s}", "must be from 100ms to 1d"),
+        ("state: {keys_max: 0}", "must be from 1 to"),
+        ("metrics: {graphite: g}", "write tcp://host:port, or host:port"),
+        ("metrics: {statsd: 'tcp://s:1'}", "write udp://host:port, or host:port"),
+        ("metrics: {graphite_prefix: a}", "`graphite_prefix` needs `graphite`"),
+        ("metrics: {graphite: 'g:1', graphite_prefix: 'a b'}", "no spaces"),
+        ("metrics: {graphite: 'g:1', graphite_lines: some}", "must be one of: all, limits"),
+    ] {
+        let told = faults(text);
+        assert!(told.contains(what), "{text}\nwants: {what}\ntold: {told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
 }
 
 #[test]
@@ -340,7 +354,7 @@ fn check_finds_what_a_start_would_stumble_over() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("key");
     let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0) {
-        Ok(()) => "good".to_owned(),
+        Ok(_) => "good".to_owned(),
         Err(faults) => faults.to_string(),
     };
     for text in ["", "# nothing\n", "\nlog: {level: info}"] {
@@ -486,8 +500,7 @@ fn the_guide_has_every_key() {
         let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
         assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
     }
-    for later in ["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "metrics"]
-    {
+    for later in ["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store"] {
         assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
     }

@@ -5,6 +5,7 @@
 //! order. Sections with many keys have files of their own; the limits of a door are `limits`.
 
 mod limits;
+mod metrics;
 mod proxy;
 mod state;
 
@@ -12,43 +13,17 @@ use super::address;
 use super::fault::Fault;
 use super::reader::{Section, one_of};
 use super::settings::{Admin, Format, Level, Log, Settings};
-use super::tree::{Key, Node, Value};
+use super::tree::{Node, Value};
 use limits::Ground;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
-const LATER: &[&str] =
-    &["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store", "metrics"];
-
-/// Keys that only a `tempomat.json` has at its top.
-const TEMPOMAT: &[&str] = &[
-    "listenPort",
-    "slash32Share",
-    "slash24Share",
-    "slash16Share",
-    "userAgentShare",
-    "delayThresholdSec",
-    "hashMaxLen",
-    "cpuCount",
-    "trustedProxies",
-    "graphitePrefix",
-];
+const LATER: &[&str] = &["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store"];
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
 pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, Node) {
-    if let Some(key) = tempomat_key(root) {
-        let what = format!(
-            "this is a tempomat.json (it has `{}`), which is not built in this version; \
-             write a native configuration",
-            key.name
-        );
-        faults.push(Fault::new(key.place, what));
-        let empty = Node::map([]);
-        let settings = read(&mut Section::open("", None, root.place, &mut Vec::new()), cpus);
-        return (settings, empty);
-    }
     let mut section = Section::open("", Some(root), root.place, faults);
     let settings = read(&mut section, cpus);
     let shown = section.close(LATER);
@@ -58,16 +33,12 @@ pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, N
 fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let admin = admin(root);
     let log = root.section("log", &[], log);
+    let metrics = root.section("metrics", &[], metrics::read);
     let state = root.section("state", &[], state::read);
     let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
-    let settings = Settings { admin, log, state, proxy };
+    let settings = Settings { admin, log, metrics, state, proxy };
     separate(root, &settings);
     settings
-}
-
-fn tempomat_key(root: &Node) -> Option<&Key> {
-    let Value::Map(entries) = &root.value else { return None };
-    entries.iter().map(|(key, _)| key).find(|key| TEMPOMAT.contains(&key.name.as_str()))
 }
 
 /// `admin: off`, or a section; open at its default address if absent.

@@ -18,6 +18,8 @@ pub struct Settings {
     pub admin: Option<Admin>,
     /// The log.
     pub log: Log,
+    /// Who is sent metrics without asking.
+    pub metrics: Metrics,
     /// What is kept on the disk.
     pub state: State,
     /// The reverse proxy; `None` if the file has no such section.
@@ -50,6 +52,41 @@ pub struct Log {
     pub level: Level,
     /// Text for people or JSON for machines. Default: text.
     pub format: Format,
+}
+
+/// Who is sent metrics without asking, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Host and port of a StatsD. Default: none.
+    pub statsd: Option<String>,
+    /// Host and port of a Graphite that takes lines. Default: none.
+    pub graphite: Option<String>,
+    /// What its names begin with, the host's name filled in. Default: tollgate.{hostname}.
+    pub graphite_prefix: String,
+    /// What it is sent. Default: all.
+    pub graphite_lines: Lines,
+    /// Clients whose requests wait for longer on average count as held. Default: 3 s.
+    pub held_above: Nanos,
+}
+
+/// What Graphite is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// Every metric.
+    All,
+    /// For each limit how many clients it holds, under its bare name, as Tempomat did.
+    Limits,
+}
+
+impl Lines {
+    /// How each is written.
+    pub const WORDS: [(&str, Lines); 2] = [("all", Lines::All), ("limits", Lines::Limits)];
+}
+
+impl fmt::Display for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Lines::WORDS[*self as usize].0)
+    }
 }
 
 /// What outlives the program.
@@ -146,6 +183,8 @@ pub struct Proxy {
     pub shadow: bool,
     /// Pass the backend's cost header on to the client. Default: false.
     pub keep_cost_header: bool,
+    /// How many clients of each limit each thread knows by name. Default: 1000.
+    pub names_max: usize,
     /// The limits, in the order of the file.
     pub limits: Vec<Limit>,
 }

@@ -69,11 +69,11 @@ impl Source {
         parse(&self.path.display().to_string(), &bytes, cpus)
     }
 
-    /// Whether the program could start with this file, as far as files tell.
+    /// Whether the program could start with this file, as far as files tell, and its warnings.
     ///
     /// # Errors
     /// Everything that is wrong.
-    pub fn check(&self, cpus: f64) -> Result<(), Faults> {
+    pub fn check(&self, cpus: f64) -> Result<Vec<String>, Faults> {
         check(&self.path.display().to_string(), &self.bytes()?, cpus)
     }
 

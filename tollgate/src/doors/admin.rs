@@ -9,6 +9,8 @@ mod guard;
 mod observe;
 mod page;
 
+pub use observe::observed;
+
 use crate::clock::Clock;
 use crate::config::secret::SecretFault;
 use crate::config::settings;

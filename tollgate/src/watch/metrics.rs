@@ -1,8 +1,13 @@
 //! The one table of everything that is counted: name, kind, help and labels.
 //!
 //! Handles are made from it (`watch`), what is read off the engine refers to it (`observe`), the
-//! guide's page is checked against it, and every form of output walks it (`prometheus`). What a
-//! metric is worth is kept in `registry`, not here.
+//! guide's page is checked against it, and every form of output walks it (`prometheus`, `sample`).
+//! What a metric is worth is kept in `registry`, not here.
+
+pub mod graphite;
+pub mod push;
+pub mod sample;
+pub mod statsd;
 
 /// How a metric behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +126,9 @@ table! {
     TABLE_BYTES = Gauge "tollgate_table_bytes" ["door" "limit"] "bytes"
         "Memory of a limit's table; fixed at start.";
 
+    CLIENTS_HELD = Gauge "tollgate_clients_held" ["door" "limit"] "clients"
+        "Clients of the last minute whose requests wait for longer than `metrics.held_above`.";
+
     STATE_WRITES = Counter "tollgate_state_writes_total" ["result"] "snapshots"
         "Snapshots of all debts: ok, or failed (then the last good one stays).";
     STATE_WRITTEN = Gauge "tollgate_state_written_time_seconds" [] "seconds"
@@ -140,6 +148,12 @@ table! {
         "Decisions and failures of the backend that were not logged: too many came at once.";
     ADMIN_REFUSED = Counter "tollgate_admin_refused_total" ["why"] "requests"
         "Requests to the admin address that were refused: host, origin, token, method or body.";
+    PUSHED = Counter "tollgate_push_lines_total" ["to"] "lines"
+        "Lines of metrics sent: to graphite or to statsd.";
+    PUSH_DROPPED = Counter "tollgate_push_lines_dropped_total" ["to"] "lines"
+        "Lines of metrics that were never sent, because who should get them was away or too slow.";
+    PUSH_FAILURES = Counter "tollgate_push_failures_total" ["to"] "attempts"
+        "Attempts to send metrics that failed.";
     SERIES_FOLDED = Counter "tollgate_series_folded_total" [] "series"
         "Label values counted under `other` because a metric had too many already.";
 }

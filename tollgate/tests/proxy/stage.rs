@@ -109,6 +109,7 @@ fn settings(backend: SocketAddr) -> Proxy {
         exempt: Vec::new(),
         shadow: false,
         keep_cost_header: false,
+        names_max: 1_000,
         limits: Vec::new(),
     }
 }

@@ -12,6 +12,7 @@ use crate::config::settings::{
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate_core::limit::Action;
+use tollgate_core::top;
 use tollgate_core::units::Nanos;
 
 /// Keys of the contract that are not built.
@@ -54,6 +55,9 @@ pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
         exempt: proxy.list("exempt", Vec::new(), address::exempt),
         shadow: proxy.value("shadow", false, truth),
         keep_cost_header: proxy.value("cost_header", CostHeader(false), keep).0,
+        names_max: proxy.value("names_max", 1_000, |text| {
+            within(count(text)?, 1..=top::CAPACITY_MAX as u64).map(|n| n as usize)
+        }),
         limits: limits::read(proxy, Ground { cpus, ..ground }, action, queue.debt_max),
     };
     consistent(proxy, &settings);

@@ -6,19 +6,27 @@
 use super::{DoorEngine, Sources, Stage};
 use crate::engine::{Engine, Standing};
 use crate::watch::metrics::{
-    BUSY, CAPACITY, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED, TABLE_BYTES, UP,
-    WAITING, WORKING,
+    BUSY, CAPACITY, CLIENTS_HELD, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED,
+    TABLE_BYTES, UP, WAITING, WORKING,
 };
 use crate::watch::prometheus::Observed;
 use crate::watch::snapshot::{Load, Query, Row, Snapshot, Table};
 use tollgate_core::limit::{Limit, Unit};
-use tollgate_core::units::{SECOND, Time};
+use tollgate_core::units::{Nanos, SECOND, Time};
 
 /// Everything that is not counted but looked up.
 pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
     let up = if stage == Stage::Ready { 1.0 } else { 0.0 };
     let mut all = vec![Observed { metric: &UP, labels: Vec::new(), value: up }];
-    for DoorEngine { door, engine } in &sources.engines {
+    all.extend(observed(&sources.engines, sources.watch.held_above()));
+    all
+}
+
+/// What is looked up in the engines. Clients who wait for longer than `held_above` are held.
+#[must_use]
+pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
+    let mut all = Vec::new();
+    for DoorEngine { door, engine } in engines {
         let mut push = |metric: &'static Metric, labels: &[&str], value: f64| {
             let labels = labels.iter().map(ToString::to_string).collect();
             all.push(Observed { metric, labels, value });
@@ -32,6 +40,10 @@ pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
         }
         push(&BUSY, &[door], busy.as_units());
         push(&CAPACITY, &[door], engine.cpus());
+        for (index, limit) in engine.limits().iter().enumerate() {
+            let held = engine.clients_held(index, held_above);
+            push(&CLIENTS_HELD, &[door, &limit.name], held as f64);
+        }
         engine.for_each_table(|limit, table| {
             let labels = [*door, &limit.name];
             push(&KEYS_MAX, &labels, table.keys_max() as f64);

@@ -61,6 +61,7 @@ fn proxy() -> Proxy {
         exempt: Vec::new(),
         shadow: false,
         keep_cost_header: false,
+        names_max: 1_000,
         limits: vec![
             limit("ip", Part::Ip { v4: 32, v6: 64 }, Unit::Cpu),
             limit("agent", Part::UserAgent, Unit::Cpu),
@@ -318,7 +319,8 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
     let buckets = samples.iter().filter(|(name, _)| name.starts_with("tollgate_wait_seconds_bu"));
     assert!(buckets.map(|(_, count)| *count).is_sorted(), "buckets are cumulative");
     // What is not open is not shown.
-    let of_others = ["tollgate_waiting_requests", "tollgate_slots", "tollgate_state_"];
+    let of_others =
+        ["tollgate_waiting_requests", "tollgate_slots", "tollgate_state_", "tollgate_push_"];
     let shown = |metric: &&&Metric| !of_others.iter().any(|name| metric.name.starts_with(name));
     for metric in TABLE.iter().filter(shown) {
         let there = samples.iter().any(|(name, _)| name.starts_with(metric.name));

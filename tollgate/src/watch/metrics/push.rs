@@ -1,0 +1,154 @@
+//! The thread that sends metrics to those who do not ask for them: Graphite and StatsD.
+//!
+//! It has a runtime of its own, so what is slow about a network is nobody else's business. Once a
+//! second it looks at everything and hands the lines on; the sending itself waits elsewhere
+//! (`graphite`). When it is dropped nothing is waited for.
+
+use super::graphite::{self, Batch, PATIENCE, QUEUE_SECONDS_MAX};
+use super::sample::samples;
+use super::statsd::Sender;
+use super::{PUSH_DROPPED, PUSH_FAILURES, PUSHED};
+use crate::clock::Clock;
+use crate::config::settings::Metrics;
+use crate::watch::Watch;
+use crate::watch::prometheus::Observed;
+use crate::watch::registry::{Counter, Registry};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Between two looks at everything.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// What is looked up rather than counted, as it is now.
+pub type Look = Box<dyn Fn() -> Vec<Observed> + Send>;
+
+/// What is counted about sending.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// Lines that were sent.
+    pub lines: Counter,
+    /// Lines that will never be.
+    pub dropped: Counter,
+    /// Attempts that failed.
+    pub failures: Counter,
+}
+
+impl Counts {
+    fn new(registry: &Registry, to: &str) -> Counts {
+        Counts {
+            lines: registry.counter(&PUSHED, &[to]),
+            dropped: registry.counter(&PUSH_DROPPED, &[to]),
+            failures: registry.counter(&PUSH_FAILURES, &[to]),
+        }
+    }
+}
+
+/// The running thread; it ends when this is dropped.
+pub struct Running {
+    /// Dropped to stop the thread.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It ends by a panic only, and that has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts to send; `None` if nobody wants anything.
+///
+/// # Errors
+/// If the system gives no thread or runtime.
+pub fn start(
+    settings: &Metrics,
+    watch: &Arc<Watch>,
+    clock: Clock,
+    look: Look,
+) -> io::Result<Option<Running>> {
+    if settings.graphite.is_none() && settings.statsd.is_none() {
+        return Ok(None);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (stop, stopped) = oneshot::channel();
+    let pusher = Pusher { settings: settings.clone(), watch: Arc::clone(watch), clock, look };
+    let thread = std::thread::Builder::new().name("metrics".into());
+    let thread = thread.spawn(move || pusher.run(runtime, stopped))?;
+    Ok(Some(Running { stop: Some(stop), thread: Some(thread) }))
+}
+
+struct Pusher {
+    settings: Metrics,
+    watch: Arc<Watch>,
+    clock: Clock,
+    look: Look,
+}
+
+impl Pusher {
+    fn run(self, runtime: Runtime, stopped: oneshot::Receiver<()>) {
+        runtime.block_on(async {
+            tokio::select! {
+                () = self.push() => {}
+                // An error means that the sender is gone, and that is the sign.
+                _ = stopped => {}
+            }
+        });
+        // A name server that does not answer is not waited for.
+        runtime.shutdown_background();
+    }
+
+    async fn push(&self) {
+        let registry = self.watch.registry();
+        let to_graphite = self.settings.graphite.clone().map(|address| {
+            let (batches, queue) = mpsc::channel(QUEUE_SECONDS_MAX);
+            let counts = Counts::new(registry, "graphite");
+            tokio::spawn(graphite::send(address, queue, counts.clone(), self.clock, PATIENCE));
+            (batches, counts)
+        });
+        let start = samples(registry, &(self.look)());
+        let to_statsd = self.settings.statsd.clone().map(|address| {
+            let (looks, queue) = mpsc::channel(1);
+            let sender = Sender::new(address, &start, Counts::new(registry, "statsd"));
+            tokio::spawn(sender.send(queue));
+            looks
+        });
+        let mut seconds = interval(PERIOD);
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            seconds.tick().await;
+            let observed = (self.look)();
+            let samples = samples(registry, &observed);
+            if let Some((batches, counts)) = &to_graphite {
+                let Metrics { graphite_prefix, graphite_lines, .. } = &self.settings;
+                let second = self.clock.now().second();
+                let batch =
+                    graphite::batch(graphite_prefix, *graphite_lines, &samples, &observed, second);
+                hand_over(batches, batch, counts);
+            }
+            if let Some(looks) = &to_statsd {
+                // If there is no room, its counts go with the next.
+                let _ = looks.try_send(samples);
+            }
+        }
+    }
+}
+
+/// Whoever sends makes room; if it could not, the newest goes.
+fn hand_over(batches: &mpsc::Sender<Batch>, batch: Batch, counts: &Counts) {
+    if let Err(TrySendError::Full(batch) | TrySendError::Closed(batch)) = batches.try_send(batch) {
+        counts.dropped.increment(batch.lines);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use super::*;
+use crate::config::settings::Lines;
+use crate::watch::metrics::CLIENTS_HELD;
+use crate::watch::metrics::graphite::Patience;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::Instant;
+use tollgate_core::units::Nanos;
+
+/// Longer than anything takes on a slow machine.
+const LONG: Duration = Duration::from_secs(30);
+
+fn settings() -> Metrics {
+    Metrics {
+        statsd: None,
+        graphite: None,
+        graphite_prefix: "a.host".into(),
+        graphite_lines: Lines::Limits,
+        held_above: Nanos::from_secs(3),
+    }
+}
+
+fn look() -> Look {
+    let held = |limit: &str, value| {
+        let labels = vec!["proxy".into(), limit.into()];
+        Observed { metric: &CLIENTS_HELD, labels, value }
+    };
+    Box::new(move || {
+        let names = [("Slash32", 3.0), ("Slash24", 2.0), ("Slash16", 1.0), ("UserAgent", 0.0)];
+        names.map(|(limit, value)| held(limit, value)).to_vec()
+    })
+}
+
+fn watch() -> (Arc<Watch>, Clock) {
+    let clock = Clock::start();
+    (Arc::new(Watch::new(clock.now())), clock)
+}
+
+fn listener() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    (listener, address)
+}
+
+fn lines_of(listener: &TcpListener) -> impl Iterator<Item = String> {
+    let (stream, _) = listener.accept().expect("a connection");
+    stream.set_read_timeout(Some(LONG)).expect("a socket");
+    BufReader::new(stream).lines().map(|line| line.expect("a line in time"))
+}
+
+fn until(what: &str, mut look: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !look() {
+        assert!(Instant::now() < end, "waited {LONG:?} for {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn t27_graphite_gets_four_lines_each_second_under_tempomats_names() {
+    let (listener, address) = listener();
+    let (watch, clock) = watch();
+    let begun = clock.now().second();
+    let settings = Metrics { graphite: Some(address), ..settings() };
+    let running = start(&settings, &watch, clock, look()).expect("a thread");
+    let lines: Vec<String> = lines_of(&listener).take(12).collect();
+    drop(running);
+    let ended = clock.now().second();
+    let mut seconds = Vec::new();
+    for four in lines.chunks(4) {
+        let second: u64 = four[0].rsplit(' ').next().expect("three words").parse().expect("unix");
+        let names = ["Slash32 3", "Slash24 2", "Slash16 1", "UserAgent 0"];
+        assert_eq!(four, names.map(|name| format!("a.host.{name} {second}")));
+        seconds.push(second);
+    }
+    assert!(seconds.is_sorted() && begun <= seconds[0] && seconds[2] <= ended, "{seconds:?}");
+    assert_eq!(Counts::new(watch.registry(), "graphite").dropped.get(), 0);
+}
+
+#[test]
+fn what_graphite_missed_it_gets_when_it_is_there() {
+    let (listener, address) = listener();
+    drop(listener);
+    let (watch, clock) = watch();
+    let settings =
+        Metrics { graphite: Some(address.clone()), graphite_lines: Lines::All, ..settings() };
+    let begun = clock.now().second();
+    let _running = start(&settings, &watch, clock, look()).expect("a thread");
+    let counts = Counts::new(watch.registry(), "graphite");
+    until("a failure", || counts.failures.get() > 0);
+    let listener = TcpListener::bind(&address).expect("the same port");
+    let first = lines_of(&listener).find(|line| line.starts_with("a.host.start_time_seconds "));
+    let second: u64 =
+        first.expect("a line").rsplit(' ').next().expect("a word").parse().expect("unix");
+    assert!((begun..=begun + 1).contains(&second), "from the beginning: {begun} {second}");
+}
+
+/// It takes connections and nothing else. Whoever hands lines over never waits, what waits is
+/// bounded, and what is lost is counted.
+#[test]
+fn a_graphite_that_takes_nothing_costs_lines_and_nothing_else() {
+    let (black_hole, address) = listener();
+    let (watch, clock) = watch();
+    let counts = Counts::new(watch.registry(), "graphite");
+    let millis = Duration::from_millis;
+    let patience = Patience { connect: millis(500), write: millis(20), pause: millis(1) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    // More than the system takes off anybody's hands; those in between only wait.
+    let (long, short) = ("x".repeat(8 << 20), "x".to_owned());
+    runtime.block_on(async {
+        let (batches, queue) = mpsc::channel(QUEUE_SECONDS_MAX);
+        tokio::spawn(graphite::send(address, queue, counts.clone(), clock, patience));
+        for n in 0..QUEUE_SECONDS_MAX + 5 {
+            let text = if n % 10 == 0 || n % 10 == 9 { long.clone() } else { short.clone() };
+            hand_over(&batches, Batch { text, lines: 10 }, &counts);
+        }
+        assert_eq!(counts.dropped.get(), 50, "what does not fit goes at once");
+        let end = Instant::now() + LONG;
+        while counts.dropped.get() < 60 || counts.failures.get() < 2 {
+            assert!(Instant::now() < end, "the oldest make room: {counts:?}");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(counts.lines.get(), 0);
+        assert!(batches.capacity() > 0, "there is room for the next");
+    });
+    drop(black_hole);
+}
+
+#[test]
+fn statsd_gets_what_came_since_the_last_time() {
+    let sink = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    sink.set_read_timeout(Some(LONG)).expect("a socket");
+    let (watch, clock) = watch();
+    watch.proxy.requests.increment(5);
+    let statsd = Some(sink.local_addr().expect("an address").to_string());
+    let running = start(&Metrics { statsd, ..settings() }, &watch, clock, look());
+    let running = running.expect("a thread");
+    let next = |starts: &str| loop {
+        let mut datagram = [0; 2_000];
+        let count = sink.recv(&mut datagram).expect("a datagram in time");
+        assert!(count <= 1_432);
+        let text = String::from_utf8_lossy(&datagram[..count]).into_owned();
+        if let Some(found) = text.lines().find(|line| line.starts_with(starts)) {
+            return found.to_owned();
+        }
+    };
+    assert_eq!(
+        next("tollgate.clients_held.proxy.Slash32:"),
+        "tollgate.clients_held.proxy.Slash32:3|g"
+    );
+    watch.proxy.requests.increment(7);
+    let counted = "tollgate.requests_total.proxy:";
+    assert_eq!(next(counted), "tollgate.requests_total.proxy:7|c");
+    watch.proxy.requests.increment(2);
+    assert_eq!(next(counted), "tollgate.requests_total.proxy:2|c");
+    drop(running);
+}
+
+#[test]
+fn nobody_is_sent_anything_who_does_not_want_it() {
+    let (watch, clock) = watch();
+    assert!(start(&settings(), &watch, clock, look()).expect("nothing").is_none());
+}
+
+#[test]
+fn a_connection_that_hangs_is_not_waited_for_at_the_end() {
+    let (watch, clock) = watch();
+    let address: SocketAddr = "192.0.2.1:2003".parse().expect("an address that is nobody's");
+    let settings = Metrics { graphite: Some(address.to_string()), ..settings() };
+    let begun = Instant::now();
+    drop(start(&settings, &watch, clock, look()).expect("a thread"));
+    assert!(begun.elapsed() < LONG);
+}

@@ -1,0 +1,102 @@
+//! Every series as one number under one dotted name: what Graphite and StatsD can take.
+//!
+//! The name is the metric's without `tollgate_`, then the values of its labels, each made of
+//! letters, digits, `_` and `-`. Of a histogram only how many values there were and their sum. How
+//! numbers are sent: `graphite`, `statsd`; with all labels and buckets: `prometheus`.
+
+use super::{Kind, Metric, SERIES_FOLDED};
+use crate::watch::prometheus::Observed;
+use crate::watch::registry::{Cell, Registry};
+use tollgate_core::units::SECOND;
+
+/// One number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Its dotted name.
+    pub name: String,
+    /// Whether it only grows.
+    pub counts: bool,
+    /// What it is worth.
+    pub value: f64,
+}
+
+/// Everything that was counted and everything that was observed.
+#[must_use]
+pub fn samples(registry: &Registry, observed: &[Observed]) -> Vec<Sample> {
+    let (series, folded) = registry.all();
+    let mut all = Vec::with_capacity(series.len() + observed.len() + 1);
+    let mut push = |metric: &Metric, labels: &[String], end: &str, value: f64| {
+        let name = name(metric, labels, end);
+        all.push(Sample { name, counts: metric.kind != Kind::Gauge, value });
+    };
+    for one in &series {
+        let (metric, labels) = (one.metric, &one.labels);
+        match &one.cell {
+            Cell::Counter(counter) => push(metric, labels, "", counter.get() as f64),
+            Cell::Nanos(counter) => push(metric, labels, "", seconds(counter.get())),
+            Cell::Gauge(gauge) => push(metric, labels, "", gauge.get() as f64),
+            Cell::Histogram(spread) => {
+                push(metric, labels, ".count", spread.counts().iter().sum::<u64>() as f64);
+                push(metric, labels, ".sum", seconds(spread.sum()));
+            }
+        }
+    }
+    observed.iter().for_each(|one| push(one.metric, &one.labels, "", one.value));
+    push(&SERIES_FOLDED, &[], "", folded as f64);
+    all
+}
+
+fn name(metric: &Metric, labels: &[String], end: &str) -> String {
+    let mut name = metric.name.trim_start_matches("tollgate_").to_owned();
+    for label in labels {
+        name.push('.');
+        name.push_str(&word(label));
+    }
+    name + end
+}
+
+/// Text as one part of a dotted name.
+#[must_use]
+pub fn word(text: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    match text {
+        "" => "none".to_owned(),
+        _ => text.chars().map(|c| if fits(c) { c } else { '_' }).collect(),
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / SECOND as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::metrics::{BUILD, CHARGED, DECISIONS, KEYS_MAX, WAITS};
+
+    #[test]
+    fn every_series_has_a_name_of_its_own() {
+        let registry = Registry::default();
+        registry.counter(&DECISIONS, &["allow", "", "false"]).increment(3);
+        registry.nanos(&CHARGED, &[]).increment(1_500_000_000);
+        registry.gauge(&BUILD, &["0.1.0"]).set(1);
+        let waits = registry.histogram(&WAITS, &[]);
+        [1_000_000_000, 2_000_000_000].into_iter().for_each(|wait| waits.record(wait));
+        let labels = vec!["proxy".into(), "a b.c\n\u{e4}".into()];
+        let observed = [Observed { metric: &KEYS_MAX, labels, value: 7.0 }];
+        let found = samples(&registry, &observed);
+        let found: Vec<_> = found.iter().map(|s| (s.name.as_str(), s.counts, s.value)).collect();
+        assert_eq!(
+            found,
+            [
+                ("decisions_total.allow.none.false", true, 3.0),
+                ("cost_seconds_total", true, 1.5),
+                ("build_info.0_1_0", false, 1.0),
+                ("wait_seconds.count", true, 2.0),
+                ("wait_seconds.sum", true, 3.0),
+                ("table_keys_max.proxy.a_b_c__", false, 7.0),
+                ("series_folded_total", true, 0.0),
+            ]
+        );
+    }
+}
