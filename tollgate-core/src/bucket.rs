@@ -57,6 +57,16 @@ impl Algorithm {
         }
     }
 
+    /// What a client that has to wait for `wait` is told to wait. A window tells its full length: who
+    /// keeps to that is past what began the block as well, and is not blocked for it again.
+    #[must_use]
+    pub fn retry_after(&self, wait: Nanos) -> Nanos {
+        match self {
+            Algorithm::Sliding(sliding) => sliding.window(),
+            Algorithm::Debt(_) | Algorithm::Fixed(_) | Algorithm::History(_) => wait,
+        }
+    }
+
     /// Charges `cost`, whatever the level, for a request that started at `at`. Says how far the
     /// bucket moved, which is what `settle` may take back.
     pub fn charge(&self, state: &mut [u64], cost: Cost, at: Time, now: Time) -> Nanos {
@@ -83,6 +93,19 @@ impl Algorithm {
                 history.record(state, at, now);
                 Nanos::ZERO
             }
+        }
+    }
+
+    /// Takes over what `other`, a bucket of the same algorithm, has been charged: two keys turn out
+    /// to be one client.
+    pub fn absorb(&self, state: &mut [u64], other: &[u64], now: Time) {
+        match self {
+            Algorithm::Debt(debt) => {
+                state[0] = debt.absorb(Time(state[0]), Time(other[0]), now).0;
+            }
+            Algorithm::Sliding(sliding) => sliding.absorb(state, other, now),
+            Algorithm::Fixed(fixed) => state[0] = fixed.absorb(state[0], other[0], now),
+            Algorithm::History(history) => history.absorb(state, other, now),
         }
     }
 

@@ -28,6 +28,11 @@ pub trait Attributes {
     fn vhost(&self) -> &str;
     /// The first value of a header, by lower-case name.
     fn header(&self, name: &str) -> Option<&[u8]>;
+    /// What the client counts as where its confirmed name is one of those that are counted
+    /// together; else it counts as its address.
+    fn group(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// One key of a request: which limit, which bucket.
@@ -84,7 +89,11 @@ pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
     for part in &limit.by {
         match part {
             Part::Ip { v4, v6 } => hasher.address(network(request.address(), *v4, *v6)),
-            Part::Host => hasher.address(network(request.address(), 32, 128)),
+            Part::Host => match request.group() {
+                // An empty part first: no address has one, so no name can pass for an address.
+                Some(group) => [b"", group.as_bytes()].into_iter().for_each(|p| hasher.part(p)),
+                None => hasher.address(network(request.address(), 32, 128)),
+            },
             Part::UserAgent => hasher.part(request.header("user-agent").unwrap_or_default()),
             Part::Header(name) => hasher.part(request.header(name).unwrap_or_default()),
             Part::Cookie(name) => hasher.part(cookie(request, name).unwrap_or_default()),
@@ -121,7 +130,10 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: Ke
     let mut text = |bytes: &[u8]| name.push_str(&readable(bytes));
     match part {
         Part::Ip { v4, v6 } => push_network(name, request.address(), *v4, *v6),
-        Part::Host => push_network(name, request.address(), 32, 128),
+        Part::Host => match request.group() {
+            Some(group) => text(group.as_bytes()),
+            None => push_network(name, request.address(), 32, 128),
+        },
         Part::UserAgent => text(request.header("user-agent").unwrap_or(b"-")),
         Part::Header(header) if is_secret(header) => text(veiled(header).as_bytes()),
         Part::Header(header) => text(request.header(header).unwrap_or(b"-")),

@@ -66,6 +66,15 @@ pub enum Verdict {
     },
 }
 
+/// A block that a request's cost has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// Whose limit, and which bucket.
+    pub key: Key,
+    /// What was charged within the window.
+    pub sum: Cost,
+}
+
 /// The account of one admitted request. Give it back to the same [`Limiter`] with `settle`.
 #[derive(Clone, Debug)]
 pub struct Ticket {
@@ -218,7 +227,9 @@ impl Limiter {
     /// Whether a request that stands so is refused.
     fn refusal(&self, standing: &Standing) -> Option<Verdict> {
         if let Some(reason) = standing.refusing {
-            return Some(Verdict::Deny { reason, retry_after: reason.wait });
+            let limit = &self.limits[usize::from(reason.key.limit)];
+            let retry_after = limit.algorithm.retry_after(reason.wait);
+            return Some(Verdict::Deny { reason, retry_after });
         }
         let longest = longer(standing.delaying, standing.holding)?;
         let too_long = longest.wait > self.policy.max_delay;
@@ -256,8 +267,37 @@ impl Limiter {
         longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
     }
 
+    /// How long a request that was let in would have to wait if its answer could not be held nor
+    /// itself be queued: the longest debt under limits that do so, at most `max_delay`.
+    #[must_use]
+    pub fn debt(&self, ticket: &Ticket, now: Time) -> Option<Reason> {
+        let mut longest = None;
+        for (key, moved) in ticket.keys.as_slice().iter().zip(ticket.moved.as_slice()) {
+            let index = usize::from(key.limit);
+            let action = self.limits[index].action(self.policy.action);
+            let standing = self.standing_of(index, key.hash, now);
+            // What it is charged already itself is no reason to wait.
+            let wait = standing.wait.minus(*moved);
+            if matches!(action, Action::Hold | Action::Queue) && wait > Nanos::ZERO {
+                longest = longer(longest, Some(Reason { wait, ..standing }));
+            }
+        }
+        longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
+    }
+
     /// Closes the account with the true cost in CPU time.
     pub fn settle(&self, ticket: &Ticket, cost: Cost, now: Time) {
+        self.settle_and(ticket, cost, now, |_| ());
+    }
+
+    /// `settle`, and tells of each block that this starts.
+    pub fn settle_and(
+        &self,
+        ticket: &Ticket,
+        cost: Cost,
+        now: Time,
+        mut tell: impl FnMut(Blocked),
+    ) {
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
             if limit.unit == Unit::Hits {
@@ -273,6 +313,11 @@ impl Limiter {
             let cost = if debt { more } else { cost };
             let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
             let settled = |state: &mut [u64]| match &limit.algorithm {
+                Algorithm::Sliding(sliding) => {
+                    if sliding.record(state, cost, now) {
+                        tell(Blocked { key: *key, sum: sliding.sum(state, now) });
+                    }
+                }
                 Algorithm::Debt(debt) if over > Cost::ZERO => {
                     let moved = ticket.moved.as_slice()[place];
                     state[0] = debt.refund(Time(state[0]), over, moved, ticket.asked, now).0;
@@ -330,6 +375,28 @@ impl Limiter {
     #[must_use]
     pub fn seed(&self) -> &Seed {
         &self.seed
+    }
+
+    /// Moves what the bucket `from` of the limit at `index` has been charged to the bucket `to`: the
+    /// two are one client. What is charged to `from` later stays there.
+    pub fn merge(&self, index: usize, from: KeyHash, to: KeyHash, now: Time) {
+        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
+            return;
+        };
+        let worth = |state: &[u64]| limit.algorithm.worth(state, now);
+        let mut words = [0; STATE_WORDS_MAX];
+        let mut old = table.take(from);
+        let state = old.with(|state| {
+            words[..state.len()].copy_from_slice(state);
+            &words[..state.len()]
+        });
+        if from == to || worth(state) == 0 {
+            return;
+        }
+        old.change(|state| state.fill(0), worth);
+        // Both may lie in one set, which is taken by one at a time.
+        drop(old);
+        table.take(to).change(|into| limit.algorithm.absorb(into, state, now), worth);
     }
 
     /// How the bucket `hash` of the limit at `index` stands now; nothing owed if there is none.

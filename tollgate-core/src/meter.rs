@@ -45,6 +45,10 @@ pub enum Measure {
     Shared,
     /// The backend said so in a header.
     Header,
+    /// Whoever had it served said so afterwards.
+    Report,
+    /// Nobody said: it is what requests of its route cost.
+    Estimate,
 }
 
 impl Measure {
@@ -55,6 +59,8 @@ impl Measure {
             Measure::Wall => "wall",
             Measure::Shared => "shared",
             Measure::Header => "header",
+            Measure::Report => "report",
+            Measure::Estimate => "estimate",
         }
     }
 }

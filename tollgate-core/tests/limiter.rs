@@ -238,3 +238,24 @@ fn the_latest_bucket_is_so_by_its_own_burst() {
     let (verdict, _) = limiter.ask(&both, seconds(1), T0);
     assert_eq!(verdict, Verdict::Allow, "who owes is let in, to wait");
 }
+
+#[test]
+fn two_buckets_that_turn_out_to_be_one_owe_what_both_did() {
+    let cpu = limit("cpu", Unit::Cpu, 1, seconds(10));
+    let limiter = limiter(Action::Hold, vec![cpu]);
+    let hashes = [5, 6].map(KeyHash::from_bits);
+    for (hash, cost) in hashes.into_iter().zip([7, 12]) {
+        let mut keys = Keys::default();
+        keys.push(Key { limit: 0, hash });
+        spend(&limiter, &keys, seconds(cost), T0);
+    }
+    let level = |hash, now| limiter.standing_of(0, hash, now).level.expect("a debt bucket");
+    let second = 1_000_000_000;
+    limiter.merge(0, hashes[0], hashes[1], after(2));
+    assert_eq!(level(hashes[0], after(2)), 10 * second, "as if it had never been");
+    // 10 - (7 - 2) - (12 - 2) with what came back in two seconds.
+    assert_eq!(level(hashes[1], after(2)), -5 * second);
+    limiter.merge(0, hashes[1], hashes[1], after(2));
+    assert_eq!(level(hashes[1], after(2)), -5 * second, "itself");
+    limiter.merge(7, hashes[0], hashes[1], after(2));
+}

@@ -119,6 +119,14 @@ impl Debt {
         full_at.minus(self.rate.time_for(over).min(open))
     }
 
+    /// The state that has used what both have used since they were last full, as far as the cap on
+    /// debts allows.
+    #[must_use]
+    pub fn absorb(&self, full_at: Time, other: Time, now: Time) -> Time {
+        let before = full_at.max(now);
+        before.plus(other.since(now)).min(now.plus(self.reach)).max(full_at)
+    }
+
     /// How much comes in until the bucket is full.
     #[must_use]
     pub fn missing(&self, full_at: Time, now: Time) -> Cost {

@@ -75,6 +75,12 @@ impl Fixed {
         u64::from(window) << 32 | after.min(u32::MAX.into())
     }
 
+    /// The state that has counted what both have.
+    #[must_use]
+    pub fn absorb(&self, state: u64, other: u64, now: Time) -> u64 {
+        self.charge(state, Cost::hits(self.count(other, now).into()), now)
+    }
+
     /// What would be forgiven if this were forgotten: the count, nothing once the window ended.
     #[must_use]
     pub fn worth(&self, state: u64, now: Time) -> u64 {

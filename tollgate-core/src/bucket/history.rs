@@ -78,6 +78,13 @@ impl History {
         }
     }
 
+    /// Takes over the requests that `other` remembers, and its delay if that is longer.
+    pub fn absorb(&self, state: &mut [u64], other: &[u64], now: Time) {
+        let times = other[1..].iter().filter(|time| **time > 0);
+        times.for_each(|time| self.record(state, Time(*time), now));
+        state[0] = state[0].max(other[0]);
+    }
+
     /// What would be forgiven if this were forgotten: how long each request is still remembered,
     /// and the delay.
     #[must_use]

@@ -7,7 +7,8 @@
 //! A block starts when a charge brings the sum to `max`, lasts `window` and is never extended;
 //! what is charged meanwhile is recorded all the same. So a client that comes back in the very
 //! second in which its block ends can be blocked again by what it did in the second it began.
-//! Costs are not rounded here. Who is refused because of a block: `limiter`.
+//! Costs count as they are, unless the window rounds them. Who is refused because of a block:
+//! `limiter`.
 
 use super::Fault;
 use crate::units::{Cost, Nanos, SECOND, Time};
@@ -31,6 +32,8 @@ pub struct Sliding {
     part: Nanos,
     /// How many parts count, both ends of the window included.
     parts: u64,
+    /// What costs are rounded to; zero: they are not.
+    round: Cost,
 }
 
 impl Sliding {
@@ -48,7 +51,20 @@ impl Sliding {
             return Err(Fault::Max);
         }
         let cuts = (window.0 / SECOND).min(PARTS_MAX);
-        Ok(Sliding { window, max, part: Nanos(window.0.div_ceil(cuts)), parts: cuts + 1 })
+        Ok(Sliding {
+            window,
+            max,
+            part: Nanos(window.0.div_ceil(cuts)),
+            parts: cuts + 1,
+            round: Cost::ZERO,
+        })
+    }
+
+    /// The same, but each cost is rounded to the nearest multiple of `to` before it counts, a half
+    /// upwards; zero: none is. Too coarse: what is cheap counts nothing, however often it comes.
+    #[must_use]
+    pub fn rounded(self, to: Cost) -> Sliding {
+        Sliding { round: to, ..self }
     }
 
     /// How long the window is, and a block.
@@ -93,13 +109,34 @@ impl Sliding {
         let part = self.part_at(state[0], now);
         self.advance(state, part);
         let sum = &mut state[WORDS_BEFORE + self.place(part)];
-        *sum = sum.saturating_add(cost.0);
+        *sum = sum.saturating_add(self.counted(cost).0);
         if self.wait(state, now) > Nanos::ZERO {
             return false;
         }
         let starts = self.sum(state, now) >= self.max;
         state[1] = if starts { now.plus(self.window).0 } else { 0 };
         starts
+    }
+
+    /// Takes over what `other` recorded under the same numbers, and its block if that lasts longer.
+    pub fn absorb(&self, state: &mut [u64], other: &[u64], now: Time) {
+        let part = self.part_at(state[0], now).max(self.part_at(other[0], now));
+        self.advance(state, part);
+        for back in 0..self.counting(other[0], part) {
+            let place = WORDS_BEFORE + self.place(other[0] - back);
+            state[place] = state[place].saturating_add(other[place]);
+        }
+        if self.wait(other, now) > self.wait(state, now) {
+            state[1] = other[1];
+        }
+    }
+
+    /// What a cost counts as.
+    fn counted(&self, cost: Cost) -> Cost {
+        match self.round.0 {
+            0 => cost,
+            to => Cost((cost.0.saturating_add(to / 2) / to).saturating_mul(to)),
+        }
     }
 
     /// What would be forgiven if this were forgotten: the sum, and at least `max` while blocked.

@@ -30,6 +30,8 @@ const KEYS_WINDOW: usize = 65_536;
 const BURST_MAX: u64 = 1_000_000_000;
 /// The largest burst and window maximum in CPU time.
 const CPU_MAX: Nanos = Nanos::from_secs(86_400);
+/// The coarsest that costs under a window can be rounded to.
+const ROUND_MAX: Nanos = Nanos::from_secs(1);
 /// The longest name of a limit, a header, a cookie, in bytes.
 const NAME_MAX: usize = 64;
 
@@ -171,30 +173,34 @@ fn counted(section: &mut Section<'_, '_>, cpus: f64) -> Option<(Unit, Algorithm)
             section.fault(key, format!("a limit has `{first}` or `{key}`, not both; remove one"));
         }),
     }
-    if section.has("max") && !section.has("window") {
-        section
-            .fault("max", "`max` belongs to `window`, which is not here; add it, or remove `max`");
+    for key in ["max", "round"] {
+        if section.has(key) && !section.has("window") {
+            let what = format!(
+                "`{key}` belongs to `window`, which is not here; add it, or remove `{key}`"
+            );
+            section.fault(key, what);
+        }
     }
     match (share, rate, window) {
         (Some(share), ..) => Some((Unit::Cpu, by_share(section, share, cpus)?)),
         (_, Some(rate), _) => Some((Unit::Hits, by_rate(section, rate))),
         (.., Some(window)) => Some((Unit::Cpu, by_window(section, window, cpus)?)),
         _ => {
-            ["burst", "max"].into_iter().for_each(|key| section.allow(key));
+            ["burst", "max", "round"].into_iter().for_each(|key| section.allow(key));
             None
         }
     }
 }
 
 fn by_share(section: &mut Section<'_, '_>, share: Share, cpus: f64) -> Option<Algorithm> {
-    section.allow("max");
+    ["max", "round"].into_iter().for_each(|key| section.allow(key));
     let burst = section.value("burst", Nanos::from_secs(30), burst);
     Some(Algorithm::Debt(Debt::new(share.of(cpus)?, Cost::cpu(burst))))
 }
 
 /// The default burst of a rate: what comes in within a second, at least one request.
 fn by_rate(section: &mut Section<'_, '_>, rate: Rate) -> Algorithm {
-    section.allow("max");
+    ["max", "round"].into_iter().for_each(|key| section.allow(key));
     let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
     let burst = section.value("burst", second, |text| within(count(text)?, 1..=BURST_MAX));
     Algorithm::Debt(Debt::new(rate, Cost::hits(burst)))
@@ -204,9 +210,11 @@ fn by_window(section: &mut Section<'_, '_>, window: Nanos, cpus: f64) -> Option<
     if section.node("burst").is_some() {
         section.fault("burst", "`burst` does not go with `window`, which has `max`; remove it");
     }
+    let round = section.optional("round", |text| within(duration(text)?, Nanos(1_000)..=ROUND_MAX));
     let max = required(section, "max", |text| cpu_in(text, window, cpus))?;
+    let round = Cost::cpu(round.unwrap_or(Nanos::ZERO));
     match Sliding::new(window, Cost::cpu(max)) {
-        Ok(sliding) => Some(Algorithm::Sliding(sliding)),
+        Ok(sliding) => Some(Algorithm::Sliding(sliding.rounded(round))),
         Err(fault) => {
             section.fault("window", fault.to_string());
             None
