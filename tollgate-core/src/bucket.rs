@@ -57,13 +57,13 @@ impl Algorithm {
         }
     }
 
-    /// What a client that has to wait for `wait` is told to wait. A window tells its full length: who
-    /// keeps to that is past what began the block as well, and is not blocked for it again.
+    /// What a client that has to wait for `wait` is told to wait. A window tells its full length:
+    /// who keeps to that is past what began the block too, and is not blocked for it again.
     #[must_use]
     pub fn retry_after(&self, wait: Nanos) -> Nanos {
         match self {
             Algorithm::Sliding(sliding) => sliding.window(),
-            Algorithm::Debt(_) | Algorithm::Fixed(_) | Algorithm::History(_) => wait,
+            _ => wait,
         }
     }
 
@@ -102,6 +102,10 @@ impl Algorithm {
         match self {
             Algorithm::Debt(debt) => {
                 state[0] = debt.absorb(Time(state[0]), Time(other[0]), now).0;
+            }
+            Algorithm::Grid(grid) => {
+                let missing = grid.missing(Time(other[0]), now);
+                state[0] = grid.charge(Time(state[0]), missing, now).0;
             }
             Algorithm::Sliding(sliding) => sliding.absorb(state, other, now),
             Algorithm::Fixed(fixed) => state[0] = fixed.absorb(state[0], other[0], now),

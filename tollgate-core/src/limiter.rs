@@ -267,18 +267,18 @@ impl Limiter {
         longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
     }
 
-    /// How long a request that was let in would have to wait if its answer could not be held nor
-    /// itself be queued: the longest debt under limits that do so, at most `max_delay`.
+    /// How long a request that was let in would have to wait until it owes nothing under limits
+    /// with this action; at most `max_delay`.
     #[must_use]
-    pub fn debt(&self, ticket: &Ticket, now: Time) -> Option<Reason> {
+    pub fn debt(&self, ticket: &Ticket, action: Action, now: Time) -> Option<Reason> {
         let mut longest = None;
         for (key, moved) in ticket.keys.as_slice().iter().zip(ticket.moved.as_slice()) {
             let index = usize::from(key.limit);
-            let action = self.limits[index].action(self.policy.action);
+            let applies = self.limits[index].action(self.policy.action) == action;
             let standing = self.standing_of(index, key.hash, now);
             // What it is charged already itself is no reason to wait.
             let wait = standing.wait.minus(*moved);
-            if matches!(action, Action::Hold | Action::Queue) && wait > Nanos::ZERO {
+            if applies && wait > Nanos::ZERO {
                 longest = longer(longest, Some(Reason { wait, ..standing }));
             }
         }
@@ -377,8 +377,8 @@ impl Limiter {
         &self.seed
     }
 
-    /// Moves what the bucket `from` of the limit at `index` has been charged to the bucket `to`: the
-    /// two are one client. What is charged to `from` later stays there.
+    /// Moves what the bucket `from` of the limit at `index` has been charged to the bucket `to`:
+    /// the two are one client. What is charged to `from` later stays there.
     pub fn merge(&self, index: usize, from: KeyHash, to: KeyHash, now: Time) {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;

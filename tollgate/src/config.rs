@@ -43,9 +43,9 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
     decode(file, &root, cpus)
 }
 
-/// Why a configuration without a `proxy` section does not run, and what to do.
-pub const NO_DOOR: &str = "no door to open: the configuration has no `proxy` section; add one, or \
-                           start `tollgate proxy --backend URL`";
+/// Why a configuration that opens no door does not run, and what to do.
+pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
+                           and no `check`; add one, or start `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
 /// the program would stumble over when it starts: no door, a token that cannot be read. Returns its
@@ -68,7 +68,8 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 4] = [&["admin"], &["log", "format"], &["state"], &["proxy", "listen"]];
+const KEPT: [&[&str]; 5] =
+    [&["admin"], &["log", "format"], &["state"], &["proxy", "listen"], &["check"]];
 
 impl Config {
     /// This configuration as a reload of `running` can take it over, and the keys that have

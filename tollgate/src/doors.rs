@@ -3,4 +3,5 @@
 //! No door decides anything, and no door knows another.
 
 pub mod admin;
+pub mod check;
 pub mod proxy;

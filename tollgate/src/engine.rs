@@ -7,10 +7,12 @@
 
 mod charge;
 mod gate;
+mod served;
 mod turn;
 
 pub use charge::Charge;
 pub use gate::Crowd;
+pub use served::{Told, Wait};
 pub use turn::{Entered, Turn, Turned};
 
 use crate::clock::{Clock, Stopped};
@@ -344,6 +346,7 @@ impl Lane {
         let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
         let slot = turn::slot(&rules, &keys, exempt, latest, estimate, client);
         let (verdict, ticket) = rules.limiter.ask(&keys, estimate, now);
+        let agent = served::agent(&rules, &ticket, request);
         match verdict {
             Verdict::Deny { reason, .. } if rules.shadow => {
                 self.report("reject", &rules, client, reason, None);
@@ -377,6 +380,8 @@ impl Lane {
             slot,
             whole: true,
             left: false,
+            told: None,
+            agent,
         })
     }
 
@@ -405,9 +410,7 @@ impl Lane {
         cost: Option<(Cost, Measure)>,
     ) {
         let index = usize::from(reason.key.limit);
-        let books = self.0.books.lock();
-        let name = books.tops.get(index).and_then(|top| top.name(reason.key.hash));
-        drop(books);
+        let name = self.0.books.lock().name(index, reason.key.hash);
         let decision = Decision {
             verdict,
             limit: rules.limiter.limits().get(index).map_or("", |limit| &limit.name),
@@ -423,6 +426,11 @@ impl Lane {
 }
 
 impl Books {
+    /// What people call a key, if it is among the heaviest.
+    fn name(&self, index: usize, hash: KeyHash) -> Option<String> {
+        self.tops.get(index).and_then(|top| top.name(hash))
+    }
+
     /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Makes
     /// sure that the keys have names in the lists of the heaviest.
     fn enter(&mut self, request: &impl Attributes, now: Time) -> (Arc<Rules>, Keys, bool) {

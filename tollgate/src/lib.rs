@@ -5,6 +5,7 @@
 //! one request.
 
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod demo;

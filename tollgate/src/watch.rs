@@ -19,10 +19,11 @@ pub mod snapshot;
 
 use counts::ProxyCounts;
 use decision::Decision;
+use decision::notice::Notice;
 use failure::Failure;
 use front::Front;
 use metrics::{
-    BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED, WAITS,
+    BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED, WAITS,
 };
 use parking_lot::{Mutex, RwLock};
 use registry::{Counter, Histogram, Registry, SERIES_MAX};
@@ -46,8 +47,9 @@ pub struct Watch {
     waits: Histogram,
     reloads: [Counter; 2],
     lines_left_out: Counter,
+    blocks: Counter,
     decisions: RwLock<Vec<Decided>>,
-    samplers: [(&'static str, Sampler); 5],
+    samplers: [(&'static str, Sampler); 6],
     failures: Sampler,
     full: Seldom,
     front: Mutex<Front>,
@@ -56,7 +58,7 @@ pub struct Watch {
 }
 
 /// What lines are thinned out by; the last is for any other.
-const VERDICTS: [&str; 5] = ["hold", "delay", "queue", "reject", ""];
+const VERDICTS: [&str; 6] = ["hold", "delay", "queue", "reject", "block", ""];
 
 /// The counter of one verdict of one limit.
 #[derive(Debug)]
@@ -83,6 +85,7 @@ impl Watch {
             waits: registry.histogram(&WAITS, &[]),
             reloads: ["ok", "failed"].map(|result| registry.counter(&RELOADS, &[result])),
             lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
+            blocks: registry.counter(&BLOCKS, &[]),
             decisions: RwLock::default(),
             samplers: VERDICTS.map(|verdict| (verdict, Sampler::default())),
             failures: Sampler::default(),
@@ -117,6 +120,16 @@ impl Watch {
         self.left_out(decision.verdict, advice.left_out);
         if advice.write {
             decision.log();
+        }
+    }
+
+    /// A client was blocked, at `now`.
+    pub fn blocked(&self, notice: &Notice<'_>, now: Time) {
+        self.blocks.increment(1);
+        let advice = self.sampler("block").ask(now);
+        self.left_out("block", advice.left_out);
+        if advice.write {
+            notice.log();
         }
     }
 

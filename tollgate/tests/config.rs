@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use tollgate::config::settings::{ClientAddress, CostSource, Format, Level};
 use tollgate::config::source::{Change, Source};
 use tollgate::config::{Config, Flags, check, from_flags, parse};
@@ -495,14 +496,42 @@ fn the_guide_has_every_key() {
     let guide = include_str!("../../docs/guide/configuration.md");
     let shown = good(include_str!("../../examples/tollgate.yaml")).native;
     let keys = shown.lines().filter_map(|line| line.trim_start_matches([' ', '-']).split_once(':'));
-    let more = ["token_file", "exempt", "max", "window", "rate", "weight", "tls", "backend_tls"];
+    let more =
+        ["token_file", "exempt", "max", "round", "window", "rate", "weight", "tls", "backend_tls"];
     for key in keys.map(|(key, _)| key).chain(more) {
         let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
         assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
     }
-    for later in ["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store"] {
+    for later in ["line", "ratelimit", "master", "gatekeeper", "peers", "store"] {
         assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
+    }
+}
+
+#[test]
+fn the_check_door_uses_the_limits_of_the_proxy() {
+    let settings = good("check: {syslog: \"udp://127.0.0.1:5514\", waiting_max: 7}").settings;
+    let check = settings.check.clone().expect("open");
+    assert_eq!(check.listen, ["127.0.0.1:9971".parse().expect("an address")]);
+    assert_eq!(check.syslog[0].to_string(), "udp://127.0.0.1:5514");
+    assert_eq!((check.waiting_max, check.open_max), (7, 65_536));
+    assert_eq!(check.report_within, Duration::from_secs(300));
+    assert_eq!(settings.doors(), ["check"], "the proxy only lends its limits");
+    assert_eq!(settings.proxy.expect("its defaults").limits.len(), 3);
+    let alone = "check:\nproxy: {listen: off, limits: []}";
+    assert_eq!(good(alone).settings.doors(), ["check"]);
+    assert_eq!(good("check:\nproxy:").settings.doors(), ["proxy", "check"]);
+    assert!(good("proxy: {listen: off}").settings.doors().is_empty());
+    for (text, fault) in [
+        ("check: {syslog: \"tcp://127.0.0.1:5514\"}", "udp://127.0.0.1:5514"),
+        ("check: {open_max: 0}", "must be from 1 to 1000000"),
+        ("check: {report_within: 10ms}", "must be from 1s to 1d"),
+        ("check: {listen: 127.0.0.1:9970}", "two listeners want 127.0.0.1:9970"),
+        ("check: {limits: []}", "there is no key `limits` in `check`"),
+        ("proxy: {limits: [{name: a, by: all, rate: 1/s, round: 10ms}]}", "add it, or remove"),
+        ("proxy: {limits: [{name: a, by: all, window: 5s, max: 1s, round: 2s}]}", "must be from"),
+    ] {
+        assert!(faults(text).contains(fault), "{text}: {}", faults(text));
     }
 }
 

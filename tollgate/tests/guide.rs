@@ -45,6 +45,29 @@ fn every_configuration_shown_is_accepted() {
     assert!(seen >= 8, "only {seen} blocks were found");
 }
 
+/// All files below a folder.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("there").path());
+    entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
+}
+
+/// Ours run as they are; those of other programs are run with them, by the journeys.
+#[test]
+fn every_example_is_accepted() {
+    let examples = below(&root().join("examples"));
+    let ours = examples.iter().filter(|path| {
+        let direct = path.parent().is_some_and(|parent| parent.ends_with("examples"));
+        direct && path.extension().is_some_and(|kind| kind == "yaml")
+    });
+    let ours: Vec<_> = ours.collect();
+    assert!(ours.len() >= 3, "{ours:?}");
+    for path in ours {
+        let bytes = fs::read(path).expect("a file");
+        let checked = tollgate::config::parse("example", &bytes, 4.0);
+        assert!(checked.is_ok_and(|config| !config.settings.doors().is_empty()), "{path:?}");
+    }
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     for (path, text) in pages() {

@@ -7,10 +7,14 @@
 
 #[path = "journey/actions.rs"]
 mod actions;
+#[path = "journey/check.rs"]
+mod check;
 #[path = "journey/client.rs"]
 mod client;
 #[path = "journey/conservation.rs"]
 mod conservation;
+#[path = "journey/front.rs"]
+mod front;
 #[path = "journey/gate.rs"]
 mod gate;
 #[path = "journey/life.rs"]

@@ -10,6 +10,7 @@ mod fixed;
 mod grid;
 mod history;
 mod sliding;
+mod stonehenge;
 
 use tollgate_core::units::{Nanos, SECOND, Time};
 

@@ -4,6 +4,7 @@
 //! range. The reference for users, docs/guide/configuration.md, has the same keys in the same
 //! order. Sections with many keys have files of their own; the limits of a door are `limits`.
 
+mod check;
 mod limits;
 mod metrics;
 mod proxy;
@@ -19,7 +20,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
-const LATER: &[&str] = &["line", "check", "ratelimit", "master", "gatekeeper", "peers", "store"];
+const LATER: &[&str] = &["line", "ratelimit", "master", "gatekeeper", "peers", "store"];
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
@@ -36,7 +37,8 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let metrics = root.section("metrics", &[], metrics::read);
     let state = root.section("state", &[], state::read);
     let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
-    let settings = Settings { admin, log, metrics, state, proxy };
+    let check = root.written("check").then(|| root.section("check", &[], check::read));
+    let settings = Settings { admin, log, metrics, state, proxy, check };
     separate(root, &settings);
     settings
 }
@@ -87,19 +89,25 @@ fn log(log: &mut Section<'_, '_>) -> Log {
 
 fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::settings::Proxy> {
     // A door is open if its section is there, even an empty one.
-    let there = root.written("proxy");
-    if !there {
-        root.node("proxy");
-        return None;
+    if root.written("proxy") {
+        return Some(root.section("proxy", proxy::LATER, |section| proxy::read(section, ground)));
     }
-    Some(root.section("proxy", proxy::LATER, |section| proxy::read(section, ground)))
+    root.node("proxy");
+    // `check` counts by the limits of `proxy`; without that section, by its defaults.
+    root.written("check").then(|| {
+        root.section("proxy", &[], |section| {
+            section.show("listen", Node::text(proxy::OFF));
+            proxy::limits_alone(section, ground)
+        })
+    })
 }
 
 /// No two listeners may want one port.
 fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
     let admin = settings.admin.iter().flat_map(|admin| &admin.listen);
     let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.listen);
-    let all: Vec<_> = admin.chain(proxy).collect();
+    let check = settings.check.iter().flat_map(|check| &check.listen);
+    let all: Vec<_> = admin.chain(proxy).chain(check).collect();
     for (index, address) in all.iter().enumerate() {
         if all[..index].iter().any(|other| address::collide(**address, **other)) {
             let what = format!("two listeners want {address}; give one of them another port");

@@ -22,15 +22,18 @@ pub struct Settings {
     pub metrics: Metrics,
     /// What is kept on the disk.
     pub state: State,
-    /// The reverse proxy; `None` if the file has no such section.
+    /// The reverse proxy; `None` if the file has neither that section nor `check`.
     pub proxy: Option<Proxy>,
+    /// The door for servers that keep their own front.
+    pub check: Option<Check>,
 }
 
 impl Settings {
     /// The sections that open a door for others than the operator.
     #[must_use]
     pub fn doors(&self) -> Vec<&'static str> {
-        self.proxy.iter().map(|_| "proxy").collect()
+        let proxy = self.proxy.iter().filter(|proxy| !proxy.listen.is_empty()).map(|_| "proxy");
+        proxy.chain(self.check.iter().map(|_| "check")).collect()
     }
 }
 
@@ -43,6 +46,34 @@ pub struct Admin {
     pub asked_for: bool,
     /// Holds the token that callers from beyond loopback must send.
     pub token_file: Option<PathBuf>,
+}
+
+/// The door for servers that keep their own front: may this request run, and what did it cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Where it listens. Default: 127.0.0.1:9971.
+    pub listen: Vec<SocketAddr>,
+    /// Where access logs come in. Default: nowhere.
+    pub syslog: Vec<Datagrams>,
+    /// After this a pass of which nothing was told costs what its route does on average. Too
+    /// short: long requests are charged a guess. Too long: where nothing is told, requests count
+    /// as running, and those beside them as cheaper than they are. Default: 300 s.
+    pub report_within: Duration,
+    /// Passes waiting for their report; beyond it the oldest settles early. Default: 65 536.
+    pub open_max: usize,
+    /// Questions that are answered late because the client has to wait; beyond it such are
+    /// refused. Default: 1024.
+    pub waiting_max: usize,
+}
+
+/// An address that datagrams come in at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagrams(pub SocketAddr);
+
+impl fmt::Display for Datagrams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "udp://{}", self.0)
+    }
 }
 
 /// How the log is written.
@@ -155,7 +186,7 @@ impl fmt::Display for Format {
 /// The reverse proxy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proxy {
-    /// Where it listens. Default: 0.0.0.0:8888.
+    /// Where it listens; nowhere if it only has the limits of `check`. Default: 0.0.0.0:8888.
     pub listen: Vec<SocketAddr>,
     /// The server it stands in front of.
     pub backend: Backend,

@@ -9,7 +9,6 @@ mod abort;
 mod account;
 mod answer;
 mod body;
-mod client_address;
 mod exchange;
 mod headers;
 mod link;

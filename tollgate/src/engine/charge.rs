@@ -37,6 +37,10 @@ pub struct Charge {
     pub(super) whole: bool,
     /// Whether the clock has stopped for good.
     pub(super) left: bool,
+    /// What whoever had it served said, and how it is known.
+    pub(super) told: Option<(Cost, Measure)>,
+    /// The `User-Agent`, where the notice of a block may have to name it.
+    pub(super) agent: Option<Box<str>>,
 }
 
 impl Charge {
@@ -122,6 +126,9 @@ impl Charge {
 
     /// The cost so far, and how it was measured.
     pub(super) fn measured(&self) -> (Cost, Measure) {
+        if let Some(told) = self.told {
+            return told;
+        }
         match (self.stated, &self.rules.cost) {
             (Some(cost), _) => (cost, Measure::Header),
             (None, CostSource::Wall) => (self.cost, Measure::Wall),
@@ -134,8 +141,10 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.rest();
         let now = self.lane.0.now();
-        let (cost, _) = self.measured();
-        self.rules.limiter.settle(&self.ticket, cost, now);
+        let (cost, measure) = self.measured();
+        let mut blocks = Vec::new();
+        self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
+        blocks.into_iter().for_each(|block| self.notice(block, measure, now));
         self.give_way();
         if !self.reported {
             self.lane.0.engine.watch.allowed.increment(1);

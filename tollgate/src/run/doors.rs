@@ -6,7 +6,7 @@
 use super::files::within_open_files;
 use crate::clock::Clock;
 use crate::config::settings::{Proxy, Settings};
-use crate::doors::{admin, proxy};
+use crate::doors::{admin, check, proxy};
 use crate::engine::Engine;
 use crate::state;
 use crate::watch::Watch;
@@ -31,7 +31,8 @@ impl Engines {
         let found = state::find(&settings.state);
         let seed = found.as_ref().map_or_else(seed, |found| Ok(found.seed()))?;
         let proxy = settings.proxy.as_ref().map(|proxy| {
-            Engine::new(proxy, crate::doors::proxy::threads(), seed, clock, Arc::clone(watch))
+            // One for each thread of the proxy, and one for the check door.
+            Engine::new(proxy, check_lane() + 1, seed, clock, Arc::clone(watch))
         });
         let engines = Engines { seed, proxy };
         if let Some(found) = found {
@@ -52,9 +53,17 @@ impl Engines {
     }
 }
 
+/// The engine's lane of the check door: those before are of the proxy's threads.
+fn check_lane() -> usize {
+    proxy::threads()
+}
+
 /// All doors that are open.
 pub struct Doors {
-    proxy: Option<(Arc<Engine>, proxy::Running)>,
+    /// Of `proxy` and `check`, which count together.
+    engine: Option<Arc<Engine>>,
+    proxy: Option<proxy::Running>,
+    check: Option<check::Running>,
 }
 
 impl Doors {
@@ -65,52 +74,79 @@ impl Doors {
         watch: &Arc<Watch>,
         admin: &[SocketAddr],
     ) -> anyhow::Result<Doors> {
-        let proxy = settings.proxy.as_ref().zip(engines.proxy).map(|(settings, engine)| {
-            let running = proxy::start(&within_open_files(settings), &engine, watch)?;
-            tell_proxy(settings, running.addresses(), admin);
-            anyhow::Ok((engine, running))
-        });
-        Ok(Doors { proxy: proxy.transpose()? })
+        let mut doors = Doors { engine: engines.proxy, proxy: None, check: None };
+        let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
+            return Ok(doors);
+        };
+        if let Some(settings) = &settings.check {
+            let check = check::start(settings, proxy, engine, check_lane(), watch)?;
+            tell_check(proxy, &check, admin);
+            doors.check = Some(check);
+        }
+        if !proxy.listen.is_empty() {
+            let running = proxy::start(&within_open_files(proxy), engine, watch)?;
+            tell_proxy(proxy, running.addresses(), admin);
+            doors.proxy = Some(running);
+        }
+        Ok(doors)
     }
 
     /// Takes over changed settings; the doors are the same.
     pub fn reload(&self, settings: &Settings) {
-        if let (Some((engine, running)), Some(proxy)) = (&self.proxy, &settings.proxy) {
-            engine.reload(proxy);
-            running.reload(&within_open_files(proxy));
-        }
+        let (Some(engine), Some(proxy)) = (&self.engine, &settings.proxy) else { return };
+        engine.reload(proxy);
+        self.check.iter().for_each(|check| check.reload(proxy));
+        self.proxy.iter().for_each(|running| running.reload(&within_open_files(proxy)));
     }
 
-    /// Connections that are open now.
+    /// Connections that are open now, as far as somebody waits for an answer on them.
     pub fn connections(&self) -> usize {
-        self.proxy.as_ref().map_or(0, |(_, running)| running.connections())
+        let proxy = self.proxy.as_ref().map_or(0, proxy::Running::connections);
+        proxy + self.check.as_ref().map_or(0, check::Running::waiting)
     }
 
     /// Connections that were open still when their thread ended.
     pub fn cut(&self) -> usize {
-        self.proxy.as_ref().map_or(0, |(_, running)| running.cut())
+        let proxy = self.proxy.as_ref().map_or(0, proxy::Running::cut);
+        proxy + self.check.as_ref().map_or(0, check::Running::cut)
     }
 
     /// Accepts no more, and lets what runs end for at most `timeout`.
     pub fn drain(&self, timeout: Duration) {
-        if let Some((_, running)) = &self.proxy {
-            running.drain(timeout);
-        }
+        self.proxy.iter().for_each(|proxy| proxy.drain(timeout));
+        self.check.iter().for_each(|check| check.drain(timeout));
     }
 
     /// Closes everything, whatever runs.
     pub fn stop_now(&self) {
-        if let Some((_, running)) = &self.proxy {
-            running.stop_now();
-        }
+        self.proxy.iter().for_each(proxy::Running::stop_now);
+        self.check.iter().for_each(check::Running::stop_now);
     }
 
     /// Until all have ended.
     pub async fn ended(&self) {
-        if let Some((_, running)) = &self.proxy {
-            running.ended().await;
+        if let Some(proxy) = &self.proxy {
+            proxy.ended().await;
+        }
+        if let Some(check) = &self.check {
+            check.ended().await;
         }
     }
+}
+
+fn tell_check(proxy: &Proxy, check: &check::Running, admin: &[SocketAddr]) {
+    let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
+    tracing::info!(
+        listen = ?check.addresses(),
+        syslog = ?check.syslog(),
+        ?admin,
+        cpus = proxy.cpus,
+        cost = %proxy.cost,
+        action = %proxy.action,
+        shadow = proxy.shadow,
+        limits = limits.join(","),
+        "check open",
+    );
 }
 
 fn tell_proxy(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {

@@ -3,6 +3,8 @@
 //! All are made at the start, so every series is there from the first scrape, at zero, and the
 //! path of a request looks nothing up. What each means: `metrics`.
 
+pub mod check;
+
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,
     CONNECTIONS, REQUESTS, RESPONSES, SHED, STATE_BYTES, STATE_KEYS, STATE_RESTORED, STATE_TOOK,

@@ -3,6 +3,8 @@
 //! A line has the same fields whatever the verdict, so that it can be searched and counted; text
 //! and JSON have the same names. Which lines are written: `watch` and `sampler`.
 
+pub mod notice;
+
 use std::net::IpAddr;
 use tollgate_core::meter::Measure;
 use tollgate_core::units::{Cost, Nanos, SECOND};
@@ -55,7 +57,7 @@ impl Decision<'_> {
 }
 
 /// To microseconds: enough for people, and short.
-fn rounded(seconds: f64) -> f64 {
+pub(super) fn rounded(seconds: f64) -> f64 {
     // The sum turns -0 into 0.
     (seconds * 1e6).round() / 1e6 + 0.0
 }

@@ -80,6 +80,8 @@ table! {
         "Answers sent, by class of status code and by who made them: the backend or Tollgate.";
     DECISIONS = Counter "tollgate_decisions_total" ["verdict" "limit" "shadow"] "requests"
         "Decisions. Each request is counted once: as allow when it is over and nothing held it up.";
+    BLOCKS = Counter "tollgate_blocks_total" [] "blocks"
+        "Blocks that began because a client reached the most that a window allows.";
     WAITS = Histogram "tollgate_wait_seconds" [] "seconds"
         "How long requests waited for room, or were to be held or delayed even if they left.";
     COST = Histogram "tollgate_request_cost_seconds" [] "CPU-seconds"
@@ -116,6 +118,17 @@ table! {
         "Requests that the backend failed, by how.";
     ABORTED = Counter "tollgate_requests_aborted_total" [] "requests"
         "Requests whose client went away before the answer was complete.";
+
+    CHECK_WAITING = Gauge "tollgate_check_waiting" [] "questions"
+        "Questions to the check door that are answered late, because the client has to wait.";
+    CHECK_OPEN = Gauge "tollgate_check_open" [] "passes"
+        "Passes of the check door that wait for their report.";
+    CHECK_REPORTS = Counter "tollgate_check_reports_total" ["result"] "reports"
+        "Reports to the check door: settled, unknown, faulty, or unasked (without an id).";
+    CHECK_UNREPORTED = Counter "tollgate_check_unreported_total" [] "passes"
+        "Passes of the check door of which nothing was told in time.";
+    CHECK_CROWDED = Counter "tollgate_check_crowded_total" ["what"] "requests"
+        "Questions refused as too many waited, passes settled early as too many were open.";
 
     KEYS_MAX = Gauge "tollgate_table_keys_max" ["door" "limit"] "keys"
         "Keys that a limit can remember.";

@@ -136,6 +136,9 @@ fn head(from: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
 
 fn body(from: &mut impl BufRead, answer: &Answer) -> Vec<u8> {
     let mut body = Vec::new();
+    if answer.status == 204 {
+        return body;
+    }
     if answer.header("transfer-encoding") == Some("chunked") {
         loop {
             let size = usize::from_str_radix(&line(from), 16).expect("the size of a chunk");

@@ -87,9 +87,7 @@ impl Gate {
 
     /// All decisions logged so far.
     pub fn decisions(&self) -> Vec<Line> {
-        let output = self.process.output();
-        let lines = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.map(fields).filter(|line| line.has("verdict")).collect()
+        decisions(&self.process.output())
     }
 
     /// The decisions about one client, once there are at least `count`.
@@ -103,16 +101,7 @@ impl Gate {
 
     /// A metric now: the sum of all its series that carry all of `labels`.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let text = Client::new("127.0.0.1", self.admin).ask(&self.admin_request("/metrics")).text();
-        let series = text.lines().filter(|line| {
-            let rest = line.strip_prefix(name);
-            rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
-        });
-        let carries = |line: &&str| {
-            labels.iter().all(|(label, value)| line.contains(&format!("{label}=\"{value}\"")))
-        };
-        let values = series.filter(carries).filter_map(|line| line.rsplit(' ').next());
-        values.map(|value| value.parse::<f64>().expect("a number")).sum()
+        metric(self.admin, name, labels)
     }
 
     /// Waits until a metric has at least this value.
@@ -129,11 +118,7 @@ impl Gate {
 
     /// A page of the admin address.
     pub fn admin_page(&self, path: &str) -> String {
-        Client::new("127.0.0.1", self.admin).ask(&self.admin_request(path)).text()
-    }
-
-    fn admin_request(&self, path: &str) -> String {
-        format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n", self.admin)
+        admin_page(self.admin, path)
     }
 
     /// What `tollgate doctor` says of it.
@@ -148,6 +133,36 @@ fn written(port: u16, admin: u16, backend: u16, proxy: &str) -> String {
         "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\nproxy:\n  \
          listen: 127.0.0.1:{port}\n  backend: http://127.0.0.1:{backend}\n{proxy}"
     )
+}
+
+/// What the admin address on this port answers.
+fn admin_page(admin: u16, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{admin}\r\n\r\n");
+    Client::new("127.0.0.1", admin).ask(&request).text()
+}
+
+/// A metric now: the sum of all its series that carry all of `labels`.
+pub fn metric(admin: u16, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let text = admin_page(admin, "/metrics");
+    let series = text.lines().filter(|line| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+    });
+    let carries = |line: &&str| {
+        labels.iter().all(|(label, value)| line.contains(&format!("{label}=\"{value}\"")))
+    };
+    let values = series.filter(carries).filter_map(|line| line.rsplit(' ').next());
+    values.map(|value| value.parse::<f64>().expect("a number")).sum()
+}
+
+/// The lines of a log in JSON.
+pub fn lines(log: &str) -> Vec<Line> {
+    log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).map(fields).collect()
+}
+
+/// The decisions in a log in JSON.
+pub fn decisions(log: &str) -> Vec<Line> {
+    lines(log).into_iter().filter(|line| line.has("verdict")).collect()
 }
 
 /// The fields of a log line, wherever the format keeps them.

@@ -15,6 +15,8 @@ static TURN: Mutex<()> = Mutex::new(());
 pub struct Site {
     /// Where it listens, on loopback.
     pub port: u16,
+    /// Where PHP listens.
+    pub php_port: u16,
     /// For files of the test.
     pub folder: TempDir,
     // In this order: nginx ends before what it asks, and the turn is passed on last.
@@ -35,7 +37,7 @@ impl Site {
         let (port, php_port) = (free_port(), free_port());
         let php = php(folder.path(), php_port, workers);
         let nginx = nginx(folder.path(), port, php_port);
-        Site { port, folder, nginx: Some(nginx), _php: php, _turn: turn }
+        Site { port, php_port, folder, nginx: Some(nginx), _php: php, _turn: turn }
     }
 
     /// Nobody listens any more.
@@ -60,24 +62,38 @@ fn php(folder: &Path, port: u16, workers: usize) -> Running {
 
 fn nginx(folder: &Path, port: u16, php_port: u16) -> Running {
     let home = folder.display();
-    let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-    let temp: String =
-        kinds.iter().map(|kind| format!("{kind}_temp_path {home}/{kind};\n")).collect();
-    let text = format!(
-        "daemon off;\nworker_processes 1;\npid {home}/nginx.pid;\nerror_log stderr warn;\n\
-         events {{ worker_connections 2000; }}\n\
-         http {{\naccess_log off;\n{temp}\
-         server {{\nlisten 127.0.0.1:{port};\n\
+    let server = format!(
+        "access_log off;\nserver {{\nlisten 127.0.0.1:{port};\n\
          location / {{\nfastcgi_pass 127.0.0.1:{php_port};\n\
          fastcgi_param SCRIPT_FILENAME {home}/burn.php;\n\
          fastcgi_param REQUEST_METHOD $request_method;\n\
-         fastcgi_param QUERY_STRING $query_string;\n}}\n}}\n}}\n"
+         fastcgi_param QUERY_STRING $query_string;\n}}\n}}\n"
     );
-    let path = folder.join("nginx.conf");
+    start_nginx(folder, "nginx", &server, port)
+}
+
+/// nginx with this in its `http` section; its files in `folder` are called after `name`.
+pub fn start_nginx(folder: &Path, name: &str, http: &str, port: u16) -> Running {
+    let home = folder.display();
+    let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temp: String =
+        kinds.iter().map(|kind| format!("{kind}_temp_path {home}/{name}-{kind};\n")).collect();
+    let text = format!(
+        "daemon off;\nworker_processes 1;\npid {home}/{name}.pid;\nerror_log stderr warn;\n\
+         events {{ worker_connections 2000; }}\n\
+         http {{\n{temp}{http}}}\n"
+    );
+    let path = folder.join(format!("{name}.conf"));
     fs::write(&path, text).expect("nginx's configuration");
     let mut command = Command::new(program("nginx"));
-    command.arg("-p").arg(folder).arg("-e").arg(folder.join("early.log")).arg("-c").arg(path);
-    Running::start(command, &folder.join("nginx.log"), port)
+    command
+        .arg("-p")
+        .arg(folder)
+        .arg("-e")
+        .arg(folder.join(format!("{name}-early.log")))
+        .arg("-c")
+        .arg(path);
+    Running::start(command, &folder.join(format!("{name}.log")), port)
 }
 
 /// A program by the beginning of its name: Debian's php-fpm carries its version.

@@ -7,11 +7,12 @@ use crate::banned;
 use crate::source::Source;
 
 /// The rule, the path, the reason.
-const ALLOWED: [(&str, &str, &str); 9] = [
+const ALLOWED: [(&str, &str, &str); 10] = [
     ("clock", "tollgate/src/clock.rs", "it is the clock"),
     ("sleep", "tollgate/tests/journey/process.rs", "it is `wait_for`: between two looks"),
     ("spawn", "tollgate/src/doors/proxy.rs", "a thread per core, each with its own runtime"),
     ("spawn", "tollgate/src/doors/admin.rs", "it answers when the proxy's threads are busy"),
+    ("spawn", "tollgate/src/doors/check.rs", "it answers when the proxy's threads are busy"),
     ("spawn", "tollgate/src/demo/site.rs", "its workers burn CPU, which no runtime may wait for"),
     ("spawn", "tollgate/src/state.rs", "a disk may be slow, and no request waits for it"),
     ("spawn", "tollgate/src/watch/metrics/push.rs", "a network may be slow, and nobody waits"),

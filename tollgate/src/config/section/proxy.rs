@@ -9,6 +9,7 @@ use crate::config::reader::{Read, Section, one_of, within};
 use crate::config::settings::{
     Backend, Bounds, ClientAddress, Concurrency, CostSource, Proxy, Queue, Timeouts,
 };
+use crate::config::tree::{Node, Value};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate_core::limit::Action;
@@ -18,6 +19,8 @@ use tollgate_core::units::Nanos;
 /// Keys of the contract that are not built.
 pub const LATER: &[&str] = &["tls", "backend_tls", "merge", "headers"];
 
+/// What `listen` says where the section only has limits for the `check` door.
+pub const OFF: &str = "off";
 /// The longest time that can be configured anywhere here.
 const DAY: Nanos = Nanos::from_secs(86_400);
 /// The shortest timeout.
@@ -31,8 +34,24 @@ const LISTENERS_MAX: usize = 64;
 
 /// Reads the section; `ground.cpus` is what the machine has.
 pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
-    let listen =
-        proxy.list("listen", vec![SocketAddr::from(([0, 0, 0, 0], 8888))], address::listen);
+    let off = matches!(proxy.node("listen").map(|node| &node.value),
+        Some(Value::Text(text)) if text == OFF);
+    if off {
+        proxy.show("listen", Node::text(OFF));
+        return limits_alone(proxy, ground);
+    }
+    let default = vec![SocketAddr::from(([0, 0, 0, 0], 8888))];
+    let listen = proxy.list("listen", default, address::listen);
+    settings(proxy, ground, listen)
+}
+
+/// The section where it opens no door, and only says how the `check` door decides.
+pub fn limits_alone(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
+    settings(proxy, ground, Vec::new())
+}
+
+/// Everything but where to listen.
+fn settings(proxy: &mut Section<'_, '_>, ground: Ground, listen: Vec<SocketAddr>) -> Proxy {
     let backend = backend(proxy);
     let cpus = proxy.value("cpus", ground.cpus, read_cpus);
     let cost = proxy.value("cost", CostSource::Shared, read_cost);

@@ -319,8 +319,13 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
     let buckets = samples.iter().filter(|(name, _)| name.starts_with("tollgate_wait_seconds_bu"));
     assert!(buckets.map(|(_, count)| *count).is_sorted(), "buckets are cumulative");
     // What is not open is not shown.
-    let of_others =
-        ["tollgate_waiting_requests", "tollgate_slots", "tollgate_state_", "tollgate_push_"];
+    let of_others = [
+        "tollgate_waiting_requests",
+        "tollgate_slots",
+        "tollgate_state_",
+        "tollgate_push_",
+        "tollgate_check_",
+    ];
     let shown = |metric: &&&Metric| !of_others.iter().any(|name| metric.name.starts_with(name));
     for metric in TABLE.iter().filter(shown) {
         let there = samples.iter().any(|(name, _)| name.starts_with(metric.name));

@@ -7,7 +7,7 @@
 //! which CGI backends read as hyphens: nobody can write an address that the backend would believe.
 //! `Via` is not added.
 //!
-//! Which address is the client's: `client_address.rs`.
+//! Which address is the client's: `client/address.rs`.
 
 use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;

@@ -5,12 +5,12 @@
 //! How threads are started and stopped: `proxy.rs`. What is done with a request: `exchange.rs`.
 
 use super::body::Body;
-use super::client_address::Trust;
 use super::exchange::{self, Failure};
 use super::link::Link;
 use super::pool::Pool;
 use super::stream::ClientStream;
 use super::wire::Wire;
+use crate::client::address::Trust;
 use crate::clock::Clock;
 use crate::config::settings::{Bounds, Proxy, Timeouts};
 use crate::engine::Lane;

@@ -5,7 +5,7 @@
 //! skipped. What cannot be read as an address (`unknown`, `_hidden`, rubbish) ends the walk, and
 //! the client is the peer. IPv4-mapped addresses count as IPv4.
 //!
-//! It does not write headers: `headers.rs`.
+//! It does not write headers: `doors/proxy/headers.rs`.
 
 use crate::config::settings::ClientAddress;
 use http::HeaderMap;
@@ -13,24 +13,27 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 
 /// Whose word is taken, and where it is written.
-pub(super) struct Trust {
+pub struct Trust {
     proxies: Vec<IpNet>,
     written: ClientAddress,
 }
 
 impl Trust {
     /// Networks are taken as they are configured; IPv4-mapped ones do not match.
-    pub(super) fn new(proxies: &[IpNet], written: &ClientAddress) -> Trust {
+    #[must_use]
+    pub fn new(proxies: &[IpNet], written: &ClientAddress) -> Trust {
         Trust { proxies: proxies.to_vec(), written: written.clone() }
     }
 
     /// Whether this address is a trusted proxy.
-    pub(super) fn trusts(&self, address: IpAddr) -> bool {
+    #[must_use]
+    pub fn trusts(&self, address: IpAddr) -> bool {
         self.proxies.iter().any(|net| net.contains(&address))
     }
 
     /// The header, lower case, that only trusted peers may send, where the settings name one.
-    pub(super) fn header(&self) -> Option<&str> {
+    #[must_use]
+    pub fn header(&self) -> Option<&str> {
         match &self.written {
             ClientAddress::Header(name) => Some(name),
             _ => None,
@@ -38,16 +41,35 @@ impl Trust {
     }
 
     /// The client of a request that came from `peer` (in canonical form).
-    pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        if !self.trusts(peer) {
+    #[must_use]
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let found = self.trusts(peer).then(|| self.found(headers)).flatten();
+        found.unwrap_or(peer)
+    }
+
+    /// The client of a request that the front at `peer` (in canonical form) has taken in and asks
+    /// about. Fronts on this machine are believed. A front passes on what clients wrote in
+    /// forwarded headers, so what it says itself goes first, and that is `X-Real-IP`; where it
+    /// names a trusted proxy, or nobody, the client is found as for a request from that one.
+    #[must_use]
+    pub fn client_of_front(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        if !peer.is_loopback() && !self.trusts(peer) {
             return peer;
         }
-        let found = match &self.written {
+        if headers.contains_key("x-real-ip") {
+            let real = only(headers, "x-real-ip").and_then(address);
+            return real.map_or(peer, |real| self.client(real, headers));
+        }
+        self.found(headers).unwrap_or(peer)
+    }
+
+    /// Who the client is by what stands in the headers.
+    fn found(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        match &self.written {
             ClientAddress::XForwardedFor => self.x_forwarded_for(headers),
             ClientAddress::Forwarded => self.forwarded(headers),
             ClientAddress::Header(name) => only(headers, name).and_then(address),
-        };
-        found.unwrap_or(peer)
+        }
     }
 
     fn x_forwarded_for(&self, headers: &HeaderMap) -> Option<IpAddr> {
@@ -204,6 +226,33 @@ mod tests {
     fn t21_what_is_no_address_means_the_peer() {
         for rubbish in ["unknown", "1.2.3.4, unknown", "1.2.3", "[::1", "[1.2.3.4]", "::1]:80"] {
             assert_eq!(by_xff(&[rubbish]), ip("127.0.0.1"), "{rubbish}");
+        }
+    }
+
+    #[test]
+    fn what_a_front_says_itself_goes_before_what_clients_write() {
+        let xff = |value| ("x-forwarded-for", value);
+        let front = |peer: &str, lines: &[(&'static str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, HeaderValue::from_str(value).expect("a value"));
+            }
+            let trusted = ["10.0.0.0/8".parse().expect("a network")];
+            let trust = Trust::new(&trusted, &ClientAddress::XForwardedFor);
+            trust.client_of_front(ip(peer), &headers).to_string()
+        };
+        for (peer, lines, client) in [
+            ("127.0.0.1", &[("x-real-ip", "1.2.3.4"), xff("6.6.6.6")][..], "1.2.3.4"),
+            ("10.0.0.9", &[("x-real-ip", "1.2.3.4"), xff("6.6.6.6")], "1.2.3.4"),
+            ("127.0.0.1", &[("x-real-ip", "10.0.0.1"), xff("6.6.6.6, 1.2.3.4")], "1.2.3.4"),
+            ("127.0.0.1", &[("x-real-ip", "10.0.0.1")], "10.0.0.1"),
+            ("127.0.0.1", &[("x-real-ip", "unix:")], "127.0.0.1"),
+            ("127.0.0.1", &[("x-real-ip", "1.2.3.4"), ("x-real-ip", "5.6.7.8")], "127.0.0.1"),
+            ("127.0.0.1", &[xff("6.6.6.6, 1.2.3.4")], "1.2.3.4"),
+            ("::1", &[], "::1"),
+            ("8.8.8.8", &[("x-real-ip", "1.2.3.4")], "8.8.8.8"),
+        ] {
+            assert_eq!(front(peer, lines), client, "{peer} {lines:?}");
         }
     }
 

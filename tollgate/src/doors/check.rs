@@ -1,0 +1,346 @@
+//! The check door: the access phase and the log phase for servers that keep their own front.
+//!
+//! A front asks `GET /check` before it lets a request run, and tells afterwards what it took:
+//! `POST /report`, or its access log over syslog. The engine decides, by the limits of `proxy`.
+//! This file opens and closes; one question is `desk`, passes that wait for their report are
+//! `ledger`, what is read off requests and logs is `asked` and `report`. A thread of its own, so
+//! that it answers when the proxy is busy. Everything is bounded: connections, heads, waiting
+//! questions, open passes.
+
+mod asked;
+mod desk;
+mod ledger;
+mod report;
+
+use crate::clock::Clock;
+use crate::config::settings::{Check, Proxy};
+use crate::engine::Engine;
+use crate::watch::Watch;
+use desk::Desk;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
+
+/// Connections at once besides those whose question waits; more are closed at once and counted.
+const CONNECTIONS_BESIDES: usize = 1024;
+/// Bytes of a request's head: what clients send to the front, and a little.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// For a head to arrive, also on an idle connection. Longer than fronts keep theirs (60 s), so that
+/// none is closed just when it is used again.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// The most bytes of one line of an access log; what follows is cut off.
+const LINE_BYTES_MAX: usize = 16 * 1024;
+/// What the system is asked to keep of lines that were not read yet.
+const LINES_BYTES: usize = 4 * 1024 * 1024;
+
+/// Why the door could not be opened. Nothing of it is open then.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be had.
+    #[error("check: cannot listen on {address}: {why}; name another in `check`")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        why: io::Error,
+    },
+    /// No thread or runtime was to be had.
+    #[error("check: cannot start its thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What the thread is to do.
+#[derive(Clone, Copy)]
+enum Phase {
+    Serve,
+    /// Accept no more, end what runs, until then.
+    Drain(Instant),
+    Stop,
+}
+
+/// The open door.
+pub struct Running {
+    addresses: Vec<SocketAddr>,
+    syslog: Vec<SocketAddr>,
+    phase: watch::Sender<Phase>,
+    /// Closed when the thread has ended.
+    alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
+    thread: Option<JoinHandle<()>>,
+    desk: Arc<Desk>,
+    cut: Arc<AtomicUsize>,
+}
+
+/// Opens the door. `lane` is the engine's thread that it asks through.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start(
+    settings: &Check,
+    proxy: &Proxy,
+    engine: &Arc<Engine>,
+    lane: usize,
+    watch: &Arc<Watch>,
+) -> Result<Running, StartError> {
+    let listeners = all(&settings.listen, listen)?;
+    let sockets = all(settings.syslog.iter().map(|datagrams| &datagrams.0), lines)?;
+    let addresses = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
+    let syslog = sockets.iter().filter_map(|s| s.local_addr().ok()).collect();
+    let desk = Arc::new(Desk::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
+    let (phase, phases) = watch::channel(Phase::Serve);
+    let (ended, alive) = mpsc::channel(1);
+    let cut = Arc::new(AtomicUsize::new(0));
+    let room = settings.waiting_max + CONNECTIONS_BESIDES;
+    let house =
+        House { desk: Arc::clone(&desk), slots: Arc::new(Semaphore::new(room)), room, phases };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(StartError::Thread)?;
+    let cut_here = Arc::clone(&cut);
+    let run = move || {
+        let left = runtime.block_on(house.serve(listeners, sockets));
+        cut_here.store(left, Ordering::Relaxed);
+        drop((runtime, ended));
+    };
+    let thread = std::thread::Builder::new().name("check".into()).spawn(run);
+    let thread = Some(thread.map_err(StartError::Thread)?);
+    let alive = tokio::sync::Mutex::new(alive);
+    Ok(Running { addresses, syslog, phase, alive, thread, desk, cut })
+}
+
+impl Running {
+    /// Where it answers.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Where it reads access logs.
+    #[must_use]
+    pub fn syslog(&self) -> &[SocketAddr] {
+        &self.syslog
+    }
+
+    /// Believes those whom changed settings trust.
+    pub fn reload(&self, proxy: &Proxy) {
+        self.desk.reload(proxy);
+    }
+
+    /// Questions that wait for their answer now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.desk.waiting()
+    }
+
+    /// Connections that were open still when the thread ended.
+    #[must_use]
+    pub fn cut(&self) -> usize {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Accepts no more, and lets questions that wait be answered for at most `timeout`.
+    pub fn drain(&self, timeout: Duration) {
+        self.phase.send_replace(Phase::Drain(Clock::deadline(timeout)));
+    }
+
+    /// Closes everything.
+    pub fn stop_now(&self) {
+        self.phase.send_replace(Phase::Stop);
+    }
+
+    /// Until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    pub async fn ended(&self) {
+        // Nothing is ever sent: it ends when the sender is dropped.
+        let _ = self.alive.lock().await.recv().await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop_now();
+        if let Some(thread) = self.thread.take() {
+            // It ends by a panic only, and that has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Opens every address, or none.
+fn all<'a, T>(
+    addresses: impl IntoIterator<Item = &'a SocketAddr>,
+    open: fn(SocketAddr) -> io::Result<T>,
+) -> Result<Vec<T>, StartError> {
+    let one = |address: &SocketAddr| {
+        open(*address).map_err(|why| StartError::Listen { address: *address, why })
+    };
+    addresses.into_iter().map(one).collect()
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn lines(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    // The system may allow less; then more lines are lost under flood, and nothing else.
+    let _ = socket.set_recv_buffer_size(LINES_BYTES);
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// What the tasks of the door share.
+struct House {
+    desk: Arc<Desk>,
+    slots: Arc<Semaphore>,
+    room: usize,
+    phases: watch::Receiver<Phase>,
+}
+
+impl House {
+    /// Until it is told to end. Returns how many connections were open still.
+    async fn serve(self, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
+        for listener in listeners {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => drop(tokio::spawn(self.door().accept(listener))),
+                Err(error) => tracing::error!(target: "tollgate::check", %error, "cannot listen"),
+            }
+        }
+        for socket in sockets {
+            match tokio::net::UdpSocket::from_std(socket) {
+                Ok(socket) => drop(tokio::spawn(read(socket, Arc::clone(&self.desk)))),
+                Err(error) => tracing::error!(target: "tollgate::check", %error, "cannot listen"),
+            }
+        }
+        tokio::spawn(sweep(Arc::clone(&self.desk)));
+        let mut phases = self.phases.clone();
+        loop {
+            let phase = *phases.borrow_and_update();
+            let until = match phase {
+                Phase::Serve => None,
+                Phase::Drain(until) => Some(until),
+                Phase::Stop => return self.open(),
+            };
+            tokio::select! {
+                changed = phases.changed() => if changed.is_err() { return self.open() },
+                () = self.drained(until) => return self.open(),
+            }
+        }
+    }
+
+    fn door(&self) -> House {
+        let (desk, slots) = (Arc::clone(&self.desk), Arc::clone(&self.slots));
+        House { desk, slots, room: self.room, phases: self.phases.clone() }
+    }
+
+    /// Connections that are open.
+    fn open(&self) -> usize {
+        self.room - self.slots.available_permits()
+    }
+
+    /// Until no connection is open, at most until then; for ever while nothing is drained.
+    async fn drained(&self, until: Option<Instant>) {
+        let Some(until) = until else { return std::future::pending().await };
+        let room = u32::try_from(self.room).unwrap_or(u32::MAX);
+        // An error means that it took too long; what is open then is counted.
+        let _ = tokio::time::timeout_at(until, self.slots.acquire_many(room)).await;
+    }
+
+    async fn accept(mut self, listener: tokio::net::TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = leaving(&mut self.phases) => return,
+            };
+            match accepted {
+                Ok((stream, peer)) => match Arc::clone(&self.slots).try_acquire_owned() {
+                    Ok(slot) => {
+                        let (desk, phases) = (Arc::clone(&self.desk), self.phases.clone());
+                        tokio::spawn(async move {
+                            connection(stream, peer, desk, phases).await;
+                            drop(slot);
+                        });
+                    }
+                    Err(_) => self.desk.counts.shed.increment(1),
+                },
+                Err(error) => {
+                    tracing::warn!(target: "tollgate::check", %error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    desk: Arc<Desk>,
+    mut phases: watch::Receiver<Phase>,
+) {
+    let _open = desk.counts.connections.hold();
+    desk.counts.accepted.increment(1);
+    // A question and its answer are a packet each.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+        let desk = Arc::clone(&desk);
+        async move { desk.answer(&request.into_parts().0, peer.ip().to_canonical()).await }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = leaving(&mut phases) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    // A connection that goes away between two questions is no fault of anybody's.
+    if ended.is_err_and(|error| error.is_parse()) {
+        desk.counts.bad_requests.increment(1);
+    }
+}
+
+/// Until no more is taken in.
+async fn leaving(phases: &mut watch::Receiver<Phase>) {
+    // An error means that nobody is left to say so: the same.
+    let _ = phases.wait_for(|phase| !matches!(phase, Phase::Serve)).await;
+}
+
+/// Reads an access log, a line in each datagram.
+async fn read(socket: tokio::net::UdpSocket, desk: Arc<Desk>) {
+    let mut line = vec![0; LINE_BYTES_MAX];
+    loop {
+        match socket.recv(&mut line).await {
+            Ok(length) => desk.line(&line[..length]),
+            Err(error) => {
+                tracing::warn!(target: "tollgate::check", %error, "cannot read an access log");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Settles passes of which nothing is told.
+async fn sweep(desk: Arc<Desk>) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(250));
+    loop {
+        ticks.tick().await;
+        desk.sweep();
+    }
+}

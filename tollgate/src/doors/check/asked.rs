@@ -1,0 +1,143 @@
+//! The request that a front asks about, out of the headers of its question.
+//!
+//! nginx names it by `X-Original-*` as the example has it; Caddy and Traefik by `X-Forwarded-*`.
+//! Everything else (User-Agent, Cookie) is as the client sent it. What is missing is the least that
+//! a request can be: `GET /` of nobody. Who the client is: `client::address`.
+
+use http::HeaderMap;
+use std::net::IpAddr;
+use tollgate_core::classify::Attributes;
+
+/// What the limits can see of it.
+pub struct Original<'a> {
+    client: IpAddr,
+    method: &'a str,
+    path: &'a str,
+    vhost: &'a str,
+    headers: &'a HeaderMap,
+}
+
+impl<'a> Original<'a> {
+    /// Reads the headers of a question about a request of `client`.
+    pub fn read(client: IpAddr, headers: &'a HeaderMap) -> Original<'a> {
+        let method = first(headers, ["x-original-method", "x-forwarded-method"]);
+        let uri = first(headers, ["x-original-uri", "x-forwarded-uri"]);
+        let host = first(headers, ["x-original-host", "x-forwarded-host"]);
+        Original {
+            client,
+            method: method.unwrap_or("GET"),
+            path: path(uri.unwrap_or("/")),
+            vhost: without_port(host.unwrap_or_default()),
+            headers,
+        }
+    }
+}
+
+impl Attributes for Original<'_> {
+    fn address(&self) -> IpAddr {
+        self.client
+    }
+
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn path(&self) -> &str {
+        self.path
+    }
+
+    fn vhost(&self) -> &str {
+        self.vhost
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.get(name).map(http::HeaderValue::as_bytes)
+    }
+}
+
+/// The first of these headers that is there and is text.
+fn first<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> Option<&'a str> {
+    let mut values = names.into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
+    values.find(|value| !value.is_empty())
+}
+
+/// The path of a target, which may be a whole URL; without query.
+fn path(target: &str) -> &str {
+    let end = target.find(['?', '#']).unwrap_or(target.len());
+    let target = &target[..end];
+    match target.split_once("://") {
+        Some((scheme, rest)) if !scheme.contains('/') => {
+            rest.find('/').map_or("/", |slash| &rest[slash..])
+        }
+        _ if target.is_empty() => "/",
+        _ => target,
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn seen(lines: &[(&'static str, &str)]) -> (String, String, String) {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_str(value).expect("a value"));
+        }
+        let original = Original::read(IpAddr::from([192, 0, 2, 1]), &headers);
+        let [method, path, vhost] =
+            [original.method(), original.path(), original.vhost()].map(str::to_owned);
+        (method, path, vhost)
+    }
+
+    #[test]
+    fn the_original_request_by_either_name() {
+        let is = |method: &str, path: &str, vhost: &str| {
+            (method.to_owned(), path.to_owned(), vhost.to_owned())
+        };
+        let nginx = [
+            ("x-original-method", "POST"),
+            ("x-original-uri", "/login?next=/"),
+            ("x-original-host", "www.example.com:8443"),
+            ("x-forwarded-uri", "/what-a-client-wrote"),
+        ];
+        assert_eq!(seen(&nginx), is("POST", "/login", "www.example.com"));
+        let caddy = [
+            ("x-forwarded-method", "PUT"),
+            ("x-forwarded-uri", "/a/b"),
+            ("x-forwarded-host", "[2001:db8::1]"),
+        ];
+        assert_eq!(seen(&caddy), is("PUT", "/a/b", "[2001:db8::1]"));
+        assert_eq!(seen(&[]), is("GET", "/", ""));
+        for (uri, path) in [
+            ("http://www.example.com/a?b", "/a"),
+            ("http://www.example.com", "/"),
+            ("/a://b", "/a://b"),
+            ("?", "/"),
+            ("/a#b", "/a"),
+        ] {
+            assert_eq!(seen(&[("x-original-uri", uri)]).1, path, "{uri}");
+        }
+    }
+
+    #[test]
+    fn fuzz_any_question_is_about_some_request() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
+            let mut headers = HeaderMap::new();
+            for name in ["x-original-uri", "x-original-host", "x-forwarded-method"] {
+                headers.append(name, value.clone());
+            }
+            let original = Original::read(IpAddr::from([192, 0, 2, 1]), &headers);
+            assert!(!original.path().is_empty() && !original.path().contains(['?', '#']));
+            assert!(!original.method().is_empty());
+        });
+    }
+}

@@ -1,0 +1,245 @@
+//! What is told of a request afterwards: a query's words, or a line of an access log.
+//!
+//! A line may come from any program that writes `id=`, and `time=`, `upstream=` or `cost=` (in
+//! quotes or not) anywhere in it, or one JSON object as Caddy does; so the header of a syslog
+//! message is passed over unread. Times are in seconds, as logs have them; costs as a backend
+//! states them in a header. Which pass it is about, and whether it is still open: `ledger`.
+
+use crate::engine::Told;
+use serde_json::Value;
+use std::fmt;
+use tollgate_core::meter::header_cost;
+use tollgate_core::units::{Cost, Nanos};
+
+/// Where a JSON object that is a whole line begins at the latest.
+const JSON_WITHIN: usize = 256;
+/// Longer than any request runs; what is above it is no time.
+const SECONDS_MAX: f64 = 86_400.0;
+
+/// The name of one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    /// Which in turn it was.
+    pub number: u64,
+    /// What nobody can guess.
+    pub secret: u64,
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}-{:016x}", self.number, self.secret)
+    }
+}
+
+impl Id {
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Id> {
+        let (number, secret) = text.split_once('-')?;
+        let hex = |text: &str| {
+            let digits = (1..=16).contains(&text.len());
+            let hex = digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+            hex.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+        };
+        Some(Id { number: hex(number)?, secret: hex(secret)? })
+    }
+}
+
+/// What is wrong with a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is about no pass: the front did not ask about that request.
+    NoId,
+    /// It says neither what the request cost nor how long it took, or nothing that can be believed.
+    NoCost,
+}
+
+/// The report in the query of a `POST /report`.
+pub fn query(query: &str) -> Result<(Id, Told), Fault> {
+    let value = |name: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    words(value)
+}
+
+/// The report in one line of an access log.
+pub fn line(line: &[u8]) -> Result<(Id, Told), Fault> {
+    let line = String::from_utf8_lossy(line);
+    match line.find('{').filter(|at| *at < JSON_WITHIN) {
+        Some(at) => json(&line[at..]),
+        None => words(|name| word(&line, name)),
+    }
+}
+
+/// What words say, however they are found. A cost goes before a time, and the backend's time before
+/// that of the whole request, which waits for slow clients as well.
+fn words<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Result<(Id, Told), Fault> {
+    let id = value("id").and_then(Id::parse).ok_or(Fault::NoId)?;
+    let stated = value("cost").and_then(cost).map(Told::Cost);
+    let upstream = || value("upstream").and_then(seconds).map(Told::Time);
+    let time = || value("time").and_then(seconds).map(Told::Time);
+    Ok((id, stated.or_else(upstream).or_else(time).ok_or(Fault::NoCost)?))
+}
+
+/// The value after `name=`, at the beginning of a word; in quotes, up to the next one.
+fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let mut places = line.match_indices(name).filter_map(|(at, _)| {
+        let begins =
+            line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '_');
+        begins.then(|| line[at + name.len()..].strip_prefix('=')).flatten()
+    });
+    let value = places.next()?;
+    match value.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next(),
+        None => value.split([' ', '\n', ',', ';']).next(),
+    }
+}
+
+/// Caddy's access log: the id as the answer's header carries it, the duration in seconds.
+fn json(text: &str) -> Result<(Id, Told), Fault> {
+    let line: Value = serde_json::from_str(text.trim_end()).map_err(|_| Fault::NoId)?;
+    let header = |name: &str| line["resp_headers"][name][0].as_str();
+    let id = header("X-Tollgate-Id").and_then(Id::parse).ok_or(Fault::NoId)?;
+    let stated = header("X-Cost").or(header("Server-Timing")).and_then(cost).map(Told::Cost);
+    let took = || line["duration"].as_f64().and_then(within).map(Told::Time);
+    Ok((id, stated.or_else(took).ok_or(Fault::NoCost)?))
+}
+
+/// A cost as a backend's header may state it.
+fn cost(text: &str) -> Option<Cost> {
+    header_cost(text.as_bytes()).ok().flatten().map(Cost::cpu)
+}
+
+/// Seconds, as nginx writes them: the times of several servers that were tried are added up. A
+/// unit may follow, for logs that count in others.
+fn seconds(text: &str) -> Option<Nanos> {
+    let with_unit = |time: &str| time.parse().ok().map(|time: Nanos| time.as_secs_f64());
+    let time = |time: &str| time.parse().ok().or_else(|| with_unit(time));
+    let times: Vec<f64> = text.split([',', ':', ' ']).filter_map(time).collect();
+    if times.is_empty() { None } else { within(times.iter().sum()) }
+}
+
+fn within(seconds: f64) -> Option<Nanos> {
+    (0.0..=SECONDS_MAX).contains(&seconds).then(|| Nanos::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: Id = Id { number: 0x1f, secret: 0xdead_beef_0123_4567 };
+
+    fn millis(millis: u64) -> Nanos {
+        Nanos::from_millis(millis)
+    }
+
+    #[test]
+    fn ids_are_read_as_they_are_written() {
+        assert_eq!(ID.to_string(), "1f-deadbeef01234567");
+        assert_eq!(Id::parse("1f-deadbeef01234567"), Some(ID));
+        for wrong in ["", "-", "1f", "1f-", "-1", "+1-1", "1f-00000000000000000", "g-1", "1-1-1"] {
+            assert_eq!(Id::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn queries() {
+        let took = |told| Ok((ID, told));
+        let cost = |cost| took(Told::Cost(Cost::cpu(cost)));
+        for (text, report) in [
+            ("id=1f-deadbeef01234567&cost=12ms", cost(millis(12))),
+            ("cost=0.5&id=1f-deadbeef01234567", cost(millis(500))),
+            ("id=1f-deadbeef01234567&time=0.25", took(Told::Time(millis(250)))),
+            ("id=1f-deadbeef01234567&time=1&cost=-1", took(Told::Time(millis(1000)))),
+            ("id=1f-deadbeef01234567&cost=nan", Err(Fault::NoCost)),
+            ("id=1f-deadbeef01234567", Err(Fault::NoCost)),
+            ("cost=12ms", Err(Fault::NoId)),
+            ("", Err(Fault::NoId)),
+        ] {
+            assert_eq!(query(text), report, "{text}");
+        }
+    }
+
+    /// Lines as nginx 1.22, HAProxy 2.6 and Caddy 2.6 send them.
+    #[test]
+    fn golden_lines() {
+        let nginx = |rest: &str| {
+            format!("<190>Nov 21 01:02:03 www nginx: tollgate id=1f-deadbeef01234567 {rest}")
+        };
+        let haproxy = "<134>1 2026-11-21T01:02:03.000000+00:00 www haproxy 77 - - tollgate \
+                       id=1f-deadbeef01234567 time=125ms\n";
+        let caddy = r#"{"level":"info","ts":1795222923.1,"logger":"http.log.access.log0",
+            "msg":"handled request","request":{"method":"GET","uri":"/?id=2-2"},"user_id":"",
+            "duration":0.03125,"size":7,"status":200,
+            "resp_headers":{"X-Tollgate-Id":["1f-deadbeef01234567"]}}"#;
+        let time = |millis| Ok((ID, Told::Time(Nanos::from_millis(millis))));
+        for (text, report) in [
+            (nginx(r#"time=0.150 upstream="0.100" cost="-""#), time(100)),
+            (nginx(r#"time=0.150 upstream="0.100, 0.020 : 0.003" cost="-""#), time(123)),
+            (nginx(r#"time=0.150 upstream="-" cost="""#), time(150)),
+            (
+                nginx(r#"time=0.150 upstream="0.100" cost="12ms""#),
+                Ok((ID, Told::Cost(Cost::cpu(millis(12))))),
+            ),
+            (
+                nginx(r#"time=0.150 upstream="0.100" cost="db, cpu;dur=7""#),
+                Ok((ID, Told::Cost(Cost::cpu(millis(7))))),
+            ),
+            (nginx("time=- upstream=\"-\""), Err(Fault::NoCost)),
+            ("<190>Nov 21 01:02:03 www nginx: tollgate id= time=0.1".into(), Err(Fault::NoId)),
+            ("<190>Nov 21 01:02:03 www nginx: tollgate id=- time=0.1".into(), Err(Fault::NoId)),
+            (haproxy.to_owned(), time(125)),
+            (caddy.replace('\n', ""), Ok((ID, Told::Time(Nanos(31_250_000))))),
+            ("{}".to_owned(), Err(Fault::NoId)),
+            ("{".to_owned(), Err(Fault::NoId)),
+            (String::new(), Err(Fault::NoId)),
+            ("grid=1f-deadbeef01234567 time=0.1".to_owned(), Err(Fault::NoId)),
+        ] {
+            assert_eq!(line(text.as_bytes()), report, "{text}");
+        }
+    }
+
+    fn sound(report: Result<(Id, Told), Fault>) {
+        match report {
+            Ok((_, Told::Time(took))) => assert!(took <= Nanos::from_secs(86_400)),
+            Ok((_, Told::Cost(cost))) => assert!(cost <= Cost::cpu(Nanos::from_secs(3_600))),
+            Ok((_, Told::Nothing(_))) => panic!("a report says something"),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
+    fn fuzz_lines_and_queries() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            sound(line(bytes));
+            sound(query(&String::from_utf8_lossy(bytes)));
+        });
+    }
+
+    #[test]
+    fn fuzz_lines_of_likely_pieces() {
+        const PIECES: [&str; 16] = [
+            "id=",
+            "1-1",
+            "time=",
+            "upstream=",
+            "cost=",
+            "\"",
+            "0.1",
+            "9e99",
+            "-",
+            ",",
+            " ",
+            "{",
+            "\"duration\":",
+            "}",
+            "12ms",
+            "&",
+        ];
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+            sound(line(text.as_bytes()));
+            sound(query(&text));
+        });
+    }
+}

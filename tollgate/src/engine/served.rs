@@ -1,0 +1,133 @@
+//! Accounts of requests that somebody else serves: how long they wait before they run, and what is
+//! told of their cost afterwards. And the notice of a block, which an account's end may start.
+//!
+//! It measures nothing: whoever serves a request says what it took. Who asks so: the `check` door.
+
+use super::{Charge, Lane, Rules};
+use crate::config::settings::CostSource;
+use crate::watch::decision::notice::Notice;
+use tollgate_core::bucket::Algorithm;
+use tollgate_core::classify::Attributes;
+use tollgate_core::limit::Action;
+use tollgate_core::limiter::{Blocked, Ticket};
+use tollgate_core::meter::Measure;
+use tollgate_core::units::{Cost, Nanos, Time};
+
+/// The longest part of a `User-Agent` that a notice shows, in bytes.
+const AGENT_BYTES_MAX: usize = 200;
+
+/// What is told of a request that somebody else has served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What it cost.
+    Cost(Cost),
+    /// How long it took; what that cost depends on what ran beside it.
+    Time(Nanos),
+    /// Nothing; requests like it cost so much.
+    Nothing(Cost),
+}
+
+/// How long a request waits before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// No longer than until then.
+    pub until: Time,
+    /// Not even so long if there is room ([`Lane::has_room`]).
+    pub while_busy: bool,
+}
+
+impl Lane {
+    /// Whether the backend works on fewer requests than it can run at once.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let engine = &self.0.engine;
+        let working = engine.meter.lock().working() as usize;
+        working < engine.gate.crowd().concurrency
+    }
+}
+
+impl Charge {
+    /// It has waited for so long before it ran.
+    pub fn has_waited(&mut self, waited: Nanos) {
+        self.waited = waited;
+    }
+
+    /// How long a request must wait before it runs, at a door that can hold no answer and cannot
+    /// say when a slot is free again: what would be held waits first, for as long; what would be
+    /// queued waits while the backend has no room, at most until its debt is paid.
+    pub fn wait_first(&mut self) -> Option<Wait> {
+        if self.reported {
+            return self.delay_until().map(|until| Wait { until, while_busy: false });
+        }
+        let now = self.lane.0.now();
+        let debt = |action| self.rules.limiter.debt(&self.ticket, action, now);
+        let (reason, while_busy) = match debt(Action::Hold) {
+            Some(reason) => (reason, false),
+            None => (debt(Action::Queue).filter(|_| !self.lane.has_room())?, true),
+        };
+        let verdict = if while_busy { "queue" } else { "delay" };
+        self.lane.report(verdict, &self.rules, self.client, reason, None);
+        self.reported = true;
+        let until = now.plus(reason.wait);
+        (!self.rules.shadow).then_some(Wait { until, while_busy })
+    }
+
+    /// Closes the account of a request that has been in work for `elapsed`. Returns what was
+    /// charged.
+    pub fn close(mut self, told: Told, elapsed: Nanos) -> Cost {
+        self.rest();
+        let (cost, measure) = match told {
+            Told::Cost(cost) => (cost, Measure::Report),
+            Told::Time(took) => (self.cost_of(took.min(elapsed), elapsed), Measure::Report),
+            Told::Nothing(cost) => (cost, Measure::Estimate),
+        };
+        self.whole = measure != Measure::Estimate;
+        self.told = Some((cost, measure));
+        cost
+    }
+
+    /// What `took` cost out of an account that was open for `elapsed`. The virtual clock has run
+    /// all the while, also while the front waited for a slow client: it says how much of the
+    /// backend a request had on average, and the report how long it had it.
+    fn cost_of(&self, took: Nanos, elapsed: Nanos) -> Cost {
+        let share = self.cost.0 as f64 / elapsed.0.max(1) as f64;
+        match self.rules.cost {
+            CostSource::Wall => Cost::cpu(took),
+            CostSource::Shared | CostSource::Header(_) => {
+                Cost((took.0 as f64 * share.min(1.0)) as u64)
+            }
+        }
+    }
+
+    /// Tells that this request's cost has started a block.
+    pub(super) fn notice(&self, block: Blocked, measure: Measure, now: Time) {
+        let index = usize::from(block.key.limit);
+        let limits = self.rules.limiter.limits();
+        let Some(limit) = limits.get(index) else { return };
+        let Algorithm::Sliding(window) = &limit.algorithm else { return };
+        let name = self.lane.0.books.lock().name(index, block.key.hash);
+        let notice = Notice {
+            limit: &limit.name,
+            key: name.as_deref().unwrap_or("?"),
+            client: self.client,
+            sum: block.sum,
+            max: window.max(),
+            window: window.window(),
+            measure,
+            agent: self.agent.as_deref().unwrap_or_default(),
+            shadow: self.rules.shadow,
+        };
+        self.lane.0.engine.watch.blocked(&notice, now);
+    }
+}
+
+/// What a notice may have to say of a request: its `User-Agent`, if it is counted in windows.
+pub(super) fn agent(rules: &Rules, ticket: &Ticket, request: &impl Attributes) -> Option<Box<str>> {
+    let limits = rules.limiter.limits();
+    let mut counting =
+        ticket.keys().as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
+    counting.find(|limit| matches!(limit.algorithm, Algorithm::Sliding(_)))?;
+    let agent = request.header("user-agent")?;
+    let shown = &agent[..agent.len().min(AGENT_BYTES_MAX)];
+    Some(String::from_utf8_lossy(shown).into())
+}

@@ -1,0 +1,173 @@
+//! nginx and PHP-FPM keep the front, Tollgate is asked: who is refused, what arrives at the client,
+//! and that a dead Tollgate harms nobody.
+
+use crate::client::Client;
+use crate::front::Front;
+
+const CRAWLER: &str = "127.1.0.1";
+const HUMAN: &str = "127.2.0.1";
+
+/// Half a CPU for each address, and credit for one page of the crawler.
+fn half_a_cpu(action: &str) -> String {
+    format!(
+        "  cpus: 1\n  action: {action}\n  max_delay: 20s\n  limits:\n    \
+         - {{name: ip, by: ip/32, share: 50%, burst: 200ms}}\n"
+    )
+}
+
+#[test]
+fn the_crawler_is_blocked_and_told_when_to_come_back() {
+    let front = Front::start(&half_a_cpu("reject"));
+    let mut crawler = front.client(CRAWLER);
+    assert_eq!(crawler.get("/page?ms=1500").status, 200);
+    front.wait_for_reports(1.0);
+    let refused = crawler.get("/page?ms=1");
+    assert_eq!(refused.status, 503);
+    let after: f64 = refused.header("retry-after").expect("it arrives").parse().expect("seconds");
+    let line = front.decisions_about(CRAWLER, 1).remove(0);
+    let named = ["verdict", "limit", "key"].map(|field| line.text(field));
+    assert_eq!(named, ["reject", "ip", CRAWLER]);
+    assert_eq!(after, line.number("wait").ceil());
+    assert_eq!(front.client(HUMAN).get("/page?ms=5").text(), "burnt 5 ms\n");
+    assert_eq!(
+        crawler.get("/plain.txt").text(),
+        "plain\n",
+        "what costs nothing is not asked about"
+    );
+    // The charge is the time that nginx had the request from PHP, out of its access log.
+    let charged = front.metric("tollgate_cost_seconds_total", &[]);
+    assert!(charged >= 1.4, "{charged}");
+    assert_eq!(front.metric("tollgate_check_open", &[]), 0.0);
+    assert_eq!(front.metric("tollgate_check_reports_total", &[("result", "unknown")]), 0.0);
+}
+
+#[test]
+fn p11_a_dead_tollgate_harms_nobody() {
+    let mut front = Front::start(&half_a_cpu("reject"));
+    let mut crawler = front.client(CRAWLER);
+    assert_eq!(crawler.get("/page?ms=1500").status, 200);
+    front.wait_for_reports(1.0);
+    assert_eq!(crawler.get("/page?ms=1").status, 503);
+    front.kill();
+    for client in [CRAWLER, HUMAN] {
+        let mut client = front.client(client);
+        let answers = [(); 5].map(|()| client.get("/page?ms=1"));
+        assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+        assert!(answers.iter().all(|answer| answer.header("retry-after").is_none()));
+    }
+    front.revive();
+    assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200);
+    front.wait_for_reports(1.0);
+}
+
+#[test]
+fn p13_a_request_that_nginx_redirects_within_itself_counts_once() {
+    let front = Front::start(&half_a_cpu("reject"));
+    // By `try_files` to /index.php; and that page asked for by name.
+    for (count, target) in ["/some/page?ms=1", "/index.php?ms=1"].into_iter().enumerate() {
+        assert_eq!(front.client(HUMAN).get(target).status, 200);
+        front.wait_for_reports(count as f64 + 1.0);
+    }
+    assert_eq!(front.metric("tollgate_requests_total", &[("door", "check")]), 2.0);
+}
+
+#[test]
+fn a_limit_in_requests_refuses_with_429() {
+    let front = Front::start(
+        "  limits:\n    - {name: logins, by: ip/32, when: {method: POST, path: /login}, \
+         rate: 5/m, burst: 2}\n",
+    );
+    let login = "POST /login?a=b HTTP/1.1\r\nHost: site\r\nContent-Length: 3\r\n\r\na=b";
+    let mut client = front.client(CRAWLER);
+    let statuses = [(); 3].map(|()| client.ask(login).status);
+    assert_eq!(statuses, [200, 200, 429]);
+    assert!(client.ask(login).header("retry-after").is_some());
+    assert_eq!(client.get("/login").status, 200, "only POST is limited");
+}
+
+#[test]
+fn who_is_held_waits_before_the_request_runs() {
+    let front = Front::start(&half_a_cpu("hold"));
+    let mut crawler = front.client(CRAWLER);
+    for reports in [1.0, 2.0, 3.0] {
+        assert_eq!(crawler.get("/page?ms=200").status, 200);
+        front.wait_for_reports(reports);
+    }
+    let last = crawler.get("/page?ms=1");
+    assert_eq!(last.status, 200);
+    let line = front.decisions_about(CRAWLER, 1).pop().expect("a decision");
+    assert_eq!(line.text("verdict"), "delay");
+    assert!(line.number("level") < 0.0, "{line:?}");
+    assert!(last.took.as_secs_f64() >= line.number("wait") - 0.01, "{:?} {line:?}", last.took);
+    assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200);
+}
+
+/// The main cases of the Stonehenge throttle, as its users see them.
+#[test]
+fn stonehenge_on_the_wire() {
+    let front = Front::start(
+        "  limits:\n    - {name: host, by: host, window: 15s, max: 1050ms, round: 10ms, \
+         action: reject}\n",
+    );
+    let mut crawler = front.client(CRAWLER);
+    let agent = "User-Agent: Crawler/1.0 (+http://crawler.example)\r\n";
+    assert_eq!(crawler.get_with("/page?ms=1200", agent).status, 200);
+    front.wait_for_reports(1.0);
+    let notice = front.notices().pop().expect("P2: a notice");
+    assert_eq!(notice.text("key"), CRAWLER);
+    assert_eq!(notice.text("agent"), "Crawler/1.0 (+http://crawler.example)");
+    assert!(notice.number("sum") >= 1.05 && notice.number("window") == 15.0, "{notice:?}");
+    let hundredths = notice.number("sum") * 100.0;
+    assert!((hundredths - hundredths.round()).abs() < 1e-6, "P7: {notice:?}");
+    assert_eq!(notice.text("load").split(' ').count(), 3, "{notice:?}");
+    for _ in 0..3 {
+        let refused = crawler.get_with("/page?ms=1", agent);
+        assert_eq!((refused.status, refused.header("retry-after")), (503, Some("15")), "P3");
+    }
+    assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200, "P12");
+    assert_eq!(front.notices().len(), 1, "P3: no second notice");
+}
+
+/// The door itself, as a front of one's own would ask it.
+#[test]
+fn questions_and_reports_by_hand() {
+    let front = Front::start(
+        "  cpus: 1\n  action: reject\n  limits:\n    \
+         - {name: ip, by: ip/32, share: 10%, burst: 1s}\n",
+    );
+    let mut asking = Client::new("127.0.0.1", front.check);
+    let about = |client: &str, more: &str| format!("X-Real-IP: {client}\r\n{more}");
+    let passed = asking.get_with("/check", &about("192.0.2.1", ""));
+    assert_eq!(passed.status, 204);
+    let id = passed.header("x-tollgate-id").expect("an id").to_owned();
+    let report = |query: &str| {
+        let head = format!("POST /report?{query} HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n");
+        Client::new("127.0.0.1", front.check).ask(&head).status
+    };
+    assert_eq!(report(&format!("id={}0&cost=12ms", &id[..id.len() - 1])), 404, "a guess");
+    assert_eq!(report(&format!("id={id}")), 400);
+    assert_eq!(report("cost=1s"), 400);
+    assert_eq!(report(&format!("id={id}&cost=3s")), 204);
+    assert_eq!(report(&format!("id={id}&cost=3s")), 404, "once");
+    let cost = front.metric("tollgate_cost_seconds_total", &[]);
+    assert_eq!(cost, 3.0);
+    for (query, status) in
+        [("", 403), ("?deny=429", 429), ("?deny=status", 503), ("?deny=200", 403)]
+    {
+        let refused = asking.get_with(&format!("/check{query}"), &about("192.0.2.1", ""));
+        assert_eq!(refused.status, status, "{query}");
+        let told = ["x-tollgate-status", "retry-after"].map(|name| refused.header(name));
+        assert_eq!(told[0], Some("503"));
+        // 2 CPU-seconds of debt at a tenth of a CPU.
+        let seconds: u64 = told[1].expect("when").parse().expect("seconds");
+        assert!((10..=20).contains(&seconds), "{seconds}");
+        assert!(refused.text().contains("\"ip\""), "{}", refused.text());
+    }
+    let forged = about("192.0.2.2", "X-Forwarded-For: 192.0.2.1\r\n");
+    assert_eq!(asking.get_with("/check", &forged).status, 204, "X-Real-IP goes first");
+    let forwarded = "X-Forwarded-For: 192.0.2.2, 192.0.2.1\r\nX-Forwarded-Method: GET\r\n";
+    assert_eq!(asking.get_with("/check", forwarded).status, 403);
+    let mut stranger = Client::new("127.0.0.1", front.check);
+    assert_eq!(stranger.ask("GET /report?id=1-1 HTTP/1.1\r\nHost: t\r\n\r\n").status, 405);
+    assert_eq!(stranger.get("/else").status, 404);
+}
