@@ -45,7 +45,7 @@ async fn end(rest: Rest, worker: &Worker, account: &Account) -> Option<Box<Wire>
     let mut wire = match rest {
         Rest::Body(wire) => wire,
         Rest::Head(mut wire) => {
-            let mut answer = poll_fn(|cx| wire.poll_answer(worker, cx)).await.ok()?;
+            let (mut answer, _) = poll_fn(|cx| wire.poll_answer(worker, cx)).await.ok()?;
             // What it costs is taken down; there is nobody to hold the answer from.
             let _ = account.head(answer.headers_mut(), true);
             wire

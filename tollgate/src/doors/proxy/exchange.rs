@@ -14,7 +14,7 @@ use super::worker::{Site, Worker};
 use crate::engine::Asked;
 use crate::watch::counts::{BackendFault, Maker};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -29,6 +29,9 @@ use tollgate_core::units::Time;
 
 /// Connections tried for one request before the backend counts as unreachable.
 const ATTEMPTS_MAX: u32 = 5;
+
+/// The head of an answer, and what in it may have to be taken out.
+type Answer = (Response<()>, Found);
 
 /// What the limits can see of a request.
 struct Seen<'a> {
@@ -114,7 +117,8 @@ async fn answered(
     headers::forward(&mut head, found, &peer)
         .map_err(|status| fatal(worker, &head.headers, status))?;
     let upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
-    match ask_backend(worker, link, site, &account, head, upload).await {
+    let request = wire::Request { head, peer, body: upload };
+    match ask_backend(worker, link, site, &account, request).await {
         Ok((answer, wire)) => Ok(held(worker, link, site, answer, wire, account).await),
         Err(failure) => {
             account.settle();
@@ -219,12 +223,11 @@ async fn ask_backend(
     link: &Rc<Link>,
     site: &Site,
     account: &Account,
-    head: Parts,
-    upload: Upload,
-) -> Result<(Response<()>, Box<Wire>), Failure> {
-    let bodyless = upload.is_end_stream();
+    request: wire::Request<'_>,
+) -> Result<(Answer, Box<Wire>), Failure> {
+    let bodyless = request.body.is_end_stream();
     let (mut wire, mut reused) = connection(worker, site).await?;
-    wire.begin(head, upload, worker);
+    wire.begin(request, worker);
     for _ in 1..ATTEMPTS_MAX {
         match answer_on(wire, bodyless, worker, link, account).await {
             Err(Ended::Failed(mut failed, _)) if reused && failed.may_repeat() => {
@@ -253,7 +256,7 @@ async fn answer_on(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
     account: &Account,
-) -> Result<(Response<()>, Box<Wire>), Ended> {
+) -> Result<(Answer, Box<Wire>), Ended> {
     if bodyless {
         link.head.begin(worker.now());
         account.work();
@@ -295,7 +298,7 @@ impl Ended {
 }
 
 impl Future for Waiting<'_> {
-    type Output = Result<(Response<()>, Box<Wire>), Ended>;
+    type Output = Result<(Answer, Box<Wire>), Ended>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let worker = self.worker;
@@ -306,7 +309,10 @@ impl Future for Waiting<'_> {
         }
         self.link.heard();
         Poll::Ready(match (polled, self.wire.take()) {
-            (Poll::Ready(Ok(answer)), Some(_)) if !headers::passable(&answer) => Err(Ended::Unfit),
+            // Nobody asked for another protocol.
+            (Poll::Ready(Ok((head, _))), Some(_)) if head.status().is_informational() => {
+                Err(Ended::Unfit)
+            }
             (Poll::Ready(Ok(answer)), Some(wire)) => Ok((answer, wire)),
             (Poll::Ready(Err(fault)), Some(wire)) => Err(Ended::Failed(wire, fault)),
             _ => Err(Ended::Late),
@@ -328,18 +334,18 @@ async fn held(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
     site: &Site,
-    answer: Response<()>,
+    answer: Answer,
     wire: Box<Wire>,
     account: Account,
 ) -> Response<Body> {
+    let (answer, found) = answer;
     let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, site.keep_cost_header);
     if headers::is_event_stream(&head.headers) {
         account.leave();
     }
     let download = Download::new(wire, link, worker, account);
-    headers::answer(&mut head.headers);
-    head.version = Version::HTTP_11;
+    headers::answer(&mut head.headers, found);
     if let Some(until) = until {
         Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }

@@ -9,10 +9,10 @@
 //!
 //! Which address is the client's: `client/address.rs`.
 
-use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Response, StatusCode, Uri, Version};
+use http::{Method, StatusCode, Uri, Version};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -111,8 +111,8 @@ pub(super) struct Peer<'a> {
     pub(super) backend: &'a HeaderValue,
 }
 
-/// Makes a request's head, in which `found` is, ready for the backend. An error is the status to
-/// answer with.
+/// Makes a request's head, in which `found` is, ready for the backend, but for what `introduce`
+/// says. An error is the status to answer with.
 pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result<(), StatusCode> {
     let headers = &mut head.headers;
     if found.has(Found::HOP_BY_HOP) {
@@ -125,6 +125,9 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
     }
     if found.has(Found::FORWARDING) {
         drop_forwarding(headers, |name| !peer.trusted || is_disguised(name));
+        if peer.trusted {
+            add_to_chain(headers, peer.address);
+        }
     }
     if let (false, Some(name)) = (peer.trusted, peer.own_header) {
         headers.remove(name);
@@ -133,15 +136,7 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
         // The continue was, or will be, said by us.
         headers.remove(header::EXPECT);
     }
-    add_forwarding(headers, peer);
-    head.version = Version::HTTP_11;
     Ok(())
-}
-
-/// Whether an answer can be passed on: not one that changes the protocol, which nobody asked for,
-/// nor one in a coding that would lose its label here.
-pub(super) fn passable<B>(answer: &Response<B>) -> bool {
-    answer.status() != StatusCode::SWITCHING_PROTOCOLS && check_coding(answer.headers()).is_ok()
 }
 
 /// Whether an answer is a stream of events (WHATWG HTML, 9.2), which ends when somebody hangs up.
@@ -151,14 +146,10 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// Makes the head of an answer ready for the client.
-pub(super) fn answer(headers: &mut HeaderMap) {
-    let found = Found::look(headers);
+/// Makes the head of an answer, in which `found` is, ready for the client.
+pub(super) fn answer(headers: &mut HeaderMap, found: Found) {
     if !found.has(Found::HOP_BY_HOP) {
         return;
-    }
-    if found.has(Found::TRANSFER_ENCODING) {
-        headers.remove(header::CONTENT_LENGTH);
     }
     // An answer that names too much in Connection loses what is named as far as we look.
     let _ = drop_hop_by_hop(headers, found);
@@ -190,7 +181,7 @@ pub(super) fn forwards(headers: &HeaderMap, found: Found) -> bool {
 
 /// What one look over the names of a head found, a bit each: most heads have little that must be
 /// removed, and each removal costs a search.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found(u16);
 
 impl Found {
@@ -219,6 +210,11 @@ impl Found {
 
     fn look(headers: &HeaderMap) -> Found {
         headers.keys().fold(Found::default(), |found, name| Found(found.0 | Found::of(name).0))
+    }
+
+    /// Finds one more.
+    pub(super) fn add(&mut self, name: &HeaderName) {
+        self.0 |= Found::of(name).0;
     }
 
     fn of(name: &HeaderName) -> Found {
@@ -325,30 +321,33 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-fn add_forwarding(headers: &mut HeaderMap, peer: &Peer<'_>) {
-    let host = match headers.entry(header::HOST) {
-        Entry::Occupied(host) => Some(host.get().clone()),
-        Entry::Vacant(place) => {
-            place.insert(peer.backend.clone());
-            None
-        }
-    };
-    if peer.trusted {
-        add_to_chain(headers, peer.address);
-    } else {
-        headers.insert(X_FORWARDED_FOR, peer.address.clone());
+/// Tells `say` what the backend is told of who asks, besides what is in `headers`, which are ready
+/// for it. (A map would be dearer: each entry takes a search.)
+pub(super) fn introduce(
+    headers: &HeaderMap,
+    peer: &Peer<'_>,
+    mut say: impl FnMut(&HeaderName, &[u8]),
+) {
+    // Only of a trusted peer is anything left.
+    let said = |name: &HeaderName| peer.trusted && headers.contains_key(name);
+    match headers.get(header::HOST) {
+        Some(_) if said(&X_FORWARDED_HOST) => {}
+        Some(host) => say(&X_FORWARDED_HOST, host.as_bytes()),
+        None => say(&header::HOST, peer.backend.as_bytes()),
     }
-    if let Entry::Vacant(place) = headers.entry(X_FORWARDED_PROTO) {
-        place.insert(HeaderValue::from_static("http"));
+    if !said(&X_FORWARDED_FOR) {
+        say(&X_FORWARDED_FOR, peer.address.as_bytes());
     }
-    if let (Some(host), Entry::Vacant(place)) = (host, headers.entry(X_FORWARDED_HOST)) {
-        place.insert(host);
+    if !said(&X_FORWARDED_PROTO) {
+        say(&X_FORWARDED_PROTO, b"http");
     }
 }
 
 /// Appends the peer to what it says itself, all lines joined to one.
 fn add_to_chain(headers: &mut HeaderMap, address: &HeaderValue) {
-    join(headers, &X_FORWARDED_FOR, address.as_bytes());
+    if headers.contains_key(X_FORWARDED_FOR) {
+        join(headers, &X_FORWARDED_FOR, address.as_bytes());
+    }
     if headers.contains_key(header::FORWARDED) {
         let element = match address.as_bytes().contains(&b':') {
             true => [b"for=\"[", address.as_bytes(), b"]\""].concat(),
@@ -384,14 +383,23 @@ mod tests {
     }
 
     fn forwarded(trusted: bool, lines: &[(&'static str, &str)]) -> HeaderMap {
-        let mut head = head("/", lines);
+        let head = head("/", lines);
         let address = HeaderValue::from_static("192.0.2.1");
         let backend = HeaderValue::from_static("backend:80");
         let own_header = Some("cf-connecting-ip");
         let peer = Peer { address: &address, trusted, own_header, backend: &backend };
+        sent(head, &peer).expect("passes")
+    }
+
+    /// The fields that the backend sees.
+    fn sent(mut head: Parts, peer: &Peer<'_>) -> Result<HeaderMap, StatusCode> {
         let found = Found::look(&head.headers);
-        forward(&mut head, found, &peer).expect("passes");
-        head.headers
+        forward(&mut head, found, peer)?;
+        let mut sent = head.headers.clone();
+        introduce(&head.headers, peer, |name, value| {
+            sent.append(name, HeaderValue::from_bytes(value).expect("a value"));
+        });
+        Ok(sent)
     }
 
     #[test]
@@ -518,12 +526,14 @@ mod tests {
             &[
                 ("connection", "x-hop"),
                 ("x-hop", "1"),
-                ("transfer-encoding", "chunked"),
-                ("content-length", "9"),
+                ("keep-alive", "9"),
+                ("upgrade", "x"),
+                ("proxy-authenticate", "x"),
             ],
         )
         .headers;
-        answer(&mut headers);
+        let found = Found::look(&headers);
+        answer(&mut headers, found);
         assert!(headers.is_empty(), "{headers:?}");
     }
 
@@ -539,17 +549,18 @@ mod tests {
                 head.headers.insert(X_FORWARDED_FOR, chain.clone());
                 let address = HeaderValue::from_static("192.0.2.1");
                 let peer = Peer { address: &address, trusted, own_header: None, backend: &address };
-                let found = Found::look(&head.headers);
-                if forward(&mut head, found, &peer).is_err() {
-                    continue;
-                }
-                let connection = head.headers.get(header::CONNECTION);
+                let Ok(sent) = sent(head, &peer) else { continue };
+                let connection = sent.get(header::CONNECTION);
                 assert!(connection.is_none_or(|names| names == "te"));
                 assert_eq!(
-                    (&head.headers["host"], &head.headers["content-length"]),
+                    (&sent["host"], &sent["content-length"]),
                     (&HeaderValue::from_static("a"), &HeaderValue::from_static("1"))
                 );
-                let written = head.headers[X_FORWARDED_FOR].as_bytes();
+                let mut written = sent.get_all(X_FORWARDED_FOR).iter();
+                let (Some(written), None) = (written.next(), written.next()) else {
+                    panic!("{sent:?}")
+                };
+                let written = written.as_bytes();
                 assert!(written.ends_with(b"192.0.2.1") && (trusted || written.len() == 9));
             }
         });

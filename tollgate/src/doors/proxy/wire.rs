@@ -10,6 +10,7 @@ mod head;
 mod sending;
 
 use super::body::{Broken, Upload};
+use super::headers::{Found, Peer};
 use super::link::Since;
 use super::worker::Worker;
 use crate::watch::registry::Held;
@@ -78,6 +79,14 @@ impl Far {
     }
 }
 
+/// A request on its way to the backend.
+pub(super) struct Request<'a> {
+    /// As it is written, but for what the backend is told besides.
+    pub(super) head: Parts,
+    pub(super) peer: Peer<'a>,
+    pub(super) body: Upload,
+}
+
 /// Who writes.
 enum Writer {
     /// Whoever has the connection.
@@ -144,11 +153,12 @@ impl Wire {
     }
 
     /// Begins a request: its head is written when the answer is asked for, its body by itself.
-    pub(super) fn begin(&mut self, head: Parts, body: Upload, worker: &Rc<Worker>) {
+    pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
+        let Request { head, peer, body } = request;
         let bodyless = matches!(body, Upload::Nothing);
         let chunked = !bodyless && !head.headers.contains_key(http::header::CONTENT_LENGTH);
         self.request.clear();
-        head::write(&head, chunked, &mut self.request);
+        head::write(&head, &peer, chunked, &mut self.request);
         self.method = head.method;
         self.room = head.headers;
         self.expect_answer();
@@ -185,12 +195,12 @@ impl Wire {
             && self.method.is_idempotent()
     }
 
-    /// The head of the answer.
+    /// The head of the answer, and what in it may have to be taken out.
     pub(super) fn poll_answer(
         &mut self,
         worker: &Worker,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Response<()>, Fault>> {
+    ) -> Poll<Result<(Response<()>, Found), Fault>> {
         self.poll_write(worker, cx);
         loop {
             if let Some(answer) = head::read(&mut self.unread, &self.method, &mut self.room)? {
@@ -201,7 +211,7 @@ impl Wire {
                     Framing::Chunked => Expected::Chunks(Chunks::Size),
                     Framing::Close => Expected::Close,
                 };
-                return Poll::Ready(Ok(answer.head));
+                return Poll::Ready(Ok((answer.head, answer.found)));
             }
             match self.poll_read(cx) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(Fault::Closed)),

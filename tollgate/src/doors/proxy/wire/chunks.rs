@@ -121,7 +121,10 @@ fn trailers(unread: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
     match httparse::parse_headers(&within[..end + 4], &mut lines)? {
         // A bare line feed may not end them earlier.
         httparse::Status::Complete((length, lines)) if length == end + 4 => {
-            head::append(lines, &mut fields)?;
+            for line in lines {
+                let (name, value) = head::field(line)?;
+                fields.append(name, value);
+            }
         }
         _ => return Err(bad),
     }

@@ -4,6 +4,7 @@
 //! `chunked`, a coding in HTTP/1.0. What may pass of a head: `headers.rs`; the body that follows
 //! one: `body.rs`.
 
+use super::super::headers::{self, Found, Peer};
 use super::Fault;
 use bytes::{Buf, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -28,22 +29,26 @@ pub(super) enum Framing {
     Close,
 }
 
-/// The head of an answer.
+/// The head of an answer, without the fields that only say how it is framed.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) head: Response<()>,
+    /// What else in it is for this connection alone.
+    pub(super) found: Found,
     pub(super) framing: Framing,
     /// Whether another request may follow on the connection.
     pub(super) keeps: bool,
 }
 
-/// Appends a request's head to `out`; `chunked` if a body follows whose length it does not state.
-pub(super) fn write(head: &Parts, chunked: bool, out: &mut Vec<u8>) {
+/// Appends a request's head to `out`, with what it tells besides; `chunked` if a body follows whose
+/// length it does not state.
+pub(super) fn write(head: &Parts, peer: &Peer<'_>, chunked: bool, out: &mut Vec<u8>) {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     for piece in [head.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(piece.as_bytes());
     }
     write_fields(&head.headers, out);
+    headers::introduce(&head.headers, peer, |name, value| write_field(name, value, out));
     if chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
@@ -53,10 +58,13 @@ pub(super) fn write(head: &Parts, chunked: bool, out: &mut Vec<u8>) {
 /// Appends fields, each on its line.
 pub(super) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
     for (name, value) in fields {
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        write_field(name, value.as_bytes(), out);
+    }
+}
+
+fn write_field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
+    for piece in [name.as_str().as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(piece);
     }
 }
 
@@ -86,80 +94,121 @@ pub(super) fn read(
         }
         let mut fields = std::mem::take(room);
         fields.clear();
-        append(found.headers, &mut fields)?;
+        let mut said = Said { fields, ..Said::default() };
+        found.headers.iter().try_for_each(|line| said.hear(line))?;
         let version = if found.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
         unread.advance(length);
-        return answer(status, version, method, fields).map(Some);
+        return said.answer(status, version, method).map(Some);
     }
     Ok(None)
 }
 
-/// Appends parsed lines to `fields`.
-pub(super) fn append(lines: &[httparse::Header<'_>], fields: &mut HeaderMap) -> Result<(), Fault> {
-    for line in lines {
-        let name = HeaderName::from_bytes(line.name.as_bytes());
-        let value = HeaderValue::from_bytes(line.value);
-        let (Ok(name), Ok(value)) = (name, value) else {
-            return Err(Fault::Answer("a field is not proper"));
+/// The name and value of a line.
+pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderValue), Fault> {
+    match (HeaderName::from_bytes(line.name.as_bytes()), HeaderValue::from_bytes(line.value)) {
+        (Ok(name), Ok(value)) => Ok((name, value)),
+        _ => Err(Fault::Answer("a field is not proper")),
+    }
+}
+
+/// What the fields of an answer say.
+#[derive(Default)]
+struct Said {
+    /// Those that are passed on.
+    fields: HeaderMap,
+    found: Found,
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    keep: bool,
+}
+
+impl Said {
+    /// Takes one field in. Of those that frame the answer the length is kept, once.
+    fn hear(&mut self, line: &httparse::Header<'_>) -> Result<(), Fault> {
+        let (name, value) = field(line)?;
+        let passes = match name {
+            header::CONTENT_LENGTH => self.hear_length(line.value)?,
+            header::CONNECTION => self.hear_connection(line.value),
+            header::TRANSFER_ENCODING => {
+                if self.chunked || !line.value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Fault::Answer("its transfer coding is not `chunked`"));
+                }
+                self.chunked = true;
+                false
+            }
+            _ => true,
         };
-        fields.append(name, value);
-    }
-    Ok(())
-}
-
-/// An answer with these fields, and how its body is framed (RFC 9112, 6.3).
-fn answer(
-    status: StatusCode,
-    version: Version,
-    method: &Method,
-    mut fields: HeaderMap,
-) -> Result<Answer, Fault> {
-    let coded = fields.contains_key(header::TRANSFER_ENCODING);
-    let length = length(&mut fields)?;
-    let bodyless = *method == Method::HEAD
-        || status == StatusCode::NO_CONTENT
-        || status == StatusCode::NOT_MODIFIED;
-    let framing = match length {
-        _ if bodyless => Framing::Length(0),
-        _ if coded && (version != Version::HTTP_11 || !is_chunked(&fields)) => {
-            return Err(Fault::Answer("its transfer coding is not `chunked`"));
+        if passes {
+            self.found.add(&name);
+            self.fields.append(name, value);
         }
-        _ if coded => Framing::Chunked,
-        Some(length) => Framing::Length(length),
-        None => Framing::Close,
-    };
-    // With both, somebody on the way may have read it otherwise.
-    let ambiguous = coded && length.is_some();
-    let keeps = !ambiguous && framing != Framing::Close && persists(&fields, version);
-    let mut head = Response::new(());
-    (*head.status_mut(), *head.version_mut(), *head.headers_mut()) = (status, version, fields);
-    Ok(Answer { head, framing, keeps })
-}
+        Ok(())
+    }
 
-fn is_chunked(fields: &HeaderMap) -> bool {
-    let mut codings = fields.get_all(header::TRANSFER_ENCODING).iter();
-    let only = codings.next().filter(|_| codings.next().is_none());
-    only.is_some_and(|only| only.as_bytes().eq_ignore_ascii_case(b"chunked"))
-}
-
-/// The one length that is stated; stated several times, it stands there once from now on.
-fn length(fields: &mut HeaderMap) -> Result<Option<u64>, Fault> {
-    let lines = fields.get_all(header::CONTENT_LENGTH).iter();
-    let mut texts = lines.flat_map(|line| line.as_bytes().split(|b| *b == b','));
-    let Some(first) = texts.next() else { return Ok(None) };
-    let bad = Fault::Answer("its length is not one number");
-    let Some(length) = number(first) else { return Err(bad) };
-    let mut repeated = false;
-    for text in texts {
-        repeated = true;
-        if number(text) != Some(length) {
-            return Err(bad);
+    /// Whether this is the first word about the length. All must agree.
+    fn hear_length(&mut self, value: &[u8]) -> Result<bool, Fault> {
+        let first = self.length.is_none();
+        for text in value.split(|b| *b == b',') {
+            let length = number(text);
+            if length.is_none() || self.length.is_some_and(|known| Some(known) != length) {
+                return Err(Fault::Answer("its length is not one number"));
+            }
+            self.length = length;
         }
+        Ok(first)
     }
-    if repeated {
-        fields.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+
+    /// Whether it names fields, which then end here too (`headers.rs`).
+    fn hear_connection(&mut self, value: &[u8]) -> bool {
+        let mut names = false;
+        for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
+            let (close, keep) =
+                (token.eq_ignore_ascii_case(b"close"), token.eq_ignore_ascii_case(b"keep-alive"));
+            self.close |= close;
+            self.keep |= keep;
+            names |= !close && !keep;
+        }
+        names
     }
-    Ok(Some(length))
+
+    /// How the body is framed (RFC 9112, 6.3), and whether the connection stays (9.3).
+    fn answer(
+        mut self,
+        status: StatusCode,
+        version: Version,
+        method: &Method,
+    ) -> Result<Answer, Fault> {
+        let modern = version == Version::HTTP_11;
+        if self.chunked && !modern {
+            return Err(Fault::Answer("HTTP/1.0 knows no transfer codings"));
+        }
+        let bodyless = *method == Method::HEAD
+            || status == StatusCode::NO_CONTENT
+            || status == StatusCode::NOT_MODIFIED;
+        let framing = match self.length {
+            _ if bodyless => Framing::Length(0),
+            _ if self.chunked => Framing::Chunked,
+            Some(length) => Framing::Length(length),
+            None => Framing::Close,
+        };
+        // With both, somebody on the way may have read it otherwise.
+        let ambiguous = self.chunked && self.length.is_some();
+        if ambiguous {
+            self.fields.remove(header::CONTENT_LENGTH);
+        } else if let (Some(length), Some(written)) =
+            (self.length, self.fields.get_mut(header::CONTENT_LENGTH))
+            && written.as_bytes().contains(&b',')
+        {
+            *written = HeaderValue::from(length);
+        }
+        let stays = !self.close && (modern || self.keep);
+        let keeps = stays && !ambiguous && framing != Framing::Close;
+        let mut head = Response::new(());
+        *head.status_mut() = status;
+        *head.headers_mut() = self.fields;
+        Ok(Answer { head, found: self.found, framing, keeps })
+    }
 }
 
 /// Digits and nothing else, but for space around them.
@@ -167,20 +216,6 @@ fn number(text: &[u8]) -> Option<u64> {
     let text = str::from_utf8(text.trim_ascii()).ok()?;
     let digits = text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
-}
-
-/// Whether the connection stays after this answer (RFC 9112, 9.3).
-fn persists(fields: &HeaderMap, version: Version) -> bool {
-    let mut lines = fields.get_all(header::CONNECTION).iter().peekable();
-    if lines.peek().is_none() {
-        return version == Version::HTTP_11;
-    }
-    let (mut close, mut keep) = (false, false);
-    for token in lines.flat_map(|line| line.as_bytes().split(|b| *b == b',')) {
-        close |= token.trim_ascii().eq_ignore_ascii_case(b"close");
-        keep |= token.trim_ascii().eq_ignore_ascii_case(b"keep-alive");
-    }
-    !close && (keep || version == Version::HTTP_11)
 }
 
 #[cfg(test)]
@@ -210,9 +245,12 @@ mod tests {
             .header("x-twice", "2");
         let (head, ()) = request.body(()).expect("a request").into_parts();
         let mut out = Vec::new();
-        write(&head, true, &mut out);
+        let address = HeaderValue::from_static("192.0.2.1");
+        let peer = Peer { address: &address, trusted: false, own_header: None, backend: &address };
+        write(&head, &peer, true, &mut out);
         let expected = "PUT /a?b=%20 HTTP/1.1\r\nhost: a\r\nx-twice: 1\r\nx-twice: 2\r\n\
-                        transfer-encoding: chunked\r\n\r\n";
+                        x-forwarded-host: a\r\nx-forwarded-for: 192.0.2.1\r\n\
+                        x-forwarded-proto: http\r\ntransfer-encoding: chunked\r\n\r\n";
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 
@@ -324,11 +362,16 @@ mod tests {
                     assert_eq!((one.framing, one.keeps), (two.framing, two.keeps));
                     assert_eq!(rest, unread);
                     let fields = one.head.headers();
-                    let coded = fields.contains_key("transfer-encoding");
-                    let length = fields.get("content-length").is_some();
-                    let status = one.head.status();
-                    assert!(!status.is_informational() || status == 101);
-                    assert!(!(coded && length && one.keeps), "ambiguous: {fields:?}");
+                    assert!(!one.head.status().is_informational());
+                    let length = fields.get("content-length");
+                    let length =
+                        length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+                    match (one.framing, length) {
+                        (Framing::Length(framed), Some(length)) => assert_eq!(length, framed),
+                        (Framing::Length(_), None) | (_, Some(_)) => panic!("{fields:?}"),
+                        (Framing::Chunked, None) => {}
+                        (Framing::Close, None) => assert!(!one.keeps),
+                    }
                 }
                 (Ok(None), Ok(None)) | (Err(_), Err(_)) => {}
                 (one, two) => panic!("{one:?} at once, {two:?} in two"),
