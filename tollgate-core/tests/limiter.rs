@@ -113,7 +113,7 @@ fn the_longest_wait_wins_and_is_no_longer_than_allowed() {
 }
 
 #[test]
-fn what_is_owed_stays_owed_under_new_numbers() {
+fn t24_what_is_owed_stays_owed_under_new_numbers() {
     let old = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
     spend(&old, &keys(1), seconds(15), T0);
     assert_eq!(level(&old, 0, T0), -10_000_000_000);
@@ -182,6 +182,32 @@ fn what_is_put_back_is_owed_again_under_the_numbers_of_today() {
     assert_eq!(seen, 1);
     assert_eq!(level(&new, 0, after(1)), -9_000_000_000, "a second was refilled at the old rate");
     assert_eq!(level(&new, 0, after(2)), -5_000_000_000);
+}
+
+/// 2000 clients within a minute before a table for 100. The later a client is, the more it owes:
+/// those that are left are the last hundred.
+#[test]
+fn t22_a_small_table_keeps_the_most_indebted_and_never_more_than_it_is_for() {
+    let limiter = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(30))]);
+    let table = &limiter.tables()[0];
+    assert_eq!(table.keys_max(), 100);
+    let hash = |n: u64| KeyHash::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let end = after(60);
+    for n in 1..=2_000 {
+        let mut one = Keys::default();
+        one.push(Key { limit: 0, hash: hash(n) });
+        let now = T0.plus(Nanos::from_millis(30 * n));
+        spend(&limiter, &one, Cost::cpu(Nanos::from_secs(100 + n)), now);
+        assert!(table.used() <= 100);
+    }
+    let mut left: Vec<KeyHash> = Vec::new();
+    table.for_each(|hash, _| left.push(hash));
+    left.sort_unstable();
+    let mut expected: Vec<KeyHash> = (1_901..=2_000).map(hash).collect();
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+    let owed = limiter.standing_of(0, hash(2_000), end).level;
+    assert_eq!(owed, Some(30_000_000_000 - 2_100_000_000_000));
 }
 
 /// Many clients that ask once each, and one that owes: who is it that is forgotten?

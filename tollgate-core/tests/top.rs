@@ -143,3 +143,27 @@ fn many_requests_counted_at_once_are_as_many_counted_singly() {
     assert_eq!(at_once[1], singly[0]);
     assert_eq!(at_once[0].name, "b", "the heaviest first");
 }
+
+/// T30 in our column. Waits are averaged as Tempomat did, the last request weighing a tenth. Its
+/// requests a second came from gaps averaged from zero on, so two requests looked like ten a second;
+/// ours come from below: after the second request of one each second it is a fifth of the truth.
+#[test]
+fn t30_averages_come_from_below() {
+    let mut top = Top::new(10);
+    let client = KeyHash::from_bits(5);
+    let mut seen = Vec::new();
+    for n in 0..60 {
+        let now = Time::ZERO.plus(Nanos::from_secs(1_000 + n));
+        top.touch(client, now, || "1.2.3.4".into());
+        top.add(client, Cost::ZERO, Nanos::from_secs(1), now);
+        let row = &top.rows(now)[0];
+        seen.push((row.wait.as_secs_f64(), row.requests_per_second));
+    }
+    let near = |found: f64, expected: f64| assert!((found - expected).abs() < 5e-4, "{found}");
+    for (row, (wait, rate)) in [(0.1, 0.1), (0.19, 0.1905), (0.271, 0.2724)].iter().enumerate() {
+        near(seen[row].0, *wait);
+        near(seen[row].1, *rate);
+    }
+    assert!((seen[59].1 - 1.0).abs() < 0.06, "a minute later: {}", seen[59].1);
+    assert!((seen[59].0 - 1.0).abs() < 0.01, "a minute later: {}", seen[59].0);
+}

@@ -8,7 +8,7 @@ use crate::config::source::{NoFile, Source, default_path};
 use crate::config::{self, Config, Flags, cpus, secret};
 use crate::demo;
 use crate::run;
-use crate::watch::doctor::{self, doctor};
+use crate::watch::doctor::{self, Form, doctor};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, Write};
@@ -103,6 +103,9 @@ struct Doctor {
     /// Only this limit
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
+    /// Only this limit, in the columns of Tempomat's doctor, for its scripts
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["limit", "json"])]
+    bucket: Option<String>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -211,9 +214,14 @@ fn host_port(text: &str) -> Result<String, &'static str> {
 /// An unknown limit is shown as an empty table, and is a failure besides: scripts shall see it.
 fn ask_doctor(asked: &Doctor) -> anyhow::Result<()> {
     let token = asked.token_file.as_deref().map(secret::token).transpose()?;
-    let Doctor { admin, limit, json, .. } = asked;
-    let (token, limit) = (token.as_deref(), limit.as_deref());
-    let report = doctor(&doctor::Question { admin, token, limit, json: *json })?;
+    let Doctor { admin, limit, bucket, json, .. } = asked;
+    let form = match (bucket, json) {
+        (Some(_), _) => Form::Buckets,
+        (None, true) => Form::Json,
+        (None, false) => Form::Tables,
+    };
+    let (token, limit) = (token.as_deref(), limit.as_deref().or(bucket.as_deref()));
+    let report = doctor(&doctor::Question { admin, token, limit, form })?;
     io::stdout().write_all(report.text.as_bytes())?;
     report.unknown.map_or(Ok(()), |names| Err(anyhow::anyhow!(names)))
 }

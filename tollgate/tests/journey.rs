@@ -27,3 +27,5 @@ mod site;
 mod state;
 #[path = "journey/table.rs"]
 mod table;
+#[path = "journey/tempomat.rs"]
+mod tempomat;

@@ -9,6 +9,7 @@ use super::fault::{Fault, Place, quoted};
 use super::tree::{Key, Node, Value};
 use std::path::Path;
 use tollgate_core::table::EXACT_KEYS_MAX;
+use tollgate_core::units::Nanos;
 
 /// Its keys.
 const KEYS: [&str; 13] = [
@@ -169,8 +170,9 @@ impl<'a> File<'a> {
 
     fn metrics(&mut self) -> Node {
         let held_above = self.number("delayThresholdSec", DELAY_THRESHOLD).min(DAY);
-        let held_above = format!("{}ms", (held_above * 1_000.0).trunc());
-        let mut metrics = vec![("held_above", Node::text(held_above))];
+        // Cut to whole milliseconds, as it was there.
+        let held_above = Nanos::from_millis((held_above * 1_000.0) as u64);
+        let mut metrics = vec![("held_above", Node::text(held_above.to_string()))];
         let graphite = self.text("graphite").filter(|(text, _)| !text.is_empty());
         let prefix = self.text("graphitePrefix").filter(|(text, _)| !text.is_empty());
         if let Some((address, place)) = graphite {

@@ -4,7 +4,7 @@
 //! nothing they hold reaches the terminal but what can be seen.
 
 use super::printable::printable;
-use super::snapshot::{Query, ROWS_DEFAULT, Row, Snapshot, Table};
+use super::snapshot::{Query, ROWS_DEFAULT, ROWS_MAX, Row, Snapshot, Table};
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -71,8 +71,19 @@ pub struct Question<'a> {
     pub token: Option<&'a str>,
     /// Only this limit.
     pub limit: Option<&'a str>,
-    /// The JSON as it comes, not tables.
-    pub json: bool,
+    /// In which form.
+    pub form: Form,
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A table of each limit.
+    Tables,
+    /// The same with the columns of Tempomat's doctor and no others, for its scripts.
+    Buckets,
+    /// The JSON as it comes.
+    Json,
 }
 
 /// What is to be printed.
@@ -89,19 +100,22 @@ pub struct Report {
 /// # Errors
 /// [`Error`] when there is no snapshot to be had.
 pub fn doctor(question: &Question<'_>) -> Result<Report, Error> {
-    let Question { admin, token, limit, json } = *question;
+    let Question { admin, token, limit, form } = *question;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Error::Runtime)?;
-    let query = Query { limit: limit.map(String::from), rows: ROWS_DEFAULT };
+    // Tempomat's showed all there were: as many as `hashMaxLen`, a thousand.
+    let rows = if form == Form::Buckets { ROWS_MAX } else { ROWS_DEFAULT };
+    let query = Query { limit: limit.map(String::from), rows };
     let asked = async { tokio::time::timeout(TIMEOUT, fetch(admin, token, &query)).await };
     let late = |_| Error::Late { address: admin.to_owned() };
     let text = runtime.block_on(asked).map_err(late)??;
     let snapshot: Snapshot = serde_json::from_str(&text).map_err(|why| stranger(admin, why))?;
     let missing = limit.filter(|limit| !snapshot.known.iter().any(|name| name == limit));
     let unknown = missing.map(|limit| unknown(limit, &snapshot.known));
-    let text = match json {
-        true => format!("{}\n", printable(text.trim_end())),
-        false => table(&snapshot, limit),
+    let text = match form {
+        Form::Json => format!("{}\n", printable(text.trim_end())),
+        Form::Tables => table(&snapshot, limit, true),
+        Form::Buckets => table(&snapshot, limit, false),
     };
     Ok(Report { text, unknown })
 }
@@ -145,14 +159,15 @@ fn stranger(admin: &str, why: impl std::fmt::Display) -> Error {
     Error::Stranger { address: admin.to_owned(), why }
 }
 
-/// The tables of a snapshot. A limit that was asked for has one even if it is not there.
-fn table(snapshot: &Snapshot, limit: Option<&str>) -> String {
+/// The tables of a snapshot, with or without how clients stand. A limit that was asked for has one
+/// even if it is not there.
+fn table(snapshot: &Snapshot, limit: Option<&str>, levels: bool) -> String {
     let mut text = String::new();
     for limit in &snapshot.limits {
-        push_limit(&mut text, &limit.name, &sorted(limit));
+        push_limit(&mut text, &limit.name, &sorted(limit), levels);
     }
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
-        push_limit(&mut text, name, &[]);
+        push_limit(&mut text, name, &[], levels);
     }
     text
 }
@@ -167,29 +182,29 @@ fn sorted(limit: &Table) -> Vec<&Row> {
     rows
 }
 
-fn push_limit(text: &mut String, name: &str, rows: &[&Row]) {
+fn push_limit(text: &mut String, name: &str, rows: &[&Row], levels: bool) {
     if !text.is_empty() {
         text.push('\n');
     }
+    let (kind, head) = if levels { ("Limit", "      Level") } else { ("Bucket", "") };
     // Writing to a String cannot fail, here and below.
-    let _ = writeln!(text, "Limit: {}", printable(name));
+    let _ = writeln!(text, "{kind}: {}", printable(name));
     let _ = writeln!(
         text,
-        "{:>9} {:>9} {:>9} {:>8} {:>10}  Title",
-        "Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Level"
+        "{:>9} {:>9} {:>9} {:>8}{head}  Title",
+        "Wait[s]", "Cpu[s]", "Req/s", "Last[s]"
     );
     for row in rows {
-        let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "{:>9.2} {:>9.2} {:>9.2} {:>8.0} {:>10}  {}",
-            row.wait_average,
-            row.cpu_per_second,
-            row.requests_per_second,
-            row.last_seen,
-            level,
-            printable(&row.key)
+            "{:>9.2} {:>9.2} {:>9.2} {:>8.0}",
+            row.wait_average, row.cpu_per_second, row.requests_per_second, row.last_seen
         );
+        if levels {
+            let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
+            let _ = write!(text, " {level:>10}");
+        }
+        let _ = writeln!(text, "  {}", printable(&row.key));
     }
 }
 

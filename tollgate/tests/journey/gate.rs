@@ -46,9 +46,16 @@ impl Line {
 impl Gate {
     /// `tollgate serve` with these lines in its section `proxy`.
     pub fn start(site: &Site, proxy: &str) -> Gate {
+        Gate::start_with(site, "tollgate.yaml", |port, admin| {
+            written(port, admin, site.port, proxy)
+        })
+    }
+
+    /// `tollgate serve` with this file; `text` is told where to listen for clients and for admin.
+    pub fn start_with(site: &Site, file: &str, text: impl Fn(u16, u16) -> String) -> Gate {
         let (port, admin) = (free_port(), free_port());
-        let config = site.folder.path().join("tollgate.yaml");
-        fs::write(&config, written(port, admin, site.port, proxy)).expect("a configuration");
+        let config = site.folder.path().join(file);
+        fs::write(&config, text(port, admin)).expect("a configuration");
         let mut command = tollgate();
         command.arg("serve").arg("--config").arg(&config);
         let process = Running::start(command, &site.folder.path().join("gate.log"), port);
@@ -123,8 +130,13 @@ impl Gate {
 
     /// What `tollgate doctor` says of it.
     pub fn doctor(&self) -> Output {
+        self.doctor_with(&[])
+    }
+
+    /// The same with more flags.
+    pub fn doctor_with(&self, flags: &[&str]) -> Output {
         let admin = format!("127.0.0.1:{}", self.admin);
-        tollgate().args(["doctor", "--admin", &admin]).output().expect("the binary")
+        tollgate().args(["doctor", "--admin", &admin]).args(flags).output().expect("the binary")
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::settings::{Backend, ClientAddress, CostSource, Proxy};
 use crate::engine::{Asked, Lane};
-use crate::watch::doctor::{Question, doctor};
+use crate::watch::doctor::{Form, Question, doctor};
 use crate::watch::metrics::{Metric, TABLE};
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -337,7 +337,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
 fn doctor_prints_what_top_answers() {
     let (_running, address) = open();
     let address = address.to_string();
-    let all = Question { admin: &address, token: None, limit: None, json: false };
+    let all = Question { admin: &address, token: None, limit: None, form: Form::Tables };
     let text = doctor(&all).expect("a table").text;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "Limit: ip");
@@ -345,7 +345,7 @@ fn doctor_prints_what_top_answers() {
     assert!(lines.contains(&"Limit: agent") && lines.contains(&"Limit: hits"), "{text}");
     assert!(!text.contains('\x1b'));
 
-    let json = doctor(&Question { limit: Some("agent"), json: true, ..all }).expect("JSON");
+    let json = doctor(&Question { limit: Some("agent"), form: Form::Json, ..all }).expect("JSON");
     assert_eq!(json.unknown, None);
     let json: serde_json::Value = serde_json::from_str(&json.text).expect("JSON");
     assert_eq!(json["limits"][0]["name"], "agent");

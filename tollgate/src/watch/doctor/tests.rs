@@ -48,7 +48,7 @@ Limit: ip
 Limit: agent
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
 ";
-    assert_eq!(table(&snapshot(), None), expected);
+    assert_eq!(table(&snapshot(), None, true), expected);
 }
 
 #[test]
@@ -58,9 +58,25 @@ fn t29_the_table_of_an_unknown_limit_is_empty() {
 Limit: x\\u0007
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
 ";
-    assert_eq!(table(&empty, Some("x\x07")), expected);
+    assert_eq!(table(&empty, Some("x\x07"), true), expected);
     let note = unknown("x\x07", &empty.known);
     assert_eq!(note, "no limit is called x\\u0007; there are: ip, agent");
+}
+
+#[test]
+fn t29_scripts_get_the_columns_of_tempomats_doctor_and_no_others() {
+    let expected = "\
+Bucket: ip
+  Wait[s]    Cpu[s]     Req/s  Last[s]  Title
+     2.00      1.50     12.35        3  evil\\u001b[2J\\u202e
+     2.00      0.25     12.35        0  203.0.113.7
+     2.00      0.00     12.35        2  198.51.100.2
+     2.00      0.00     12.35       61  198.51.100.1
+
+Bucket: agent
+  Wait[s]    Cpu[s]     Req/s  Last[s]  Title
+";
+    assert_eq!(table(&snapshot(), None, false), expected);
 }
 
 #[test]
@@ -74,7 +90,7 @@ fn when_nothing_listens_the_error_says_so() {
 }
 
 fn asked<'a>(admin: &'a str, limit: Option<&'a str>) -> Question<'a> {
-    Question { admin, token: None, limit, json: false }
+    Question { admin, token: None, limit, form: Form::Tables }
 }
 
 /// What doctor makes of a server that answers `bytes`, and what it sent.
