@@ -145,8 +145,8 @@ fn many_requests_counted_at_once_are_as_many_counted_singly() {
 }
 
 /// T30 in our column. Waits are averaged as Tempomat did, the last request weighing a tenth. Its
-/// requests a second came from gaps averaged from zero on, so two requests looked like ten a second;
-/// ours come from below: after the second request of one each second it is a fifth of the truth.
+/// requests a second came from gaps averaged from zero on, so two requests looked like ten a
+/// second; ours come from below: after the second of one each second it is a fifth of the truth.
 #[test]
 fn t30_averages_come_from_below() {
     let mut top = Top::new(10);

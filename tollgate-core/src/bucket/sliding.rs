@@ -79,6 +79,12 @@ impl Sliding {
         self.max
     }
 
+    /// What costs are rounded to; zero: they are not.
+    #[must_use]
+    pub fn round(&self) -> Cost {
+        self.round
+    }
+
     /// How many words of state it needs.
     #[must_use]
     pub fn words(&self) -> usize {

@@ -186,7 +186,9 @@ impl<W: Write> Writer<W> {
 fn numbers(algorithm: &Algorithm) -> (u8, [u64; 3]) {
     match algorithm {
         Algorithm::Debt(debt) => (1, [debt.rate().to_bits(), debt.burst().0, 0]),
-        Algorithm::Sliding(sliding) => (2, [sliding.window().0, sliding.max().0, 0]),
+        Algorithm::Sliding(sliding) => {
+            (2, [sliding.window().0, sliding.max().0, sliding.round().0])
+        }
         Algorithm::Fixed(fixed) => (3, [fixed.limit().into(), fixed.window().0, 0]),
         Algorithm::History(history) => (4, [history.burst() as u64, history.interval().0, 0]),
         Algorithm::Grid(grid) => (5, grid.numbers()),
@@ -195,10 +197,13 @@ fn numbers(algorithm: &Algorithm) -> (u8, [u64; 3]) {
 
 fn algorithm(kind: u8, [first, second, third]: [u64; 3]) -> Option<Algorithm> {
     match kind {
+        2 => {
+            let sliding = Sliding::new(Nanos(first), Cost(second)).ok()?;
+            Some(Algorithm::Sliding(sliding.rounded(Cost(third))))
+        }
         5 => Grid::from_numbers([first, second, third]).map(Algorithm::Grid),
         _ if third != 0 => None,
         1 => Some(Algorithm::Debt(Debt::new(Rate::from_bits(first)?, Cost(second)))),
-        2 => Sliding::new(Nanos(first), Cost(second)).ok().map(Algorithm::Sliding),
         3 => {
             let seconds = u32::try_from(Time(second).second()).ok()?;
             let fixed = Fixed::new(u32::try_from(first).ok()?, seconds).ok()?;

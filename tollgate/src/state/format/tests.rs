@@ -27,7 +27,10 @@ fn each() -> Vec<Kept> {
     let second = Nanos::from_secs(1);
     vec![
         debt(),
-        hits("sliding", Algorithm::Sliding(Sliding::new(second, Cost(3)).expect("a window"))),
+        hits(
+            "sliding",
+            Algorithm::Sliding(Sliding::new(second, Cost(3)).expect("a window").rounded(Cost(7))),
+        ),
         hits("fixed", Algorithm::Fixed(Fixed::new(10, 60).expect("a window"))),
         hits("grid", Algorithm::Grid(Grid::new("3/m".parse().expect("a pace"), 10))),
         hits("history", Algorithm::History(History::new(2, second).expect("a history"))),
