@@ -198,6 +198,9 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// A hit, or a CPU-second, each second.
+    pub const ONE_PER_SECOND: Pace = Pace { cost: Cost(SECOND), period: Nanos(SECOND) };
+
     /// `cost` every `period`; `None` if either is zero.
     #[must_use]
     pub fn new(cost: Cost, period: Nanos) -> Option<Pace> {

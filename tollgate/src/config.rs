@@ -45,7 +45,8 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
 
 /// Why a configuration that opens no door does not run, and what to do.
 pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
-                           and no `check`; add one, or start `tollgate proxy --backend URL`";
+                           no `check` and no `line`; add one, or start \
+                           `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
 /// the program would stumble over when it starts: no door, a token that cannot be read. Returns its
@@ -68,8 +69,16 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 5] =
-    [&["admin"], &["log", "format"], &["state"], &["proxy", "listen"], &["check"]];
+const KEPT: [&[&str]; 8] = [
+    &["admin"],
+    &["log", "format"],
+    &["state"],
+    &["proxy", "listen"],
+    &["check"],
+    &["line", "listen"],
+    &["line", "socket_mode"],
+    &["line", "resp"],
+];
 
 impl Config {
     /// This configuration as a reload of `running` can take it over, and the keys that have

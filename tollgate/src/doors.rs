@@ -4,4 +4,5 @@
 
 pub mod admin;
 pub mod check;
+pub mod line;
 pub mod proxy;

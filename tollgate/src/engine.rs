@@ -15,24 +15,26 @@ pub use gate::Crowd;
 pub use served::{Told, Wait};
 pub use turn::{Entered, Turn, Turned};
 
+pub mod counted;
+pub mod tags;
+
 use crate::clock::{Clock, Stopped};
 use crate::config::settings::{CostSource, Proxy};
 use crate::watch::Watch;
 use crate::watch::decision::Decision;
 use arc_swap::ArcSwap;
+use counted::{Counted, Work};
 use gate::Gate;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_core::bucket::Algorithm;
 use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
 use tollgate_core::meter::estimate::{Estimates, RouteHash};
 use tollgate_core::meter::{self, Measure, Meter};
-use tollgate_core::table::Table;
 use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -43,7 +45,7 @@ const ROUTES: usize = 4_096;
 
 /// What the engine needs of a door's configuration; replaced whole on reload.
 struct Rules {
-    limiter: Limiter,
+    limiter: Arc<Limiter>,
     cpus: f64,
     cost: CostSource,
     exempt: Vec<IpNet>,
@@ -156,73 +158,6 @@ impl Engine {
         self.rules.load().queues.then(|| self.gate.crowd())
     }
 
-    /// CPU-seconds per second that are shared out.
-    #[must_use]
-    pub fn cpus(&self) -> f64 {
-        self.rules.load().cpus
-    }
-
-    /// What happens to a client in debt where its limit does not say.
-    #[must_use]
-    pub fn action(&self) -> Action {
-        self.rules.load().limiter.policy().action
-    }
-
-    /// Shows every limit that runs, with its buckets.
-    pub fn for_each_table(&self, mut f: impl FnMut(&Limit, &Table)) {
-        let rules = self.rules.load();
-        for (limit, table) in rules.limiter.limits().iter().zip(rules.limiter.tables()) {
-            f(limit, table);
-        }
-    }
-
-    /// What runs now, held as it is whatever is reloaded meanwhile: for a snapshot.
-    #[must_use]
-    pub fn held(&self) -> Held {
-        Held(self.rules.load_full())
-    }
-
-    /// Puts back a bucket of the limit at `index`, which was counted under `old`. False if that
-    /// makes no sense any more.
-    pub fn restore(
-        &self,
-        index: usize,
-        old: &Algorithm,
-        hash: KeyHash,
-        state: &[u64],
-        now: Time,
-    ) -> bool {
-        self.rules.load().limiter.restore(index, old, hash, state, now)
-    }
-
-    /// The limits that run.
-    #[must_use]
-    pub fn limits(&self) -> Vec<Limit> {
-        self.rules.load().limiter.limits().to_vec()
-    }
-
-    /// The heaviest clients of the limit at `index`, heaviest first, with their levels.
-    #[must_use]
-    pub fn top(&self, index: usize) -> Vec<Standing> {
-        let now = self.clock.now();
-        let rules = self.rules.load();
-        let rows = self.rows(index, now);
-        let standing = |row: Row| {
-            let reason = rules.limiter.standing_of(index, row.hash, now);
-            Standing { level: reason.level, wait: reason.wait, row }
-        };
-        rows.into_iter().map(standing).collect()
-    }
-
-    /// How many clients of the limit at `index`, of those seen within the last minute, have
-    /// requests that wait for longer than `above` on average.
-    #[must_use]
-    pub fn clients_held(&self, index: usize, above: Nanos) -> usize {
-        let now = self.clock.now();
-        let held = |row: &Row| row.wait > above && now.since(row.last_seen) < GONE;
-        self.rows(index, now).iter().filter(|row| held(row)).count()
-    }
-
     /// The list of all lanes, no longer than that of one may be.
     fn rows(&self, index: usize, now: Time) -> Vec<Row> {
         let tops = self.lanes.iter().map(|lane| {
@@ -235,20 +170,31 @@ impl Engine {
     }
 }
 
-/// The limits of one moment, with their buckets, which live on.
-pub struct Held(Arc<Rules>);
-
-impl Held {
-    /// The limits.
-    #[must_use]
-    pub fn limits(&self) -> &[Limit] {
-        self.0.limiter.limits()
+impl Counted for Engine {
+    fn held(&self) -> Arc<Limiter> {
+        Arc::clone(&self.rules.load().limiter)
     }
 
-    /// The buckets of each, in the same order.
-    #[must_use]
-    pub fn tables(&self) -> &[Arc<Table>] {
-        self.0.limiter.tables()
+    fn work(&self) -> Option<Work> {
+        let (working, busy) = self.load();
+        Some(Work { working, busy, cpus: self.rules.load().cpus, crowd: self.crowd() })
+    }
+
+    fn top(&self, index: usize) -> Vec<Standing> {
+        let now = self.clock.now();
+        let rules = self.rules.load();
+        let rows = self.rows(index, now);
+        let standing = |row: Row| {
+            let reason = rules.limiter.standing_of(index, row.hash, now);
+            Standing { level: reason.level, wait: reason.wait, row }
+        };
+        rows.into_iter().map(standing).collect()
+    }
+
+    fn clients_held(&self, index: usize, above: Nanos) -> Option<usize> {
+        let now = self.clock.now();
+        let held = |row: &Row| row.wait > above && now.since(row.last_seen) < GONE;
+        Some(self.rows(index, now).iter().filter(|row| held(row)).count())
     }
 }
 
@@ -278,7 +224,7 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed) -> Rules {
         shadow: proxy.shadow,
         names_max: proxy.names_max,
         seed,
-        limiter,
+        limiter: Arc::new(limiter),
     }
 }
 
@@ -415,7 +361,7 @@ impl Lane {
             verdict,
             limit: rules.limiter.limits().get(index).map_or("", |limit| &limit.name),
             key: name.as_deref().unwrap_or("?"),
-            client,
+            client: Some(client),
             level: reason.level,
             wait: reason.wait,
             cost,

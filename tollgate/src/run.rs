@@ -32,7 +32,7 @@ use tollgate_core::units::SECOND;
 /// If a door cannot be opened or the system gives no thread, signal or randomness.
 pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
     let log = log::install(config.settings.log)?;
-    files::raise_open_files(config.settings.proxy.as_ref().map_or(0, |p| p.bounds.connections));
+    files::raise_open_files(&config.settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut events = Events::new()?;
@@ -159,11 +159,10 @@ impl Program {
                 Event::Second => self.second(),
             }
         }
-        let drain =
-            self.config.settings.proxy.as_ref().map_or(Duration::ZERO, |p| p.timeouts.drain);
+        let drain = self.config.settings.drain();
         tracing::info!(connections = self.doors.connections(), ?drain, "stopping: draining");
         self.admin.iter().for_each(admin::Running::draining);
-        self.doors.drain(drain);
+        self.doors.drain(&self.config.settings);
         let again = async { while !matches!(events.next().await, Event::Stop) {} };
         tokio::select! {
             () = self.doors.ended() => match self.doors.cut() {
@@ -232,7 +231,7 @@ impl Program {
         self.doors.reload(&config.settings);
         self.watch.reloaded(true);
         self.native.store(Arc::new(config.native.clone()));
-        let limits = config.settings.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
+        let limits = config.settings.limits();
         tracing::info!(limits, "configuration reloaded");
         warn(&config);
         self.config = config;

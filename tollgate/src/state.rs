@@ -17,7 +17,7 @@ pub use restore::{Found, find};
 
 use crate::clock::Clock;
 use crate::config::settings;
-use crate::engine::Engine;
+use crate::engine::counted::Counted;
 use crate::watch::Watch;
 use crate::watch::counts::StateCounts;
 use crate::watch::sampler::Seldom;
@@ -33,7 +33,7 @@ use tollgate_core::limit::{Limit, Part};
 use tollgate_core::units::Time;
 
 /// An engine and the door it belongs to.
-pub type DoorEngine = (&'static str, Arc<Engine>);
+pub type DoorEngine = (&'static str, Arc<dyn Counted>);
 
 /// The thread that writes. When this is dropped it writes once more and ends.
 pub struct Running {

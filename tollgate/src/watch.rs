@@ -116,11 +116,24 @@ impl Watch {
     /// A request was held, delayed or refused, at `now`.
     pub fn decided(&self, decision: &Decision<'_>, now: Time) {
         self.count(decision);
+        self.tell(decision, now);
+    }
+
+    /// Writes the line of a decision that is counted elsewhere, at `now`; false: there have been
+    /// too many in this second.
+    pub fn tell(&self, decision: &Decision<'_>, now: Time) -> bool {
         let advice = self.sampler(decision.verdict).ask(now);
         self.left_out(decision.verdict, advice.left_out);
         if advice.write {
             decision.log();
         }
+        advice.write
+    }
+
+    /// So many decisions were counted elsewhere at `now`, and are not to be told.
+    pub fn untold(&self, verdict: &'static str, count: u64, now: Time) {
+        let left_out = self.sampler(verdict).skip(count, now);
+        self.left_out(verdict, left_out);
     }
 
     /// A client was blocked, at `now`.

@@ -6,6 +6,7 @@
 
 mod check;
 mod limits;
+mod line;
 mod metrics;
 mod proxy;
 mod state;
@@ -20,7 +21,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
-const LATER: &[&str] = &["line", "ratelimit", "master", "gatekeeper", "peers", "store"];
+const LATER: &[&str] = &["ratelimit", "master", "gatekeeper", "peers", "store"];
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
@@ -38,7 +39,10 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let state = root.section("state", &[], state::read);
     let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
     let check = root.written("check").then(|| root.section("check", &[], check::read));
-    let settings = Settings { admin, log, metrics, state, proxy, check };
+    let line = root
+        .written("line")
+        .then(|| root.section("line", &[], |line| line::read(line, state.keys_max)));
+    let settings = Settings { admin, log, metrics, state, proxy, check, line };
     separate(root, &settings);
     settings
 }
@@ -107,11 +111,15 @@ fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
     let admin = settings.admin.iter().flat_map(|admin| &admin.listen);
     let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.listen);
     let check = settings.check.iter().flat_map(|check| &check.listen);
-    let all: Vec<_> = admin.chain(proxy).chain(check).collect();
-    for (index, address) in all.iter().enumerate() {
-        if all[..index].iter().any(|other| address::collide(**address, **other)) {
+    let line = settings.line.iter().flat_map(line::addresses);
+    let named = |name| move |address: SocketAddr| (name, address);
+    let doors = proxy.copied().map(named("proxy")).chain(check.copied().map(named("proxy")));
+    let doors = doors.chain(line.map(named("line")));
+    let all: Vec<_> = admin.copied().map(named("admin")).chain(doors).collect();
+    for (index, (door, address)) in all.iter().enumerate() {
+        if all[..index].iter().any(|(_, other)| address::collide(*address, *other)) {
             let what = format!("two listeners want {address}; give one of them another port");
-            root.fault("proxy", what);
+            root.fault(if *door == "admin" { "proxy" } else { door }, what);
         }
     }
 }

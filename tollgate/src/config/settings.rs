@@ -26,6 +26,8 @@ pub struct Settings {
     pub proxy: Option<Proxy>,
     /// The door for servers that keep their own front.
     pub check: Option<Check>,
+    /// The door that is asked about tags; `None` if the file has no such section.
+    pub line: Option<Line>,
 }
 
 impl Settings {
@@ -33,7 +35,22 @@ impl Settings {
     #[must_use]
     pub fn doors(&self) -> Vec<&'static str> {
         let proxy = self.proxy.iter().filter(|proxy| !proxy.listen.is_empty()).map(|_| "proxy");
-        proxy.chain(self.check.iter().map(|_| "check")).collect()
+        let check = self.check.iter().map(|_| "check");
+        proxy.chain(check).chain(self.line.iter().map(|_| "line")).collect()
+    }
+
+    /// The longest time that any door may take to end what runs.
+    #[must_use]
+    pub fn drain(&self) -> Duration {
+        let proxy = self.proxy.iter().map(|proxy| proxy.timeouts.drain);
+        proxy.chain(self.line.iter().map(|line| line.drain)).max().unwrap_or_default()
+    }
+
+    /// How many limits all doors have.
+    #[must_use]
+    pub fn limits(&self) -> usize {
+        let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
+        proxy + self.line.as_ref().map_or(0, |line| line.policies.len())
     }
 }
 
@@ -279,6 +296,56 @@ impl Queue {
             reserve: self.reserve,
             len_max: self.len_max,
             wait_max: self.wait_max,
+        }
+    }
+}
+
+/// The door that is asked about tags.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Where it listens for lines. Default: tcp://127.0.0.1:7070.
+    pub listen: Vec<Listen>,
+    /// Who may connect to sockets that are files, as mode bits. Default: 666, everybody who can
+    /// reach the folder.
+    pub socket_mode: u32,
+    /// Where it listens for Redis clients. Default: nowhere.
+    pub resp: Vec<SocketAddr>,
+    /// The most bytes of a tag; a longer one is served and not counted. Default: 1024.
+    pub tag_bytes: usize,
+    /// Keys that are remembered where a limit does not say. Default: 262144.
+    pub keys_max: usize,
+    /// Connections at once; beyond it the one that was silent longest is closed. 0: as many as
+    /// there are files for. Default: 10 000.
+    pub connections: usize,
+    /// For what has been sent to be answered when the program stops. Default: 5 s.
+    pub drain: Duration,
+    /// The limits; the first has the empty prefix and takes what the others leave.
+    pub policies: Vec<TagPolicy>,
+}
+
+/// A limit, and the tags it counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TagPolicy {
+    /// What they begin with.
+    pub prefix: String,
+    /// How each of them is counted.
+    pub limit: Limit,
+}
+
+/// Where to listen for streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// `tcp://127.0.0.1:7070`.
+    Tcp(SocketAddr),
+    /// `unix:///run/tollgate/line.sock`.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => write!(f, "tcp://{address}"),
+            Listen::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::demo::visitors::{self, Errand, Visitor};
 use crate::demo::{Error, Options};
 use crate::doors::proxy::{self, Running};
 use crate::engine::Engine;
+use crate::engine::counted::Counted;
 use crate::watch::Watch;
 use parking_lot::Mutex;
 use std::io::{self, Write};

@@ -14,7 +14,7 @@ pub use observe::observed;
 use crate::clock::Clock;
 use crate::config::secret::SecretFault;
 use crate::config::settings;
-use crate::engine::Engine;
+use crate::engine::counted::Counted;
 use crate::watch::Watch;
 use crate::watch::counts::AdminCounts;
 use answer::Desk;
@@ -59,10 +59,10 @@ pub struct Sources {
 /// The engine of one door.
 #[derive(Clone)]
 pub struct DoorEngine {
-    /// What the door is called in metrics: `proxy`.
+    /// What the door is called in metrics: `proxy`, `line`.
     pub door: &'static str,
     /// Its engine.
-    pub engine: Arc<Engine>,
+    pub engine: Arc<dyn Counted>,
 }
 
 /// Why the admin door could not be opened. Nothing of it is open then.

@@ -3,11 +3,13 @@
 //! A door whose section is not there costs nothing. What each does: `crate::doors`. When any of
 //! this happens: `run`. The admin door is not among them: it stays open while the others drain.
 
-use super::files::within_open_files;
+use super::files::{line_within_open_files, within_open_files};
 use crate::clock::Clock;
-use crate::config::settings::{Proxy, Settings};
-use crate::doors::{admin, check, proxy};
+use crate::config::settings::{Line, Proxy, Settings};
+use crate::doors::{admin, check, line, proxy};
 use crate::engine::Engine;
+use crate::engine::counted::Counted;
+use crate::engine::tags::Tags;
 use crate::state;
 use crate::watch::Watch;
 use anyhow::Context;
@@ -21,7 +23,9 @@ use tollgate_core::key::Seed;
 pub struct Engines {
     /// What all of them hash keys with.
     pub seed: Seed,
+    clock: Clock,
     proxy: Option<Arc<Engine>>,
+    line: Option<Arc<Tags>>,
 }
 
 impl Engines {
@@ -34,7 +38,11 @@ impl Engines {
             // One for each thread of the proxy, and one for the check door.
             Engine::new(proxy, check_lane() + 1, seed, clock, Arc::clone(watch))
         });
-        let engines = Engines { seed, proxy };
+        let line = settings
+            .line
+            .as_ref()
+            .map(|line| Tags::new(line, line::threads(), seed, clock, Arc::clone(watch)));
+        let engines = Engines { seed, clock, proxy, line };
         if let Some(found) = found {
             found.restore(&engines.all(), watch, clock.now());
         }
@@ -43,8 +51,10 @@ impl Engines {
 
     /// Each with its door.
     pub fn all(&self) -> Vec<state::DoorEngine> {
-        let proxy = self.proxy.iter().map(|engine| ("proxy", engine));
-        proxy.map(|(door, engine)| (door, Arc::clone(engine))).collect()
+        let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn Counted>;
+        let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
+        let shared = |tags: &Arc<Tags>| Arc::clone(tags) as Arc<dyn Counted>;
+        proxy.chain(self.line.iter().map(|tags| ("line", shared(tags)))).collect()
     }
 
     /// For the admin door to show.
@@ -64,6 +74,7 @@ pub struct Doors {
     engine: Option<Arc<Engine>>,
     proxy: Option<proxy::Running>,
     check: Option<check::Running>,
+    line: Option<(Arc<Tags>, line::Running)>,
 }
 
 impl Doors {
@@ -74,7 +85,14 @@ impl Doors {
         watch: &Arc<Watch>,
         admin: &[SocketAddr],
     ) -> anyhow::Result<Doors> {
-        let mut doors = Doors { engine: engines.proxy, proxy: None, check: None };
+        let line = settings.line.as_ref().zip(engines.line).map(|(settings, tags)| {
+            let running =
+                line::start(&line_within_open_files(settings), &tags, engines.clock, watch)?;
+            tell_line(&running, settings, admin);
+            anyhow::Ok((tags, running))
+        });
+        let line = line.transpose()?;
+        let mut doors = Doors { engine: engines.proxy, proxy: None, check: None, line };
         let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
             return Ok(doors);
         };
@@ -93,6 +111,10 @@ impl Doors {
 
     /// Takes over changed settings; the doors are the same.
     pub fn reload(&self, settings: &Settings) {
+        if let (Some((tags, running)), Some(line)) = (&self.line, &settings.line) {
+            tags.reload(line);
+            running.reload(&line_within_open_files(line));
+        }
         let (Some(engine), Some(proxy)) = (&self.engine, &settings.proxy) else { return };
         engine.reload(proxy);
         self.check.iter().for_each(|check| check.reload(proxy));
@@ -102,25 +124,32 @@ impl Doors {
     /// Connections that are open now, as far as somebody waits for an answer on them.
     pub fn connections(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, proxy::Running::connections);
-        proxy + self.check.as_ref().map_or(0, check::Running::waiting)
+        let line = self.line.as_ref().map_or(0, |(_, running)| running.connections());
+        proxy + line + self.check.as_ref().map_or(0, check::Running::waiting)
     }
 
     /// Connections that were open still when their thread ended.
     pub fn cut(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, proxy::Running::cut);
-        proxy + self.check.as_ref().map_or(0, check::Running::cut)
+        let line = self.line.as_ref().map_or(0, |(_, running)| running.cut());
+        proxy + line + self.check.as_ref().map_or(0, check::Running::cut)
     }
 
-    /// Accepts no more, and lets what runs end for at most `timeout`.
-    pub fn drain(&self, timeout: Duration) {
+    /// Accepts no more, and lets what runs end for as long as each door's settings say.
+    pub fn drain(&self, settings: &Settings) {
+        let timeout = settings.proxy.as_ref().map_or(Duration::ZERO, |proxy| proxy.timeouts.drain);
         self.proxy.iter().for_each(|proxy| proxy.drain(timeout));
         self.check.iter().for_each(|check| check.drain(timeout));
+        if let (Some((_, running)), Some(line)) = (&self.line, &settings.line) {
+            running.drain(line.drain);
+        }
     }
 
     /// Closes everything, whatever runs.
     pub fn stop_now(&self) {
         self.proxy.iter().for_each(proxy::Running::stop_now);
         self.check.iter().for_each(check::Running::stop_now);
+        self.line.iter().for_each(|(_, running)| running.stop_now());
     }
 
     /// Until all have ended.
@@ -130,6 +159,9 @@ impl Doors {
         }
         if let Some(check) = &self.check {
             check.ended().await;
+        }
+        if let Some((_, running)) = &self.line {
+            running.ended().await;
         }
     }
 }
@@ -161,6 +193,18 @@ fn tell_proxy(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
         shadow = proxy.shadow,
         limits = limits.join(","),
         "proxy open",
+    );
+}
+
+fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
+    let listen: Vec<String> = running.lines().iter().map(ToString::to_string).collect();
+    let limits: Vec<&str> = settings.policies.iter().map(|p| &*p.limit.name).collect();
+    tracing::info!(
+        listen = listen.join(","),
+        resp = ?running.resp(),
+        ?admin,
+        limits = limits.join(","),
+        "line open",
     );
 }
 

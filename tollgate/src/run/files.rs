@@ -3,7 +3,7 @@
 //! Without this a busy hour ends in accept failing, which costs clients their requests. Nothing
 //! here decides what happens to a connection: the doors do, by their bounds.
 
-use crate::config::settings::Proxy;
+use crate::config::settings::{Line, Proxy, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Open files besides those of requests: listeners, the admin door, the log, event queues.
@@ -23,26 +23,43 @@ pub fn within_open_files(proxy: &Proxy) -> Proxy {
     proxy
 }
 
-/// Every connection takes two descriptors; the usual soft limit of 1024 is for programs that use
-/// `select`. If there are too few for `connections` at once, that is told.
-pub fn raise_open_files(connections: usize) {
+/// A connection of the line door takes one descriptor.
+pub fn line_within_open_files(line: &Line) -> Line {
+    let mut line = line.clone();
+    let Some(files) = getrlimit(Resource::Nofile).current else { return line };
+    let spare = FILES_BESIDES.min(files / 2);
+    let affordable = usize::try_from(files - spare).unwrap_or(usize::MAX).max(1);
+    if line.connections == 0 || line.connections > affordable {
+        line.connections = affordable;
+    }
+    line
+}
+
+/// The usual soft limit of 1024 is for programs that use `select`. If there are too few for the
+/// connections that the doors may have, that is told.
+pub fn raise_open_files(settings: &Settings) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
-    let (limit, needed) = (getrlimit(Resource::Nofile).current, open_files(connections));
+    let (limit, needed) = (getrlimit(Resource::Nofile).current, open_files(settings));
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
-            "the limit on open files is too low for `bounds.connections`: {connections} \
-             connections may need {needed} files, and {limit} are allowed; raise the hard limit \
-             (LimitNOFILE= of a systemd unit), or lower the bound; till then fewer are let in"
+            "the limit on open files is too low for the connections that are allowed \
+             (`proxy.bounds.connections`, `line.connections`): they may need {needed} files, and \
+             {limit} are allowed; raise the hard limit (LimitNOFILE= of a systemd unit), or lower \
+             the bounds; till then fewer are let in"
         );
     }
 }
 
-/// How many open files so many client connections may need; without a bound nobody knows.
-fn open_files(connections: usize) -> u64 {
-    let connections = u64::try_from(connections).unwrap_or(u64::MAX);
-    if connections == 0 { 0 } else { connections.saturating_mul(2).saturating_add(FILES_BESIDES) }
+/// How many open files all connections may need: one at the proxy takes two; without a bound
+/// nobody knows.
+fn open_files(settings: &Settings) -> u64 {
+    let proxy = settings.proxy.as_ref().map_or(0, |proxy| proxy.bounds.connections);
+    let line = settings.line.as_ref().map_or(0, |line| line.connections);
+    let needed = proxy.saturating_mul(2).saturating_add(line);
+    let needed = u64::try_from(needed).unwrap_or(u64::MAX);
+    if needed == 0 { 0 } else { needed.saturating_add(FILES_BESIDES) }
 }

@@ -7,15 +7,16 @@
 use super::format::{self, Fault, Head, Kept, Seen};
 use super::{DoorEngine, disk, kept};
 use crate::config::settings;
-use crate::engine::Engine;
 use crate::watch::Watch;
 use crate::watch::counts::StateCounts;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, Seek};
 use std::path::Path;
+use std::sync::Arc;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::key::{KeyHash, Seed};
+use tollgate_core::limiter::Limiter;
 use tollgate_core::units::{Nanos, Time};
 
 /// Collected of the file before it is looked at.
@@ -104,7 +105,7 @@ struct Restorer<'a> {
     /// How far the clock was set back since.
     back: Nanos,
     /// Where the buckets of the present limit go, and how they were counted.
-    place: Option<(&'a Engine, usize, Algorithm)>,
+    place: Option<(Arc<Limiter>, usize, Algorithm)>,
     restored: u64,
     /// Buckets that owe nothing any more, or whose limit is gone.
     left: u64,
@@ -125,31 +126,31 @@ impl<'a> Restorer<'a> {
     }
 
     /// The limit of today that means the same.
-    fn find(&self, was: &Kept) -> Option<(&'a Engine, usize, Algorithm)> {
+    fn find(&self, was: &Kept) -> Option<(Arc<Limiter>, usize, Algorithm)> {
         for (door, engine) in self.engines.iter().filter(|(door, _)| *door == was.door) {
             let same = |today: &Kept| {
                 (&today.name, &today.by, today.unit) == (&was.name, &was.by, was.unit)
                     && today.algorithm.continues(&was.algorithm)
             };
-            let limits = engine.limits();
-            let index = limits.iter().position(|limit| same(&kept(door, limit)));
+            let limiter = engine.held();
+            let index = limiter.limits().iter().position(|limit| same(&kept(door, limit)));
             if let Some(index) = index {
-                return Some((engine, index, was.algorithm.clone()));
+                return Some((limiter, index, was.algorithm.clone()));
             }
         }
         None
     }
 
     fn put(&self, hash: KeyHash, state: &[u64]) -> bool {
-        let Some((engine, index, was)) = &self.place else { return false };
+        let Some((limiter, index, was)) = &self.place else { return false };
         if self.back <= SKEW {
-            return engine.restore(*index, was, hash, state, self.now);
+            return limiter.restore(*index, was, hash, state, self.now);
         }
         // Where something is owed, the state is one time; else not all of it is.
         if was.missing(state, self.now).is_none() {
             return false;
         }
         let state = [Time(state[0]).minus(self.back).0];
-        engine.restore(*index, was, hash, &state, self.now)
+        limiter.restore(*index, was, hash, &state, self.now)
     }
 }

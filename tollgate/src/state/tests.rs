@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::parse;
+use crate::engine::Engine;
 use std::fs;
 use std::path::Path;
 use tollgate_core::key::KeyHash;
@@ -33,9 +34,9 @@ impl Stage {
         let now = self.clock.now();
         let full_at = now.plus(Nanos::from_secs(seconds));
         let engine = &self.engines[0].1;
-        let was = engine.limits()[index].algorithm.clone();
+        let was = engine.held().limits()[index].algorithm.clone();
         let hash = KeyHash::from_bits(hash);
-        assert!(engine.restore(index, &was, hash, &[full_at.0], now.minus(Nanos(1))));
+        assert!(engine.held().restore(index, &was, hash, &[full_at.0], now.minus(Nanos(1))));
     }
 
     /// After how many seconds that key is full.
@@ -139,11 +140,11 @@ fn blocks_are_kept_as_well() {
     let path = folder.path().join("state");
     let before = Stage::new(LIMITS);
     let (hash, now) = (KeyHash::from_bits(77), before.clock.now());
-    let window = before.engines[0].1.limits()[2].algorithm.clone();
+    let window = before.engines[0].1.held().limits()[2].algorithm.clone();
     let mut state = vec![0; window.words()];
     window.charge(&mut state, tollgate_core::units::Cost(SECOND), now, now);
     assert!(window.wait(&state, tollgate_core::units::Cost::ZERO, now) > Nanos::ZERO, "a block");
-    assert!(before.engines[0].1.restore(2, &window, hash, &state, now));
+    assert!(before.engines[0].1.held().restore(2, &window, hash, &state, now));
     assert!(before.write(&path, now));
     let after = Stage::new(LIMITS);
     assert!(after.take_over(&path));

@@ -124,6 +124,41 @@ impl ProxyCounts {
     }
 }
 
+/// Everything that a door of plain streams counts itself.
+#[derive(Debug)]
+pub struct StreamCounts {
+    /// Connections open; keep [`Gauge::hold`] as long as the connection.
+    pub connections: Gauge,
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections closed to make room: the longest silent.
+    pub shed: Counter,
+    requests: Counter,
+    bad_requests: Counter,
+}
+
+impl StreamCounts {
+    /// Handles of the door called `door`.
+    #[must_use]
+    pub fn new(registry: &Registry, door: &str) -> StreamCounts {
+        StreamCounts {
+            connections: registry.gauge(&CONNECTIONS, &[door]),
+            accepted: registry.counter(&ACCEPTED, &[door]),
+            shed: registry.counter(&SHED, &[door]),
+            requests: registry.counter(&REQUESTS, &[door]),
+            bad_requests: registry.counter(&BAD_REQUESTS, &[door]),
+        }
+    }
+
+    /// So many questions came, and so many of them were not proper.
+    pub fn asked(&self, requests: u64, faults: u64) {
+        self.requests.increment(requests);
+        if faults > 0 {
+            self.bad_requests.increment(faults);
+        }
+    }
+}
+
 /// Everything that the admin door counts itself.
 #[derive(Debug)]
 pub struct AdminCounts {

@@ -18,8 +18,8 @@ pub struct Decision<'a> {
     pub limit: &'a str,
     /// The bucket's name.
     pub key: &'a str,
-    /// Who asked.
-    pub client: IpAddr,
+    /// Who asked, where it has an address.
+    pub client: Option<IpAddr>,
     /// What was left, in nano-units of cost.
     pub level: Option<i64>,
     /// How long it has to wait.
@@ -45,7 +45,7 @@ impl Decision<'_> {
             verdict = self.verdict,
             limit = self.limit,
             key = self.key,
-            client = %self.client,
+            client = self.client.map(tracing::field::display),
             level = self.level.map(|level| rounded(level as f64 / SECOND as f64)),
             wait = rounded(self.wait.as_secs_f64()),
             cost = self.cost.map(|(cost, _)| rounded(cost.as_units())),

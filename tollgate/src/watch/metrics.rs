@@ -111,7 +111,7 @@ table! {
     SHED = Counter "tollgate_connections_shed_total" ["door"] "connections"
         "Connections closed for want of room: the longest idle; at the admin address the newest.";
     BAD_REQUESTS = Counter "tollgate_bad_requests_total" ["door"] "requests"
-        "Requests that were not proper HTTP, came too slowly or were beyond a bound.";
+        "Requests that were not proper, came too slowly or were beyond a bound.";
     BACKEND_CONNECTIONS = Gauge "tollgate_backend_connections_open" [] "connections"
         "Connections to the backend that are open now, idle ones included.";
     BACKEND_FAILURES = Counter "tollgate_backend_failures_total" ["kind"] "requests"

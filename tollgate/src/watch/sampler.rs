@@ -45,6 +45,14 @@ impl Sampler {
         Advice { write, left_out }
     }
 
+    /// Leaves out so many lines without asking. Returns as `flush` does.
+    pub fn skip(&self, count: u64, now: Time) -> u64 {
+        let mut second = self.0.lock();
+        let before = second.turn(now);
+        second.left_out += count;
+        before
+    }
+
     /// How many lines of seconds that are over were left out and not spoken of yet. Asking each
     /// second means that the end of a flood is told too.
     pub fn flush(&self, now: Time) -> u64 {

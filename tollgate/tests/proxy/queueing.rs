@@ -4,6 +4,7 @@ use crate::stage::{Stage, Wire, cpu_limit, until};
 use std::time::{Duration, Instant};
 use tollgate::config::settings::{Concurrency, CostSource, Proxy};
 use tollgate::engine::Crowd;
+use tollgate::engine::counted::Counted;
 use tollgate::watch::prometheus;
 use tollgate_core::limit::Action;
 use tollgate_core::units::Nanos;

@@ -350,7 +350,7 @@ fn token(text: &str) -> Read<Box<str>> {
 }
 
 /// A limit's name: it becomes a label of metrics, so it is kept simple.
-fn name(text: &str) -> Read<Box<str>> {
+pub fn name(text: &str) -> Read<Box<str>> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(fits) {
         return Err(format!("a name has 1 to {NAME_MAX} letters, digits or - _ ."));

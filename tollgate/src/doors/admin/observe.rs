@@ -4,14 +4,15 @@
 //! Nothing is kept or changed here. How it is written: `watch::prometheus`, `watch::snapshot`.
 
 use super::{DoorEngine, Sources, Stage};
-use crate::engine::{Engine, Standing};
+use crate::engine::Standing;
+use crate::engine::counted::Work;
 use crate::watch::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED,
     TABLE_BYTES, UP, WAITING, WORKING,
 };
 use crate::watch::prometheus::Observed;
 use crate::watch::snapshot::{Load, Query, Row, Snapshot, Table};
-use tollgate_core::limit::{Limit, Unit};
+use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::units::{Nanos, SECOND, Time};
 
 /// Everything that is not counted but looked up.
@@ -31,26 +32,29 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
             let labels = labels.iter().map(ToString::to_string).collect();
             all.push(Observed { metric, labels, value });
         };
-        let (working, busy) = engine.load();
-        push(&WORKING, &[door], f64::from(working));
-        if let Some(crowd) = engine.crowd() {
-            push(&WAITING, &[door], crowd.waiting as f64);
-            push(&SLOTS, &[door], crowd.concurrency as f64);
-            push(&SLOTS_USED, &[door], crowd.running as f64);
+        if let Some(work) = engine.work() {
+            push(&WORKING, &[door], f64::from(work.working));
+            push(&BUSY, &[door], work.busy.as_units());
+            push(&CAPACITY, &[door], work.cpus);
+            if let Some(crowd) = work.crowd {
+                push(&WAITING, &[door], crowd.waiting as f64);
+                push(&SLOTS, &[door], crowd.concurrency as f64);
+                push(&SLOTS_USED, &[door], crowd.running as f64);
+            }
         }
-        push(&BUSY, &[door], busy.as_units());
-        push(&CAPACITY, &[door], engine.cpus());
-        for (index, limit) in engine.limits().iter().enumerate() {
-            let held = engine.clients_held(index, held_above);
-            push(&CLIENTS_HELD, &[door, &limit.name], held as f64);
+        let limiter = engine.held();
+        for (index, limit) in limiter.limits().iter().enumerate() {
+            if let Some(held) = engine.clients_held(index, held_above) {
+                push(&CLIENTS_HELD, &[door, &limit.name], held as f64);
+            }
         }
-        engine.for_each_table(|limit, table| {
+        for (limit, table) in limiter.limits().iter().zip(limiter.tables()) {
             let labels = [*door, &limit.name];
             push(&KEYS_MAX, &labels, table.keys_max() as f64);
             push(&KEYS_USED, &labels, table.used() as f64);
             push(&KEYS_DROPPED, &labels, table.dropped() as f64);
             push(&TABLE_BYTES, &labels, table.bytes() as f64);
-        });
+        }
     }
     all
 }
@@ -65,27 +69,27 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
         limits: Vec::new(),
     };
     for DoorEngine { door, engine } in &sources.engines {
-        snapshot.load.push(load(door, engine));
-        for (index, limit) in engine.limits().iter().enumerate() {
+        snapshot.load.extend(engine.work().map(|work| load(door, &work)));
+        let limiter = engine.held();
+        for (index, limit) in limiter.limits().iter().enumerate() {
             snapshot.known.push(limit.name.to_string());
             if query.limit.as_ref().is_none_or(|name| **name == *limit.name) {
                 let mut rows = engine.top(index);
                 rows.truncate(query.rows);
                 let rows = rows.into_iter().map(|standing| row(standing, now)).collect();
-                snapshot.limits.push(table(door, engine, limit, rows));
+                snapshot.limits.push(table(door, limiter.policy().action, limit, rows));
             }
         }
     }
     snapshot
 }
 
-fn load(door: &str, engine: &Engine) -> Load {
-    let (working, busy) = engine.load();
-    let (door, cpus) = (door.to_owned(), engine.cpus());
-    Load { door, working, cpus, busy_seconds: busy.as_units() }
+fn load(door: &str, work: &Work) -> Load {
+    let (working, cpus) = (work.working, work.cpus);
+    Load { door: door.to_owned(), working, cpus, busy_seconds: work.busy.as_units() }
 }
 
-fn table(door: &str, engine: &Engine, limit: &Limit, rows: Vec<Row>) -> Table {
+fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
     let unit = match limit.unit {
         Unit::Cpu => "cpu",
         Unit::Hits => "hits",
@@ -94,7 +98,7 @@ fn table(door: &str, engine: &Engine, limit: &Limit, rows: Vec<Row>) -> Table {
         door: door.to_owned(),
         name: limit.name.to_string(),
         unit: unit.to_owned(),
-        action: limit.action(engine.action()).name().to_owned(),
+        action: limit.action(action).name().to_owned(),
         rows,
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::settings::{Backend, ClientAddress, CostSource, Proxy};
+use crate::engine::Engine;
 use crate::engine::{Asked, Lane};
 use crate::watch::doctor::{Form, Question, doctor};
 use crate::watch::metrics::{Metric, TABLE};

@@ -38,7 +38,7 @@ fn decision(key: &str) -> Decision<'_> {
         verdict: "hold",
         limit: "ip",
         key,
-        client: IpAddr::from([192, 0, 2, 1]),
+        client: Some(IpAddr::from([192, 0, 2, 1])),
         level: Some(-1_500_000_000),
         wait: Nanos::from_secs(3),
         cost: Some((Cost(250_000_000), Measure::Shared)),

@@ -1,0 +1,442 @@
+//! The engine of doors that are asked about tags: limits by prefix, and what is seen of them.
+//!
+//! A question costs tens of nanoseconds, so what would cost more is done once for a batch of them:
+//! the clock is read, the lists are locked, the counters are moved. The lists of the heaviest tags
+//! see every question of a quiet moment and a fair sample of a busy one. Nothing here knows a
+//! protocol, and there is no open account: a hit is known when it comes. For accounts of requests
+//! see `engine`.
+
+use crate::clock::Clock;
+use crate::config::settings::Line;
+use crate::watch::Watch;
+use crate::watch::decision::Decision;
+use crate::watch::metrics::DECISIONS;
+use crate::watch::registry::Counter;
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tollgate_core::bucket::Algorithm;
+use tollgate_core::bucket::debt::Debt;
+use tollgate_core::classify::prefix::Prefixes;
+use tollgate_core::classify::{Key, readable};
+use tollgate_core::key::{KeyHasher, Seed};
+use tollgate_core::limit::{Action, Limit, Part, Unit, When};
+use tollgate_core::limiter::{Limiter, Policy, Reason};
+use tollgate_core::top::{Row, Top};
+use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Time};
+
+use super::Standing;
+use super::counted::{Counted, Work};
+
+/// How many tags each limit remembers by name, per lane.
+const TOP_KEYS: usize = 1_000;
+/// Questions that the lists see in each millisecond; of more they see one in [`SAMPLE`].
+const SEEN_PER_MILLI: u32 = 20;
+/// One in so many, by chance, stands for as many.
+const SAMPLE: u32 = 64;
+
+/// The limit of keys whose numbers come with each question.
+pub const OWN_NUMBERS: &str = "cl.throttle";
+
+/// What is decided by; replaced whole on reload.
+struct Rules {
+    limiter: Arc<Limiter>,
+    prefixes: Prefixes,
+    /// The place of [`OWN_NUMBERS`], where questions may bring their numbers.
+    own: Option<u8>,
+    /// How many were refused, for each limit.
+    refused: Vec<Counter>,
+}
+
+/// Limits by tag, shared by all threads of a door.
+pub struct Tags {
+    clock: Clock,
+    rules: ArcSwap<Rules>,
+    lanes: Vec<Arc<Mutex<Books>>>,
+    watch: Arc<Watch>,
+}
+
+/// What each thread has for itself, behind a lock that only `reload` and people looking contend.
+struct Books {
+    rules: Arc<Rules>,
+    /// The heaviest tags of each limit.
+    tops: Vec<Top>,
+    sampler: Sampler,
+    /// In this second nobody is told of a refusal any more: enough have been.
+    quiet: u64,
+}
+
+impl Tags {
+    /// An engine for `lanes` threads.
+    #[must_use]
+    pub fn new(
+        line: &Line,
+        lanes: usize,
+        seed: Seed,
+        clock: Clock,
+        watch: Arc<Watch>,
+    ) -> Arc<Tags> {
+        let limiter = Limiter::new(POLICY, limits(line), seed);
+        let rules = Arc::new(rules(line, limiter, &watch));
+        let books = |lane| Books {
+            rules: Arc::clone(&rules),
+            tops: rules.limiter.limits().iter().map(|_| Top::new(TOP_KEYS)).collect(),
+            sampler: Sampler::new(&seed, lane),
+            quiet: 0,
+        };
+        Arc::new(Tags {
+            clock,
+            lanes: (0..lanes.max(1)).map(|lane| Arc::new(Mutex::new(books(lane)))).collect(),
+            rules: ArcSwap::new(Arc::clone(&rules)),
+            watch,
+        })
+    }
+
+    /// Takes over a changed configuration; what tags owe stays owed.
+    pub fn reload(&self, line: &Line) {
+        let now = self.clock.now();
+        let old = self.rules.load();
+        let limiter = old.limiter.reconfigured(POLICY, limits(line), now);
+        let kept = |new: &Limit| {
+            old.limiter.limits().iter().position(|old| old.name == new.name && old.by == new.by)
+        };
+        let places: Vec<_> = limiter.limits().iter().map(kept).collect();
+        let rules = Arc::new(rules(line, limiter, &self.watch));
+        self.rules.store(Arc::clone(&rules));
+        for lane in &self.lanes {
+            let mut books = lane.lock();
+            let mut before: Vec<Option<Top>> = books.tops.drain(..).map(Some).collect();
+            let carried = places.iter().map(|place| {
+                let carried = place.and_then(|at| before.get_mut(at)?.take());
+                carried.unwrap_or_else(|| Top::new(TOP_KEYS))
+            });
+            books.tops = carried.collect();
+            books.rules = Arc::clone(&rules);
+        }
+    }
+
+    /// The handle of thread `index`.
+    #[must_use]
+    pub fn lane(self: &Arc<Tags>, index: usize) -> TagLane {
+        let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
+        TagLane { tags: Arc::clone(self), books }
+    }
+}
+
+impl Counted for Tags {
+    fn held(&self) -> Arc<Limiter> {
+        Arc::clone(&self.rules.load().limiter)
+    }
+
+    fn clients_held(&self, _: usize, _: Nanos) -> Option<usize> {
+        None
+    }
+
+    fn work(&self) -> Option<Work> {
+        None
+    }
+
+    /// The cost of a tag is what was asked for, in hits, served or not.
+    fn top(&self, index: usize) -> Vec<Standing> {
+        let now = self.clock.now();
+        let rules = self.rules.load();
+        let tops = self.lanes.iter().map(|lane| {
+            let books = lane.lock();
+            books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
+        });
+        let rows = Top::merge(tops.collect());
+        let standing = |row: Row| {
+            let reason = rules.limiter.standing_of(index, row.hash, now);
+            Standing { level: reason.level, wait: reason.wait, row }
+        };
+        rows.into_iter().map(standing).collect()
+    }
+}
+
+/// Tags are served or refused; nothing is ever held.
+const POLICY: Policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };
+
+/// The limits of a door: the configured ones, and that of keys which bring their own numbers.
+fn limits(line: &Line) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = line.policies.iter().map(|policy| policy.limit.clone()).collect();
+    // What such a key owes is a time, whatever its numbers are: a second of it is paid each second.
+    let paid = Rate::per(Cost(SECOND), Nanos(SECOND)).filter(|_| !line.resp.is_empty());
+    limits.extend(paid.map(|rate| Limit {
+        name: OWN_NUMBERS.into(),
+        by: vec![Part::Tag],
+        when: When::default(),
+        unit: Unit::Hits,
+        algorithm: Algorithm::Debt(Debt::new(rate, Cost::ZERO)),
+        action: None,
+        keys_max: line.keys_max,
+    }));
+    limits
+}
+
+fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
+    let prefixes = line.policies.iter().zip(0..);
+    let prefixes = prefixes.map(|(policy, at)| (policy.prefix.as_bytes().into(), at));
+    let limits = limiter.limits();
+    let refused = limits
+        .iter()
+        .map(|limit| watch.registry().counter(&DECISIONS, &["reject", &limit.name, "false"]));
+    Rules {
+        prefixes: Prefixes::new(prefixes),
+        own: (0..).zip(limits).find(|(_, limit)| *limit.name == *OWN_NUMBERS).map(|(at, _)| at),
+        refused: refused.collect(),
+        limiter: Arc::new(limiter),
+    }
+}
+
+/// One thread's way to the engine.
+pub struct TagLane {
+    tags: Arc<Tags>,
+    books: Arc<Mutex<Books>>,
+}
+
+impl TagLane {
+    /// Begins a batch of questions from `client` (`None`: of this machine), for which time stands
+    /// still. Only for work that never waits.
+    #[must_use]
+    pub fn batch(&self, client: Option<IpAddr>) -> Batch<'_> {
+        self.batch_at(client, self.tags.clock.now())
+    }
+
+    /// The same at a moment that is known already.
+    #[must_use]
+    pub fn batch_at(&self, client: Option<IpAddr>, now: Time) -> Batch<'_> {
+        let mut books = self.books.lock();
+        books.sampler.turn(now);
+        Batch { watch: &self.tags.watch, books, now, client, served: 0, refused: (0, 0), untold: 0 }
+    }
+}
+
+/// Questions that are answered at one moment.
+pub struct Batch<'a> {
+    watch: &'a Watch,
+    books: MutexGuard<'a, Books>,
+    now: Time,
+    client: Option<IpAddr>,
+    served: u64,
+    /// Refused in a row by one limit, and not counted yet.
+    refused: (usize, u64),
+    /// Refused without a line in the log.
+    untold: u64,
+}
+
+/// The numbers that a question brings with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Numbers {
+    /// How long one hit takes to come in; above zero.
+    pub interval: Nanos,
+    /// The most that can be saved up, in hits; above zero.
+    pub capacity: u64,
+}
+
+/// How a tag stands, as its client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Whether the hits were served.
+    pub served: bool,
+    /// The most that can be saved up, in hits.
+    pub capacity: u64,
+    /// What is left, in whole hits; zero in debt.
+    pub left: u64,
+    /// How long until these hits would be served; `None`: they were, or never will be.
+    pub retry: Option<Nanos>,
+    /// How long until nothing is owed any more.
+    pub full: Nanos,
+}
+
+impl Batch<'_> {
+    /// The moment of all its questions.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Whether a single hit of `tag` is served, which charges it.
+    #[must_use]
+    pub fn ask(&mut self, tag: &[u8]) -> bool {
+        let Some(key) = self.key(tag) else { return true };
+        let wait = self.books.rules.limiter.hit(key, 1, self.now);
+        self.count(key, tag, 1, wait);
+        wait == Nanos::ZERO
+    }
+
+    /// The same for `hits` of `tag` at once, all or none, with how it stands then.
+    #[must_use]
+    pub fn told(&mut self, tag: &[u8], hits: u64) -> Option<Told> {
+        let key = self.key(tag)?;
+        let limits = self.books.rules.limiter.limits();
+        let algorithm = limits[usize::from(key.limit)].algorithm.clone();
+        Some(self.told_by(&algorithm, key, tag, hits))
+    }
+
+    /// The same by the numbers of the question; `None` where none may bring any.
+    #[must_use]
+    pub fn told_by_own(&mut self, tag: &[u8], hits: u64, numbers: Numbers) -> Option<Told> {
+        let limit = self.books.rules.own?;
+        let mut hasher = KeyHasher::new(self.books.rules.limiter.seed());
+        hasher.part(tag);
+        let key = Key { limit, hash: hasher.finish() };
+        let rate = Rate::per(Cost::hits(1), numbers.interval)?;
+        let algorithm = Algorithm::Debt(Debt::new(rate, Cost::hits(numbers.capacity)));
+        Some(self.told_by(&algorithm, key, tag, hits))
+    }
+
+    fn told_by(&mut self, algorithm: &Algorithm, key: Key, tag: &[u8], hits: u64) -> Told {
+        let limiter = &self.books.rules.limiter;
+        let wait = limiter.hit_by(algorithm, key, hits, self.now);
+        let state = limiter.tables()[usize::from(key.limit)].take(key.hash).get(0);
+        self.count(key, tag, hits, wait);
+        let served = wait == Nanos::ZERO;
+        let level = algorithm.level(&[state], self.now).unwrap_or(0);
+        let capacity = match algorithm {
+            Algorithm::Debt(debt) => debt.burst().0 / SECOND,
+            Algorithm::Grid(grid) => grid.burst(),
+            _ => 0,
+        };
+        Told {
+            served,
+            capacity,
+            left: u64::try_from(level).unwrap_or(0) / SECOND,
+            retry: (!served && hits <= capacity).then_some(wait),
+            full: Time(state).since(self.now),
+        }
+    }
+
+    fn key(&self, tag: &[u8]) -> Option<Key> {
+        let rules = &self.books.rules;
+        rules.prefixes.key(tag, rules.limiter.seed())
+    }
+
+    /// Counts one question and its outcome.
+    fn count(&mut self, key: Key, tag: &[u8], hits: u64, wait: Nanos) {
+        let index = usize::from(key.limit);
+        let books = &mut *self.books;
+        if let Some(times) = books.sampler.weight()
+            && let Some(top) = books.tops.get_mut(index)
+        {
+            let asked = Cost::hits(hits.saturating_mul(times.into()));
+            top.count(key.hash, times.into(), asked, self.now, || readable(tag));
+        }
+        if wait == Nanos::ZERO {
+            self.served += 1;
+        } else {
+            if self.refused.0 != index {
+                self.count_refused();
+                self.refused.0 = index;
+            }
+            self.refused.1 += 1;
+            self.tell(key, tag, wait);
+        }
+    }
+
+    /// Moves the counter of the limit that refused last.
+    fn count_refused(&mut self) {
+        let (index, count) = std::mem::take(&mut self.refused);
+        if let Some(counter) = self.books.rules.refused.get(index).filter(|_| count > 0) {
+            counter.increment(count);
+        }
+    }
+
+    /// Logs a refusal, if there are not too many.
+    fn tell(&mut self, key: Key, tag: &[u8], wait: Nanos) {
+        let second = self.now.second();
+        if self.books.quiet == second {
+            self.untold += 1;
+            return;
+        }
+        let rules = Arc::clone(&self.books.rules);
+        let Reason { level, .. } =
+            rules.limiter.standing_of(usize::from(key.limit), key.hash, self.now);
+        let decision = Decision {
+            verdict: "reject",
+            limit: &rules.limiter.limits()[usize::from(key.limit)].name,
+            key: &readable(tag),
+            client: self.client,
+            level,
+            wait,
+            cost: None,
+            shadow: false,
+        };
+        if !self.watch.tell(&decision, self.now) {
+            self.books.quiet = second;
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        if self.served > 0 {
+            self.watch.allowed.increment(self.served);
+        }
+        self.count_refused();
+        if self.untold > 0 {
+            self.watch.untold("reject", self.untold, self.now);
+        }
+    }
+}
+
+/// Which questions the lists see, so that a busy thread does not spend its time on them.
+struct Sampler {
+    milli: u64,
+    /// To be seen in this millisecond still.
+    left: u32,
+    /// Questions until the next one of a busy time is seen.
+    skip: u32,
+    chance: u64,
+}
+
+impl Sampler {
+    fn new(seed: &Seed, lane: usize) -> Sampler {
+        let [a, b, c, d, ..] = seed.0;
+        let chance = u64::from(u32::from_le_bytes([a, b, c, d])) << 16 | lane as u64 | 1 << 60;
+        Sampler { milli: 0, left: 0, skip: SAMPLE, chance }
+    }
+
+    /// Another batch begins.
+    fn turn(&mut self, now: Time) {
+        let milli = now.0 / 1_000_000;
+        if milli != self.milli {
+            self.milli = milli;
+            self.left = SEEN_PER_MILLI;
+        }
+    }
+
+    /// How many questions this one stands for; `None`: it is not looked at.
+    fn weight(&mut self) -> Option<u32> {
+        if self.left > 0 {
+            self.left -= 1;
+            return Some(1);
+        }
+        self.skip -= 1;
+        if self.skip > 0 {
+            return None;
+        }
+        // xorshift64: from 1 to 127, on average 64.
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.skip = 1 + (self.chance >> 32) as u32 % (2 * SAMPLE - 1);
+        Some(SAMPLE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_a_quiet_time_are_seen_and_a_fair_part_of_a_busy_one() {
+        let mut sampler = Sampler::new(&Seed([5; 16]), 1);
+        for milli in 1..100 {
+            sampler.turn(Time(milli * 1_000_000));
+            assert!((0..SEEN_PER_MILLI).all(|_| sampler.weight() == Some(1)));
+        }
+        let seen: u32 = (0..1_000_000).filter_map(|_| sampler.weight()).sum();
+        assert!((950_000..1_050_000).contains(&seen), "{seen} for a million");
+    }
+}

@@ -1,0 +1,187 @@
+//! The program with a line door, and a client of it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// Longer than anything takes on a slow, busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// One token, and none for the next two hours or more.
+pub const ONCE: &str = "rate: 1/d, burst: 1";
+
+/// A running program; killed if a test forgets to end it.
+pub struct Program {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    /// Where its files are.
+    pub folder: tempfile::TempDir,
+    /// Where it listens for lines.
+    pub lines: SocketAddr,
+    /// Where it listens for Redis clients.
+    pub resp: SocketAddr,
+    /// Where it shows what it counts.
+    pub admin: SocketAddr,
+}
+
+impl Program {
+    /// Starts it with these keys in its `line` section.
+    pub fn start(keys: &str) -> Program {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = write(&folder, keys);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--config"]).arg(path);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut log = BufReader::new(child.stderr.take().expect("piped"));
+        let line = told(&mut log, "line open");
+        let words = line.split(|c: char| "[]= ,\"/".contains(c));
+        let found: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
+        let [lines, resp, admin] = found[..] else { panic!("{line}") };
+        Program { child, log, folder, lines, resp, admin }
+    }
+
+    /// The next line of the log that holds `what`; what comes before it is passed over.
+    pub fn told(&mut self, what: &str) -> String {
+        told(&mut self.log, what)
+    }
+
+    /// Its memory that is in use, in bytes.
+    pub fn memory(&self) -> u64 {
+        let path = format!("/proc/{}/statm", self.child.id());
+        let pages = fs::read_to_string(path).expect("it runs");
+        let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+        4_096 * pages.expect("pages")
+    }
+
+    /// Writes other keys into its configuration and has it read them.
+    pub fn reload(&mut self, keys: &str) {
+        write(&self.folder, keys);
+        self.signal("HUP");
+        self.told("configuration reloaded");
+    }
+
+    /// Sends it a signal by name.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
+        assert!(sent.success());
+    }
+
+    /// Waits for its end.
+    pub fn end(&mut self) -> ExitStatus {
+        self.child.wait().expect("its end")
+    }
+
+    /// The socket's file.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("line.sock")
+    }
+
+    /// What the admin door answers.
+    pub fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).expect("it listens");
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin);
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    /// The value of one series.
+    pub fn metric(&self, series: &str) -> u64 {
+        let all = self.get("/metrics");
+        let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {series} in\n{all}")).parse().expect("a number")
+    }
+}
+
+fn told(log: &mut impl BufRead, what: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let mut line = String::new();
+        let count = log.read_line(&mut line).expect("a log");
+        assert!(count > 0, "the log ended without {what}:\n{all}");
+        if line.contains(what) {
+            return line;
+        }
+        all += &line;
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write(folder: &tempfile::TempDir, keys: &str) -> PathBuf {
+    let path = folder.path().join("tollgate.yaml");
+    let socket = folder.path().join("line.sock");
+    let text = format!(
+        "admin: {{listen: '127.0.0.1:0'}}\nline: {{listen: ['tcp://127.0.0.1:0', 'unix://{}'], \
+         resp: '127.0.0.1:0', {keys}}}\n",
+        socket.display()
+    );
+    fs::write(&path, text).expect("saved");
+    path
+}
+
+/// A connection to the door.
+pub struct Client<S> {
+    pub stream: S,
+}
+
+impl Client<TcpStream> {
+    pub fn tcp(address: SocketAddr) -> Client<TcpStream> {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        stream.set_write_timeout(Some(DEADLINE)).expect("a timeout");
+        stream.set_nodelay(true).expect("an option");
+        Client { stream }
+    }
+
+    /// Says that nothing follows.
+    pub fn half_close(&self) {
+        self.stream.shutdown(Shutdown::Write).expect("open");
+    }
+}
+
+impl Client<UnixStream> {
+    pub fn unix(program: &Program) -> Client<UnixStream> {
+        let stream = UnixStream::connect(program.socket()).expect("it listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        Client { stream }
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("sent");
+    }
+
+    /// Exactly so many bytes.
+    pub fn take(&mut self, count: usize) -> String {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).expect("answers");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    /// Everything until the door closes.
+    pub fn rest(&mut self) -> String {
+        let mut bytes = Vec::new();
+        self.stream.read_to_end(&mut bytes).expect("an end");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What is replied to some lines: three bytes for each.
+    pub fn ask(&mut self, lines: &str) -> String {
+        self.send(lines);
+        self.take(3 * lines.matches('\n').count())
+    }
+}
