@@ -263,8 +263,8 @@ impl Queue {
 
     /// Refuses what has waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.line_up_ready();
         while self.poll_timeout().is_some_and(|due| due <= now) {
+            self.line_up_ready();
             let Some((id, _)) = self.waiting.first_key_value() else { break };
             self.refuse(*id);
         }
