@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 use tollgate_core::classify::Key;
-use tollgate_core::key::KeyHash;
+use tollgate_core::key::{KeyHash, Seed};
+use tollgate_core::meter::estimate::RouteHash;
+use tollgate_core::queue::concurrency::Concurrency;
 use tollgate_core::queue::{Arrival, Id, Place, Queue, Settings, Weight};
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -33,6 +35,26 @@ fn main() {
         let cells = CLIENTS.map(|clients| format!("{:>10.0}", row(concurrency, debt, clients)));
         println!("{name:<19}{}", cells.concat());
     }
+    println!("\nns per request to find the concurrency {:>10.1}", finding());
+}
+
+/// 40 routes, from 1 to 100 ms, windows included.
+fn finding() -> f64 {
+    let routes: Vec<RouteHash> = (0..40)
+        .map(|n| RouteHash::of(&Seed([1; 16]), "GET", &format!("/{}", "x".repeat(n))))
+        .collect();
+    let rounds = (0..ROUNDS).map(|_| {
+        let mut auto = Concurrency::new(2.0);
+        let started = Instant::now();
+        for n in 0..STEPS {
+            let drawn = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let elapsed = Nanos(1_000_000 + drawn % 99_000_000);
+            auto.handle_done(routes[n as usize % 40], elapsed, true, Time(n * 100_000));
+        }
+        black_box(auto.concurrency());
+        started.elapsed().as_nanos() as f64 / STEPS as f64
+    });
+    rounds.fold(f64::INFINITY, f64::min)
 }
 
 fn row(concurrency: usize, debt: bool, clients: u64) -> f64 {

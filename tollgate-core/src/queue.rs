@@ -15,6 +15,7 @@
 //! This is a state machine without locks or a clock. It does not look into any bucket (the door
 //! asks the limiter for a request's [`Place`]), and it never finds out costs by itself.
 
+pub mod concurrency;
 mod crowd;
 mod spread;
 mod tiers;

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use backend::{Backend, Finished};
 use client::{Arrivals, Client};
 use core::cmp::Reverse;
-use gate::{Gate, Request};
+use gate::{Done, Gate, Request};
 use outcome::{Fate, Outcome, Record};
 use random::Random;
 
@@ -122,8 +122,8 @@ enum Stage {
     Delayed,
     /// It waits for room, since when.
     Queued(Time),
-    /// The backend works on it.
-    Working(Reading),
+    /// The backend works on it, since when.
+    Working(Reading, Time),
     /// Its answer waits.
     Held(Cost),
 }
@@ -151,6 +151,16 @@ impl Sim {
         };
         (0..count).for_each(|client| sim.open(client));
         sim
+    }
+
+    /// How many requests the backend works on at once is not what the scene says, but found out
+    /// as the proxy does it, for a backend of `cpus` processors.
+    #[must_use]
+    pub fn with_found_concurrency(mut self, cpus: f64) -> Sim {
+        if let Some(gate) = &mut self.gate {
+            gate.find_concurrency(cpus);
+        }
+        self
     }
 
     /// The limits, for whoever wants to look at a bucket, or to charge it beforehand.
@@ -328,7 +338,7 @@ impl Sim {
         if let Stage::Queued(since) = flight.stage {
             flight.waited = flight.waited.plus(self.now.since(since));
         }
-        flight.stage = Stage::Working(self.meter.enter(self.now));
+        flight.stage = Stage::Working(self.meter.enter(self.now), self.now);
         self.backend.handle_request(id, flight.demand, self.now);
     }
 
@@ -342,11 +352,12 @@ impl Sim {
     /// The backend is done: the request is charged, its answer held if need be.
     fn charge(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
-        let Stage::Working(reading) = flight.stage else { return };
+        let Stage::Working(reading, since) = flight.stage else { return };
         let cost = self.meter.leave(reading, self.now);
         flight.stage = Stage::Held(cost);
         if let Some(gate) = &mut self.gate {
-            gate.handle_done(id, &flight.request, cost, self.now);
+            let done = Done { cost, elapsed: self.now.since(since) };
+            gate.handle_done(id, &flight.request, done, self.now);
         }
         let reason = self.limiter.charge(&mut flight.ticket, cost, self.now);
         let until = reason.map(|reason| flight.ticket.starts_at().plus(reason.wait));
@@ -365,7 +376,7 @@ impl Sim {
         flight.left = Some(self.now);
         let client = flight.client;
         match flight.stage {
-            Stage::Working(_) => self.plan(self.now.plus(self.abort_linger), Event::Stop(id)),
+            Stage::Working(..) => self.plan(self.now.plus(self.abort_linger), Event::Stop(id)),
             Stage::Delayed | Stage::Held(_) | Stage::Queued(_) => self.release(id),
         }
         if let Some(gate) = &mut self.gate {

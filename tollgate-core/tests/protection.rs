@@ -86,8 +86,10 @@ fn scene(clients: Vec<Client>) -> Scene {
 
 /// Runs a scene, whose first `humans` are human, and prints a line of figures.
 fn run(name: &str, humans: usize, scene: Scene) -> Ran {
-    let outcome = Sim::new(scene).run();
-    let ran = Ran { outcome, humans };
+    report(name, Ran { outcome: Sim::new(scene).run(), humans })
+}
+
+fn report(name: &str, ran: Ran) -> Ran {
     let all = ran.humans();
     let ms = |percent| all.latency(percent).as_secs_f64() * 1e3;
     println!(
@@ -211,6 +213,30 @@ fn a_backend_of_two_workers() {
     assert!(ran.humans().latency(100.0) <= millis(102), "never longer than one heavy request");
     assert_eq!(ran.humans().refused, 0);
     assert!(ran.others() >= 0.98 * (CORES - 0.004));
+}
+
+/// How many the backend can work on at once is found out meanwhile, under attack from the start.
+#[test]
+fn nothing_is_known_of_the_backend() {
+    for workers in [2, 8, 64] {
+        let clients = beside([(address(2, 2, 2), 32)]);
+        let backend = Backend::new(CORES, workers, Order::Shared);
+        let sim = Sim::new(Scene { backend, ..scene(clients) }).with_found_concurrency(CORES);
+        let ran = report(
+            &format!("crawler, auto, {workers} workers"),
+            Ran { outcome: sim.run(), humans: 1 },
+        );
+        let later = ran.outcome.figures(0, millis(30_000), Nanos(u64::MAX));
+        println!("{:34} after half a minute p95 {}", "", later.latency(95.0));
+        // With more than two in flight before two workers, one waits where nobody gives it its
+        // turn: while it is being found out.
+        let worst = if workers == 2 { millis(250) } else { millis(6) };
+        let usual = if workers == 2 { millis(110) } else { millis(6) };
+        assert!(ran.humans().latency(95.0) <= worst, "{}", ran.humans().latency(95.0));
+        assert!(later.latency(95.0) <= usual, "{}", later.latency(95.0));
+        assert_eq!((ran.humans().refused, ran.humans().aborted), (0, 0));
+        assert!(ran.others() >= 0.98 * (CORES - 0.004), "{}", ran.others());
+    }
 }
 
 #[test]

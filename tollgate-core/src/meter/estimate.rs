@@ -53,6 +53,12 @@ impl RouteHash {
         hasher.part(fold(path).as_bytes());
         RouteHash(hasher.finish())
     }
+
+    /// As a number.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0.bits()
+    }
 }
 
 /// A path with `*` for each word in it that names one thing of many, and without the values of

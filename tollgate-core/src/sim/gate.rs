@@ -7,8 +7,9 @@ use super::client::Client;
 use crate::classify::{Attributes, Key, Keys};
 use crate::key::KeyHash;
 use crate::meter::estimate::{Estimates, RouteHash};
+use crate::queue::concurrency::Concurrency;
 use crate::queue::{Arrival, Id, Place, Queue, Settings, Weight};
-use crate::units::{Cost, Time};
+use crate::units::{Cost, Nanos, Time};
 use alloc::collections::BTreeMap;
 
 /// How many routes are remembered.
@@ -37,10 +38,19 @@ impl Request {
     }
 }
 
+/// What came of a request.
+pub(super) struct Done {
+    pub cost: Cost,
+    /// How long the backend worked on it.
+    pub elapsed: Nanos,
+}
+
 /// The queue, and which of its requests is which of the simulation's.
 pub(super) struct Gate {
     queue: Queue,
     estimates: Estimates,
+    /// Finds out how many the backend works on at once, where that is not given.
+    auto: Option<Concurrency>,
     flights: BTreeMap<Id, u64>,
     ids: BTreeMap<u64, Id>,
 }
@@ -50,6 +60,7 @@ impl Gate {
         Gate {
             queue: Queue::new(settings),
             estimates: Estimates::new(ROUTES_MAX),
+            auto: None,
             flights: BTreeMap::new(),
             ids: BTreeMap::new(),
         }
@@ -63,8 +74,23 @@ impl Gate {
         self.ids.insert(flight, id);
     }
 
-    pub fn handle_done(&mut self, flight: u64, request: &Request, cost: Cost, now: Time) {
+    /// How many the backend works on at once is not given, but found out.
+    pub fn find_concurrency(&mut self, cpus: f64) {
+        let auto = Concurrency::new(cpus);
+        self.queue.set_concurrency(auto.concurrency());
+        self.auto = Some(auto);
+    }
+
+    pub fn handle_done(&mut self, flight: u64, request: &Request, done: Done, now: Time) {
+        let Done { cost, elapsed } = done;
         self.estimates.learn(request.route, cost, now);
+        if let Some(auto) = &mut self.auto {
+            let waiting = self.queue.waiting() > 0;
+            auto.handle_done(request.route, elapsed, waiting, now);
+            if auto.concurrency() != self.queue.settings().concurrency {
+                self.queue.set_concurrency(auto.concurrency());
+            }
+        }
         if let Some(id) = self.forget(flight) {
             self.queue.handle_done(id, cost);
         }

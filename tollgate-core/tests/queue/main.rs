@@ -1,6 +1,7 @@
-//! What the fair queue promises: scenes with a known end here, random traffic in `traffic`, and
-//! who gets how much of it in `fairness`.
+//! What the fair queue promises: scenes with a known end here, random traffic in `traffic`, who
+//! gets how much of it in `fairness`; and how many at once, in `concurrency`.
 
+mod concurrency;
 mod fairness;
 mod traffic;
 

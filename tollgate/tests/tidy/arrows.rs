@@ -20,7 +20,7 @@ const CORE: [(&str, &[&str]); 13] = [
     ("limiter", &["classify", "table"]),
     ("meter", &["key", "units"]),
     ("top", &["key", "units"]),
-    ("queue", &["classify"]),
+    ("queue", &["classify", "meter"]),
     ("sim", &["limiter", "meter", "queue", "top"]),
     ("lib", &["sim"]),
 ];

@@ -1,0 +1,414 @@
+//! How many requests a backend can work on at once, found from what is measured.
+//!
+//! Below what it can do, more in flight is more completed per second, in proportion, and each
+//! request takes as long as before. Above, no more is completed, and each takes longer. So the
+//! limit rises by half each second until both are seen: congested. Then it falls until that does
+//! harm, and rests there. Now and then it sways a little to both sides, to see whether it still
+//! is where it should be; when the requests of its routes take half as long again as they used to
+//! (or less by as much), it looks for its place anew.
+//!
+//! ```text
+//! Rise -> Fall -> Rest -> Sway -> Rest ...        Rest, Sway -> Rise when times have changed
+//! ```
+//!
+//! What a second shows is a matter of chance, the more so the fewer requests end in it: see
+//! `evidence`. Nothing is ever rejected to find out. Driven by completions alone, it needs no
+//! timer; without a backlog it changes nothing. Takes some nanoseconds and 67 kB.
+
+mod evidence;
+mod latency;
+
+use crate::meter::estimate::RouteHash;
+use crate::units::{Nanos, Time};
+use alloc::vec::Vec;
+use evidence::{Evidence, Seen, Verdict};
+use latency::Latency;
+
+/// The most that is ever allowed.
+pub const CEILING: usize = 1_024;
+/// The shortest stretch of time that is judged.
+const WINDOW: Nanos = Nanos::from_secs(1);
+/// The longest, where little comes to judge by.
+const WINDOW_MAX: Nanos = Nanos::from_secs(4);
+/// So many requests (and as many as are in flight) are enough for a window.
+const ENOUGH: u32 = 64;
+/// Fewer say nothing, however long it took.
+const FEW: u32 = 16;
+/// With fewer in this time a window begins anew.
+const PAUSE: Nanos = Nanos::from_secs(30);
+/// Times have changed when they are so many times what they were, or one in so many.
+const CHANGED: f64 = 1.5;
+/// For how many windows in a row they must have.
+const CHANGED_WINDOWS: u32 = 2;
+/// How many windows of a rise are compared with each other.
+const TRAIL: usize = 3;
+/// After so many, less than this part of what was possible is congestion, whatever times say: the
+/// quick ones of a route may be those that need nothing of what is short.
+const IN_VAIN: f64 = 0.25;
+/// How many windows the limit rests.
+const REST: u32 = 12;
+/// A fall goes on for at most so many windows in doubt at one limit.
+const DOUBT: u32 = 2;
+/// More than this many times what was completed before a fall is not for the fall: the backend is
+/// faster now. (Or it thrashed: so that is believed a few times only.)
+const FASTER: f64 = 1.2;
+/// How often a fall is broken off, to rise once more, until the limit rests.
+const RETRIES: u32 = 2;
+
+/// What it is about to find out.
+#[derive(Clone, Debug)]
+enum Course {
+    /// Half as much again each window, while it helps; the windows so far.
+    Rise(Vec<Seen>),
+    /// Two fifths less each time, as long as it does no harm.
+    Fall(Fall),
+    /// As it is, for so many windows.
+    Rest(u32),
+    /// A little less and a little more in turns.
+    Sway(Sway),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fall {
+    /// What was completed when more were in flight.
+    top: Seen,
+    /// The limit before the present one, which did no harm yet.
+    above: usize,
+    /// What the present limit has shown so far, and in how many windows.
+    seen: Option<Seen>,
+    windows: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sway {
+    home: usize,
+    step: usize,
+    last: Option<Seen>,
+    evidence: Evidence,
+    /// How many verdicts in a row said more (above zero) or less (below).
+    trend: i32,
+}
+
+/// Finds how many requests a backend can work on at once.
+#[derive(Clone, Debug)]
+pub struct Concurrency {
+    limit: usize,
+    floor: usize,
+    course: Course,
+    latency: Latency,
+    /// Since when the window runs.
+    since: Option<Time>,
+    /// How many requests are still to end that began under another limit, which was until then.
+    stale: usize,
+    until: Time,
+    /// Requests of this window that ended while others waited.
+    backlogged: u32,
+    /// How many falls in a row were broken off because there was more to be had.
+    retries: u32,
+    /// Where the last rise began.
+    from: usize,
+    /// The window before.
+    last: Option<Seen>,
+    /// For how many windows times have been unlike what they were.
+    odd: u32,
+}
+
+impl Concurrency {
+    /// Begins with two requests for each of `cpus` processors, and never goes below one for each.
+    #[must_use]
+    pub fn new(cpus: f64) -> Concurrency {
+        let whole = cpus as usize;
+        let floor = whole.saturating_add(usize::from((whole as f64) < cpus)).clamp(1, CEILING);
+        Concurrency {
+            limit: (2 * floor).min(CEILING),
+            floor,
+            course: Course::Rise(Vec::new()),
+            latency: Latency::new(),
+            since: None,
+            stale: 0,
+            until: Time::ZERO,
+            backlogged: 0,
+            retries: 0,
+            from: 0,
+            last: None,
+            odd: 0,
+        }
+    }
+
+    /// How many requests to send to the backend at once: [`Queue::set_concurrency`] wants it.
+    /// Changes in `handle_done` only.
+    ///
+    /// [`Queue::set_concurrency`]: super::Queue::set_concurrency
+    #[must_use]
+    pub fn concurrency(&self) -> usize {
+        self.limit
+    }
+
+    /// The backend has worked on a request of `route` for `elapsed`. `waiting`: whether others
+    /// were waiting for a slot then. Aborted and upgraded requests are not to be told of.
+    pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
+        if self.is_stale(now) {
+            return;
+        }
+        let since = *self.since.get_or_insert(now);
+        if now.since(since) > PAUSE {
+            return self.begin(now);
+        }
+        self.latency.note(route, elapsed);
+        self.backlogged += u32::from(waiting);
+        let age = now.since(since);
+        let careful = matches!(self.course, Course::Fall(_) | Course::Sway(_));
+        let longest = if careful { WINDOW_MAX.plus(WINDOW_MAX) } else { WINDOW_MAX };
+        let enough = self.latency.count() >= ENOUGH.max(self.limit as u32);
+        let few = self.latency.count() < FEW;
+        if (age >= WINDOW && enough) || (age >= longest && !few) {
+            self.end(age, now);
+        }
+    }
+
+    /// Whether what ends now belongs to the time before the limit was changed.
+    fn is_stale(&mut self, now: Time) -> bool {
+        if self.stale == 0 {
+            return false;
+        }
+        self.stale -= 1;
+        if self.stale == 0 || now >= self.until {
+            self.stale = 0;
+            self.since = Some(now);
+        }
+        true
+    }
+
+    fn begin(&mut self, now: Time) {
+        self.since = Some(now);
+        self.backlogged = 0;
+        self.latency.clear();
+    }
+
+    /// A window is over.
+    fn end(&mut self, age: Nanos, now: Time) {
+        let count = self.latency.count();
+        self.latency.meet();
+        if u64::from(self.backlogged) * 2 >= u64::from(count) {
+            let rate = self.latency.work() / age.as_secs_f64().max(1e-9);
+            self.judge(Seen { limit: self.limit, rate, count }, now);
+        } else {
+            self.stop_trying(now);
+        }
+        self.begin(now);
+    }
+
+    /// Nobody waits, so the limit is not what decides.
+    fn stop_trying(&mut self, now: Time) {
+        self.latency.learn();
+        self.odd = 0;
+        self.last = None;
+        match &mut self.course {
+            Course::Rise(trail) => trail.clear(),
+            Course::Rest(_) => {}
+            Course::Fall(Fall { above: home, .. }) | Course::Sway(Sway { home, .. }) => {
+                let home = *home;
+                self.rest_at(home, now);
+            }
+        }
+    }
+
+    fn judge(&mut self, seen: Seen, now: Time) {
+        let ratio = self.latency.ratio();
+        if self.last.replace(seen).is_some_and(|last| !seen.can_follow(&last)) {
+            return self.start_over(seen, now);
+        }
+        match core::mem::replace(&mut self.course, Course::Rest(0)) {
+            Course::Rise(trail) => self.rise(trail, seen, ratio, now),
+            Course::Fall(fall) => self.fall(fall, seen, now),
+            Course::Rest(REST) => {
+                self.latency.learn_anew();
+                (self.odd, self.last) = (0, None);
+                self.course = Course::Rest(REST - 1);
+            }
+            course => {
+                let odd = ratio >= CHANGED || ratio * CHANGED <= 1.0;
+                self.odd = if odd { self.odd + 1 } else { 0 };
+                if self.odd >= CHANGED_WINDOWS {
+                    return self.rise(Vec::new(), seen, ratio, now);
+                }
+                if !odd {
+                    self.latency.learn();
+                }
+                match course {
+                    Course::Rest(left @ 1..) => self.course = Course::Rest(left - 1),
+                    Course::Sway(sway) => self.sway(sway, seen, now),
+                    _ => self.sway_about(self.limit, 0, seen, now),
+                }
+            }
+        }
+    }
+
+    /// It is another backend now. What was risen to on the way is worth nothing.
+    fn start_over(&mut self, seen: Seen, now: Time) {
+        match &mut self.course {
+            Course::Rise(trail) if !trail.is_empty() => {
+                let from = self.from;
+                trail.clear();
+                self.last = None;
+                self.set(from, now);
+            }
+            _ => self.rise(Vec::new(), seen, 1.0, now),
+        }
+    }
+
+    /// Congested is when both are seen: what is completed has grown by less than half of what the
+    /// limit has, and times by more than half of it.
+    fn rise(&mut self, mut trail: Vec<Seen>, seen: Seen, ratio: f64, now: Time) {
+        self.odd = 0;
+        if trail.is_empty() {
+            self.latency.take_as_usual();
+            self.from = seen.limit;
+        }
+        let congested = trail.first().is_some_and(|first| {
+            let part = |part: f64| 1.0 + part * (seen.growth(first) - 1.0);
+            let helped = match seen.likely_above(part(0.5), first) {
+                None if trail.len() < TRAIL - 1 => true,
+                sure => sure.unwrap_or(seen.rate > part(0.5) * first.rate),
+            };
+            let in_vain = trail.len() == TRAIL && seen.rate < part(IN_VAIN) * first.rate;
+            (ratio >= part(0.5) && !helped) || in_vain
+        });
+        if congested || seen.limit >= CEILING {
+            let top = trail.last().map_or(seen, |last| last.with(seen));
+            return self.fall_from(Seen { limit: seen.limit, ..top }, now);
+        }
+        trail.push(seen);
+        if trail.len() > TRAIL {
+            trail.remove(0);
+        }
+        self.course = Course::Rise(trail);
+        self.set(seen.limit + (seen.limit / 2).max(1), now);
+    }
+
+    /// From `top.limit` down.
+    fn fall_from(&mut self, top: Seen, now: Time) {
+        if top.limit <= self.floor {
+            return self.rest_at(self.floor, now);
+        }
+        self.course = Course::Fall(Fall { top, above: top.limit, seen: None, windows: 0 });
+        self.set(less(top.limit), now);
+    }
+
+    fn fall(&mut self, fall: Fall, seen: Seen, now: Time) {
+        let Fall { top, above, .. } = fall;
+        let part = seen.limit as f64 / above.max(1) as f64;
+        if seen.surely_above(FASTER, &top) == Some(true) && self.may_retry() {
+            self.course = Course::Rise(Vec::new());
+            return self.set(above, now);
+        }
+        let seen = fall.seen.map_or(seen, |before| before.with(seen));
+        let harmless = (1.0 + part) / 2.0;
+        let verdict = match seen.surely_above(harmless, &top) {
+            None if fall.windows < DOUBT => {
+                let windows = fall.windows + 1;
+                self.course = Course::Fall(Fall { seen: Some(seen), windows, ..fall });
+                return;
+            }
+            verdict => verdict.unwrap_or(seen.rate > harmless * top.rate),
+        };
+        if !verdict && above == top.limit && self.may_retry() {
+            // The very first step does harm, so it was not congested, or only just.
+            self.course = Course::Rise(Vec::new());
+            self.set(above, now);
+        } else if !verdict {
+            self.rest_at(knee(&seen, &top, above), now);
+        } else if seen.limit <= self.floor {
+            self.rest_at(self.floor, now);
+        } else {
+            let above = seen.limit;
+            self.course = Course::Fall(Fall { top, above, seen: None, windows: 0 });
+            self.set(less(above), now);
+        }
+    }
+
+    /// A few times, until the limit rests again.
+    fn may_retry(&mut self) -> bool {
+        self.retries += 1;
+        self.retries <= RETRIES
+    }
+
+    fn rest_at(&mut self, limit: usize, now: Time) {
+        self.set(limit, now);
+        self.retries = 0;
+        self.course = Course::Rest(REST);
+    }
+
+    /// Sways about `home`, the wider the less a window shows.
+    fn sway_about(&mut self, home: usize, trend: i32, seen: Seen, now: Time) {
+        let part = match seen.count {
+            0..150 => 4,
+            150..400 => 6,
+            _ => 8,
+        };
+        let step = (home / part).max(1);
+        let evidence = Evidence::default();
+        self.course = Course::Sway(Sway { home, step, last: None, evidence, trend });
+        self.set(home.saturating_sub(step), now);
+    }
+
+    fn sway(&mut self, mut sway: Sway, seen: Seen, now: Time) {
+        let Sway { home, step, .. } = sway;
+        let Some(last) = sway.last.replace(seen).filter(|last| last.limit != seen.limit) else {
+            let low = home.saturating_sub(step).max(self.floor);
+            self.course = Course::Sway(sway);
+            return self.set(if seen.limit == low { home + step } else { low }, now);
+        };
+        let (low, high) = if last.limit < seen.limit { (last, seen) } else { (seen, last) };
+        match sway.evidence.weigh(&low, &high) {
+            None => self.course = Course::Sway(sway),
+            Some(Verdict::Nothing) => self.go_down(&sway, low, high, now),
+            Some(verdict) => self.go_up(&sway, low, high, verdict, now),
+        }
+    }
+
+    fn go_up(&mut self, sway: &Sway, low: Seen, high: Seen, verdict: Verdict, now: Time) {
+        let trend = sway.trend.max(0) + 1;
+        if sway.trend < 0 {
+            self.rest_at(high.limit, now);
+        } else if trend > 2 && verdict == Verdict::Much {
+            self.latency.take_as_usual();
+            self.course = Course::Rise(alloc::vec![low]);
+            self.set(high.limit + (high.limit / 2).max(1), now);
+        } else {
+            self.sway_about(high.limit, trend, high, now);
+        }
+    }
+
+    fn go_down(&mut self, sway: &Sway, low: Seen, high: Seen, now: Time) {
+        if sway.trend > 0 || sway.home <= self.floor {
+            self.rest_at(sway.home, now);
+        } else if sway.trend < 0 {
+            self.fall_from(Seen { limit: low.limit, ..low.with(high) }, now);
+        } else {
+            self.sway_about(low.limit, -1, low, now);
+        }
+    }
+
+    fn set(&mut self, limit: usize, now: Time) {
+        let limit = limit.clamp(self.floor, CEILING);
+        if limit != self.limit {
+            self.stale = self.limit.min(limit);
+            self.until = now.plus(PAUSE);
+            self.limit = limit;
+        }
+    }
+}
+
+/// Two fifths less.
+fn less(limit: usize) -> usize {
+    limit - (limit * 2 / 5).max(1)
+}
+
+/// Where what is completed stops to grow: as `low` is below it and `top` above. A fifth more, for
+/// the bend is never sharp.
+fn knee(low: &Seen, top: &Seen, above: usize) -> usize {
+    let sharp = low.limit as f64 * top.rate / low.rate.max(1e-9);
+    let least = (low.limit + above).div_ceil(2);
+    ((sharp * 1.2 + 0.5) as usize).clamp(least, above + above / 4)
+}
