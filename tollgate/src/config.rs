@@ -49,8 +49,8 @@ pub const NO_DOOR: &str = "no door to open: the configuration has no section `pr
                            `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
-/// the program would stumble over when it starts: no door, a token that cannot be read. Returns its
-/// warnings.
+/// the program would stumble over when it starts: no door, a token that cannot be read, no folder
+/// for the snapshot. Returns its warnings.
 ///
 /// # Errors
 /// Everything that is wrong.
@@ -64,6 +64,14 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
     if let Some(path) = settings.admin.and_then(|admin| admin.token_file) {
         let place = root.find(&["admin", "token_file"]).map_or(root.place, |node| node.place);
         faults.extend(secret::token(&path).err().map(|why| Fault::new(place, why.to_string())));
+    }
+    if let Some(file) = settings.state.file
+        && let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty())
+        && !folder.is_dir()
+    {
+        let place = root.find(&["state", "file"]).map_or(root.place, |node| node.place);
+        let what = format!("`file` is to be in {}, which is no folder; make it", folder.display());
+        faults.push(Fault::new(place, what));
     }
     if faults.is_empty() { Ok(warnings) } else { Err(Faults::new(file, faults)) }
 }

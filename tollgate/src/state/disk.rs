@@ -16,11 +16,17 @@ const BUFFER_BYTES: usize = 1 << 18;
 /// Opens the snapshot; `None` if there is none.
 ///
 /// # Errors
-/// If it is there and cannot be opened.
+/// If it is there and cannot be opened, or is no plain file: a pipe would be waited for.
 pub fn open(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+    if is_there(path)? { File::open(path).map(Some) } else { Ok(None) }
+}
+
+/// Whether there is a plain file.
+fn is_there(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(true),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -34,6 +40,8 @@ pub fn replace(
     path: &Path,
     write: impl FnOnce(BufWriter<File>) -> io::Result<BufWriter<File>>,
 ) -> io::Result<u64> {
+    // A device by that name would be replaced too.
+    is_there(path)?;
     let aside = beside(path, ".tmp");
     let result = written(&aside, write).and_then(|bytes| {
         fs::rename(&aside, path)?;
@@ -56,8 +64,9 @@ pub fn replace(
 /// it lies then; one that lay there before is gone.
 ///
 /// # Errors
-/// If it cannot be moved.
+/// If it cannot be moved, or is no plain file.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    is_there(path)?;
     let refused = beside(path, ".refused");
     fs::rename(path, &refused)?;
     Ok(refused)
