@@ -7,6 +7,7 @@ use crate::config::fault::Faults;
 use crate::config::source::{NoFile, Source, default_path};
 use crate::config::{self, Config, Flags, cpus, secret};
 use crate::demo;
+use crate::doors::ratelimit;
 use crate::run;
 use crate::watch::doctor::{self, Form, doctor};
 use anyhow::Context;
@@ -29,7 +30,9 @@ enum Command {
     Serve(Serve),
     /// Run the reverse proxy with the default limits and no file
     Proxy(Proxy),
-    /// Check configuration files and print every fault with its place
+    /// Run the Envoy rate limit service as its reference server's environment variables say
+    Ratelimit,
+    /// Check configuration files and (folders of) rule files; print every fault with its place
     Check {
         /// Configuration files
         #[arg(required = true, value_name = "PATH")]
@@ -145,6 +148,9 @@ fn run(command: Command) -> anyhow::Result<()> {
             run::serve(&config, Some(source))
         }
         Command::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
+        Command::Ratelimit => {
+            run::serve(&config::environment::from_process(cpus::available())?, None)
+        }
         Command::Check { paths } => check(&paths),
         Command::Show { config } => show(&named(config)?),
         Command::Doctor(asked) => ask_doctor(&asked),
@@ -182,12 +188,12 @@ fn from_flags(proxy: Proxy) -> Result<Config, Misuse> {
 fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
     let mut faulty = Vec::new();
     for path in paths {
-        match Source::new(path).check(cpus::available()) {
+        match check_one(path) {
             Ok(warnings) => {
                 warn(&warnings);
                 writeln!(io::stdout(), "{}: good", path.display())?;
             }
-            Err(faults) => faulty.push(faults.to_string()),
+            Err(faults) => faulty.push(faults),
         }
     }
     anyhow::ensure!(faulty.is_empty(), faulty.join("\n"));
@@ -196,6 +202,16 @@ fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
 
 fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+}
+
+/// A folder holds rules, and so does a file that names a domain. Returns its warnings.
+fn check_one(path: &Path) -> Result<Vec<String>, String> {
+    let told =
+        |faults: Vec<Faults>| faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n");
+    match ratelimit::rules::check(path) {
+        Some(checked) => checked.map(|()| Vec::new()).map_err(told),
+        None => Source::new(path).check(cpus::available()).map_err(|faults| faults.to_string()),
+    }
 }
 
 /// The file that is named, or that is there.

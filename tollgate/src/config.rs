@@ -7,7 +7,9 @@
 
 mod address;
 pub mod cpus;
+pub mod environment;
 pub mod fault;
+pub mod folder;
 mod reader;
 pub mod secret;
 mod section;
@@ -15,7 +17,7 @@ pub mod settings;
 mod show;
 pub mod source;
 mod tempomat;
-mod tree;
+pub mod tree;
 
 use fault::{Fault, Faults, Place};
 use settings::Settings;
@@ -45,7 +47,7 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
 
 /// Why a configuration that opens no door does not run, and what to do.
 pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
-                           no `check` and no `line`; add one, or start \
+                           no `check`, no `line` and no `ratelimit`; add one, or start \
                            `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
@@ -123,7 +125,7 @@ fn keep(new: &mut Node, old: &Node, key: &str) -> bool {
     }
     if let tree::Value::Map(entries) = &mut new.value {
         entries.retain(|(known, _)| known.name != key);
-        let key = tree::Key { place: Place::default(), name: key.to_owned() };
+        let key = tree::Key { place: Place::default(), plain: true, name: key.to_owned() };
         entries.extend(before.map(|node| (key, node.clone())));
     }
     true
@@ -159,7 +161,8 @@ pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
     let one = |key, value: &Option<String>| value.as_ref().map(|text| (key, typed(key, text)));
     let many = |key, values: &[String]| {
         let list = values.iter().map(|text| typed(key, text)).collect();
-        let list = Node { place: flag_place(key), value: tree::Value::List(list) };
+        let list = tree::Value::List(list);
+        let list = Node { place: flag_place(key), ..Node::made(list) };
         (!values.is_empty()).then_some((key, list))
     };
     let proxy = [

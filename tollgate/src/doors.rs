@@ -6,3 +6,4 @@ pub mod admin;
 pub mod check;
 pub mod line;
 pub mod proxy;
+pub mod ratelimit;

@@ -182,7 +182,11 @@ impl Program {
     /// Reads the file again because somebody asked for it.
     fn reload(&mut self) {
         let Some(source) = &mut self.source else {
-            tracing::warn!("there is no configuration file to reload: the flags stay as they are");
+            if !self.doors.reload_files() {
+                tracing::warn!(
+                    "there is no configuration file to reload: the flags stay as they are"
+                );
+            }
             return;
         };
         match source.load(cpus::available()) {

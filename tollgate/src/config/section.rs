@@ -9,6 +9,7 @@ mod limits;
 mod line;
 mod metrics;
 mod proxy;
+mod ratelimit;
 mod state;
 
 use super::address;
@@ -21,7 +22,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
-const LATER: &[&str] = &["ratelimit", "master", "gatekeeper", "peers", "store"];
+const LATER: &[&str] = &["master", "gatekeeper", "peers", "store"];
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
@@ -42,7 +43,8 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let line = root
         .written("line")
         .then(|| root.section("line", &[], |line| line::read(line, state.keys_max)));
-    let settings = Settings { admin, log, metrics, state, proxy, check, line };
+    let ratelimit = ratelimit_section(root);
+    let settings = Settings { admin, log, metrics, state, proxy, check, line, ratelimit };
     separate(root, &settings);
     settings
 }
@@ -106,15 +108,24 @@ fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::se
     })
 }
 
+fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Ratelimit> {
+    if !root.written("ratelimit") {
+        root.node("ratelimit");
+        return None;
+    }
+    Some(root.section("ratelimit", ratelimit::LATER, ratelimit::read))
+}
+
 /// No two listeners may want one port.
 fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
     let admin = settings.admin.iter().flat_map(|admin| &admin.listen);
     let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.listen);
     let check = settings.check.iter().flat_map(|check| &check.listen);
     let line = settings.line.iter().flat_map(line::addresses);
+    let ratelimit = settings.ratelimit.iter().flat_map(ratelimit::addresses);
     let named = |name| move |address: SocketAddr| (name, address);
     let doors = proxy.copied().map(named("proxy")).chain(check.copied().map(named("proxy")));
-    let doors = doors.chain(line.map(named("line")));
+    let doors = doors.chain(line.map(named("line"))).chain(ratelimit.map(named("ratelimit")));
     let all: Vec<_> = admin.copied().map(named("admin")).chain(doors).collect();
     for (index, (door, address)) in all.iter().enumerate() {
         if all[..index].iter().any(|(_, other)| address::collide(*address, *other)) {

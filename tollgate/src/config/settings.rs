@@ -3,7 +3,10 @@
 //! Doors take their part of it and nothing else. How it is written in a file and what can be wrong
 //! with it: `config/section.rs`.
 
+mod ratelimit;
+
 use ipnet::IpNet;
+pub use ratelimit::{Ratelimit, RatelimitAnswers, RuleFiles, Statsd};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,6 +31,8 @@ pub struct Settings {
     pub check: Option<Check>,
     /// The door that is asked about tags; `None` if the file has no such section.
     pub line: Option<Line>,
+    /// The rate limit service; `None` if the file has no such section.
+    pub ratelimit: Option<Ratelimit>,
 }
 
 impl Settings {
@@ -36,14 +41,17 @@ impl Settings {
     pub fn doors(&self) -> Vec<&'static str> {
         let proxy = self.proxy.iter().filter(|proxy| !proxy.listen.is_empty()).map(|_| "proxy");
         let check = self.check.iter().map(|_| "check");
-        proxy.chain(check).chain(self.line.iter().map(|_| "line")).collect()
+        let line = self.line.iter().map(|_| "line");
+        proxy.chain(check).chain(line).chain(self.ratelimit.iter().map(|_| "ratelimit")).collect()
     }
 
     /// The longest time that any door may take to end what runs.
     #[must_use]
     pub fn drain(&self) -> Duration {
         let proxy = self.proxy.iter().map(|proxy| proxy.timeouts.drain);
-        proxy.chain(self.line.iter().map(|line| line.drain)).max().unwrap_or_default()
+        let line = self.line.iter().map(|line| line.drain);
+        let ratelimit = self.ratelimit.iter().map(|door| door.drain);
+        proxy.chain(line).chain(ratelimit).max().unwrap_or_default()
     }
 
     /// How many limits all doors have.

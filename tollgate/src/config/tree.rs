@@ -17,11 +17,30 @@ pub const DEPTH_MAX: usize = 32;
 /// The most keys and values, counting what aliases repeat.
 pub const NODES_MAX: usize = 50_000;
 
+/// What a document may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// How deep sections may lie in each other.
+    pub depth_max: usize,
+    /// The most keys and values, counting what aliases repeat.
+    pub nodes_max: usize,
+    /// More documents may follow; they are not read.
+    pub first_of_many: bool,
+    /// `<<` is a key like any other, for the reader to make something of.
+    pub merge_keys: bool,
+}
+
+/// Our own configuration.
+pub const CONFIGURATION: Dialect =
+    Dialect { depth_max: DEPTH_MAX, nodes_max: NODES_MAX, first_of_many: false, merge_keys: false };
+
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Where it begins.
     pub place: Place,
+    /// Written without quotes, so that a text may stand for a number or a truth value.
+    pub plain: bool,
     /// What it is.
     pub value: Value,
 }
@@ -44,6 +63,8 @@ pub enum Value {
 pub struct Key {
     /// Where it begins.
     pub place: Place,
+    /// Written without quotes.
+    pub plain: bool,
     /// The name.
     pub name: String,
 }
@@ -52,7 +73,7 @@ impl Node {
     /// A value that stands in no file.
     #[must_use]
     pub fn made(value: Value) -> Node {
-        Node { place: Place::default(), value }
+        Node { place: Place::default(), plain: true, value }
     }
 
     /// The value at the end of a way through sections; the first if a key is there twice.
@@ -79,7 +100,7 @@ impl Node {
     /// A section that stands in no file.
     #[must_use]
     pub fn map<'k>(entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
-        let key = |name: &str| Key { place: Place::default(), name: name.to_owned() };
+        let key = |name: &str| Key { place: Place::default(), plain: true, name: name.to_owned() };
         Node::made(Value::Map(entries.into_iter().map(|(k, node)| (key(k), node)).collect()))
     }
 }
@@ -89,19 +110,31 @@ impl Node {
 /// # Errors
 /// The first fault of the text as YAML; a parser cannot go on after it.
 pub fn parse(bytes: &[u8]) -> Result<Node, Fault> {
+    parse_as(bytes, CONFIGURATION)
+}
+
+/// Reads one document of a dialect.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_as(bytes: &[u8], dialect: Dialect) -> Result<Node, Fault> {
     if bytes.len() > BYTES_MAX {
         let what = format!("{} bytes are too many; at most {BYTES_MAX} are read", bytes.len());
         return Err(Fault::new(START, what));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| not_text(bytes, e.valid_up_to()))?;
-    let mut builder = Builder::default();
+    let mut builder = Builder::new(dialect);
     for event in Parser::new_from_str(text.trim_start_matches('\u{feff}')) {
         let (event, span) = event.map_err(|error| {
             Fault::new(place(error.marker()), format!("not YAML: {}", error.info()))
         })?;
+        if dialect.first_of_many && builder.root.is_some() {
+            break;
+        }
         builder.handle(event, &span)?;
     }
-    Ok(builder.root.unwrap_or(Node { place: START, value: Value::Null }))
+    let nothing = Node { place: START, plain: true, value: Value::Null };
+    Ok(builder.root.unwrap_or(nothing))
 }
 
 const START: Place = Place { line: 1, column: 1 };
@@ -134,8 +167,8 @@ struct Anchor {
     size: usize,
 }
 
-#[derive(Default)]
 struct Builder {
+    dialect: Dialect,
     root: Option<Node>,
     open: Vec<Open>,
     /// What aliases may repeat.
@@ -144,6 +177,11 @@ struct Builder {
 }
 
 impl Builder {
+    fn new(dialect: Dialect) -> Builder {
+        let (open, anchors) = (Vec::new(), HashMap::new());
+        Builder { dialect, root: None, open, anchors, nodes: 0 }
+    }
+
     fn handle(&mut self, event: Event<'_>, span: &Span) -> Result<(), Fault> {
         let place = place(&span.start);
         match event {
@@ -153,7 +191,8 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(1, place)?;
                 known_tag(tag.as_deref(), place)?;
-                let node = Node { place, value: scalar(text.into_owned(), style) };
+                let plain = style == ScalarStyle::Plain;
+                let node = Node { place, plain, value: scalar(text.into_owned(), plain) };
                 self.keep(anchor, &node, 1);
                 self.attach(node)
             }
@@ -178,10 +217,11 @@ impl Builder {
     ) -> Result<(), Fault> {
         self.count(1, place)?;
         known_tag(tag, place)?;
-        if self.open.len() >= DEPTH_MAX {
-            return Err(Fault::new(place, format!("nested deeper than {DEPTH_MAX} levels")));
+        let depth_max = self.dialect.depth_max;
+        if self.open.len() >= depth_max {
+            return Err(Fault::new(place, format!("nested deeper than {depth_max} levels")));
         }
-        let node = Node { place, value };
+        let node = Node { place, plain: true, value };
         self.open.push(Open { node, key: None, anchor, nodes_before: self.nodes - 1 });
         Ok(())
     }
@@ -199,17 +239,19 @@ impl Builder {
         };
         let (node, size) = (Rc::clone(&named.node), named.size);
         self.count(size, place)?;
-        if self.open.len() + node.depth() > DEPTH_MAX {
-            return Err(Fault::new(place, format!("nested deeper than {DEPTH_MAX} levels")));
+        let depth_max = self.dialect.depth_max;
+        if self.open.len() + node.depth() > depth_max {
+            return Err(Fault::new(place, format!("nested deeper than {depth_max} levels")));
         }
         self.attach(Node::clone(&node))
     }
 
     fn count(&mut self, more: usize, place: Place) -> Result<(), Fault> {
         self.nodes += more;
+        let nodes_max = self.dialect.nodes_max;
         let what =
-            || format!("more than {NODES_MAX} keys and values, counting what aliases repeat");
-        if self.nodes > NODES_MAX { Err(Fault::new(place, what())) } else { Ok(()) }
+            || format!("more than {nodes_max} keys and values, counting what aliases repeat");
+        if self.nodes > nodes_max { Err(Fault::new(place, what())) } else { Ok(()) }
     }
 
     fn keep(&mut self, anchor: usize, node: &Node, size: usize) {
@@ -227,7 +269,7 @@ impl Builder {
         match (&mut open.node.value, open.key.take()) {
             (Value::List(items), _) => items.push(node),
             (Value::Map(entries), Some(key)) => entries.push((key, node)),
-            (_, _) => open.key = Some(key(node)?),
+            (_, _) => open.key = Some(key(node, self.dialect)?),
         }
         Ok(())
     }
@@ -244,19 +286,20 @@ impl Node {
     }
 }
 
-fn key(node: Node) -> Result<Key, Fault> {
+fn key(node: Node, dialect: Dialect) -> Result<Key, Fault> {
+    let (place, plain) = (node.place, node.plain);
     match node.value {
-        Value::Text(name) if name == "<<" => {
+        Value::Text(name) if name == "<<" && !dialect.merge_keys => {
             Err(Fault::new(node.place, "merge keys are not read; write the keys out"))
         }
-        Value::Text(name) => Ok(Key { place: node.place, name }),
+        Value::Text(name) => Ok(Key { place, plain, name }),
         _ => Err(Fault::new(node.place, "a key must be a plain word")),
     }
 }
 
-fn scalar(text: String, style: ScalarStyle) -> Value {
+fn scalar(text: String, plain: bool) -> Value {
     let null = matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL");
-    if style == ScalarStyle::Plain && null { Value::Null } else { Value::Text(text) }
+    if plain && null { Value::Null } else { Value::Text(text) }
 }
 
 /// Tags of YAML's own schema say nothing that matters here; others would be promises unkept.

@@ -5,8 +5,8 @@
 
 use super::files::{line_within_open_files, within_open_files};
 use crate::clock::Clock;
-use crate::config::settings::{Line, Proxy, Settings};
-use crate::doors::{admin, check, line, proxy};
+use crate::config::settings::{Line, Proxy, Ratelimit, Settings};
+use crate::doors::{admin, check, line, proxy, ratelimit};
 use crate::engine::Engine;
 use crate::engine::counted::Counted;
 use crate::engine::tags::Tags;
@@ -75,6 +75,7 @@ pub struct Doors {
     proxy: Option<proxy::Running>,
     check: Option<check::Running>,
     line: Option<(Arc<Tags>, line::Running)>,
+    ratelimit: Option<ratelimit::Running>,
 }
 
 impl Doors {
@@ -92,7 +93,13 @@ impl Doors {
             anyhow::Ok((tags, running))
         });
         let line = line.transpose()?;
-        let mut doors = Doors { engine: engines.proxy, proxy: None, check: None, line };
+        let ratelimit = settings.ratelimit.as_ref().map(|settings| {
+            let running = ratelimit::start(settings, engines.seed, engines.clock, watch)?;
+            tell_ratelimit(settings, running.addresses());
+            anyhow::Ok(running)
+        });
+        let ratelimit = ratelimit.transpose()?;
+        let mut doors = Doors { engine: engines.proxy, proxy: None, check: None, line, ratelimit };
         let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
             return Ok(doors);
         };
@@ -111,6 +118,9 @@ impl Doors {
 
     /// Takes over changed settings; the doors are the same.
     pub fn reload(&self, settings: &Settings) {
+        if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
+            running.reload(settings);
+        }
         if let (Some((tags, running)), Some(line)) = (&self.line, &settings.line) {
             tags.reload(line);
             running.reload(&line_within_open_files(line));
@@ -121,18 +131,26 @@ impl Doors {
         self.proxy.iter().for_each(|running| running.reload(&within_open_files(proxy)));
     }
 
+    /// Reads again what doors read from files of their own; says whether there is any.
+    pub fn reload_files(&self) -> bool {
+        self.ratelimit.iter().for_each(ratelimit::Running::reload_rules);
+        self.ratelimit.is_some()
+    }
+
     /// Connections that are open now, as far as somebody waits for an answer on them.
     pub fn connections(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, proxy::Running::connections);
         let line = self.line.as_ref().map_or(0, |(_, running)| running.connections());
-        proxy + line + self.check.as_ref().map_or(0, check::Running::waiting)
+        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::Running::connections);
+        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::waiting)
     }
 
     /// Connections that were open still when their thread ended.
     pub fn cut(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, proxy::Running::cut);
         let line = self.line.as_ref().map_or(0, |(_, running)| running.cut());
-        proxy + line + self.check.as_ref().map_or(0, check::Running::cut)
+        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::Running::cut);
+        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::cut)
     }
 
     /// Accepts no more, and lets what runs end for as long as each door's settings say.
@@ -143,6 +161,9 @@ impl Doors {
         if let (Some((_, running)), Some(line)) = (&self.line, &settings.line) {
             running.drain(line.drain);
         }
+        if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
+            running.drain(settings.drain);
+        }
     }
 
     /// Closes everything, whatever runs.
@@ -150,6 +171,7 @@ impl Doors {
         self.proxy.iter().for_each(proxy::Running::stop_now);
         self.check.iter().for_each(check::Running::stop_now);
         self.line.iter().for_each(|(_, running)| running.stop_now());
+        self.ratelimit.iter().for_each(ratelimit::Running::stop_now);
     }
 
     /// Until all have ended.
@@ -161,6 +183,9 @@ impl Doors {
             check.ended().await;
         }
         if let Some((_, running)) = &self.line {
+            running.ended().await;
+        }
+        if let Some(running) = &self.ratelimit {
             running.ended().await;
         }
     }
@@ -206,6 +231,11 @@ fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
         limits = limits.join(","),
         "line open",
     );
+}
+
+fn tell_ratelimit(settings: &Ratelimit, addresses: &[SocketAddr]) {
+    let rules = settings.rules.path.as_ref().map(|path| path.display().to_string());
+    tracing::info!(listen = ?addresses, rules = rules.unwrap_or_default(), "ratelimit open");
 }
 
 /// A secret of this process: nobody outside can tell which keys share a set.

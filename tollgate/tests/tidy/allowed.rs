@@ -12,6 +12,7 @@ const ALLOWED: [(&str, &str, &str); 11] = [
     ("sleep", "tollgate/tests/journey/process.rs", "it is `wait_for`: between two looks"),
     ("spawn", "tollgate/src/doors/line.rs", "a thread per core, each with its own runtime"),
     ("spawn", "tollgate/src/doors/proxy.rs", "a thread per core, each with its own runtime"),
+    ("spawn", "tollgate/src/doors/ratelimit/serve.rs", "as the proxy: a thread per core"),
     ("spawn", "tollgate/src/doors/admin.rs", "it answers when the proxy's threads are busy"),
     ("spawn", "tollgate/src/doors/check.rs", "it answers when the proxy's threads are busy"),
     ("spawn", "tollgate/src/demo/site.rs", "its workers burn CPU, which no runtime may wait for"),

@@ -230,7 +230,11 @@ pub fn duration(text: &str) -> Read<Nanos> {
     text.parse().map_err(|error: tollgate_core::units::ParseError| error.to_string())
 }
 
-fn truth(text: &str) -> Read<bool> {
+/// `true` or `false`.
+///
+/// # Errors
+/// If it is neither.
+pub fn truth(text: &str) -> Read<bool> {
     one_of(text, &[("true", true), ("false", false)])
 }
 

@@ -1,0 +1,404 @@
+//! `tollgate ratelimit`: the reference server's environment variables, as a configuration.
+//!
+//! Each variable becomes a key of the `ratelimit` section, so both ways are checked and shown
+//! alike; what is wrong is told with the variable's name. Truths, numbers and durations are
+//! written as the reference's language writes them. What asks for something that is not built is
+//! refused, and says what to do instead. Variables of the reference that have no meaning here
+//! (its pools, its jitter) are passed over.
+
+use super::fault::{Fault, Faults, Place};
+use super::tree::{Key, Node, Value};
+use super::{Config, decode};
+use std::path::{Path, PathBuf};
+
+/// How a value is written.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    Truth,
+    Duration,
+    /// A number; more than zero is true.
+    AboveZero,
+}
+
+/// Variables that are one key each.
+const PLAIN: [(&str, &str, Form); 15] = [
+    ("NEAR_LIMIT_RATIO", "near_limit_ratio", Form::Text),
+    ("SHADOW_MODE", "shadow", Form::Truth),
+    ("QUOTA_MODE", "quota", Form::Truth),
+    ("MERGE_DOMAIN_CONFIG", "merge_domains", Form::Truth),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "stop_when_over", Form::Truth),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "spare_over", Form::AboveZero),
+    ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata", Form::Truth),
+    ("RUNTIME_IGNOREDOTFILES", "ignore_dot_files", Form::Truth),
+    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules", Form::Truth),
+    ("GRPC_MAX_CONNECTION_AGE", "connection_age", Form::Duration),
+    ("GRPC_MAX_CONNECTION_AGE_GRACE", "connection_age_grace", Form::Duration),
+    ("GRPC_UDS", "grpc_unix", Form::Text),
+    ("USE_CALENDAR_MONTH_RATE_LIMIT", "calendar", Form::Truth),
+    ("TOLLGATE_COMPAT_KEYS", "compat_keys", Form::Truth),
+    ("TOLLGATE_KEYS_MAX", "keys_max", Form::Text),
+];
+
+/// Variables that ask for what is not built: the name, the values that ask for nothing, and what
+/// to do.
+const REFUSED: [(&str, &[&str], &str); 8] = [
+    (
+        "BACKEND_TYPE",
+        &[""],
+        "only counters in memory are built in this version: unset BACKEND_TYPE and REDIS_URL to \
+         count in this process; for memcache there will be none, use Redis or memory",
+    ),
+    (
+        "REDIS_URL",
+        &[""],
+        "counting in Redis is not built in this version: unset it to count in this process",
+    ),
+    ("CONFIG_TYPE", &["", "FILE"], "rules come from files in this version: set it to FILE"),
+    ("GRPC_SERVER_USE_TLS", FALSE, "TLS is not built in this version: end it before this server"),
+    ("TRACING_ENABLED", FALSE, "traces are not built in this version: unset it"),
+    ("USE_DOG_STATSD_MOGRIFIERS", &[""], "mogrifiers are not built in this version: unset it"),
+    ("PROMETHEUS_MAPPER_YAML", &[""], "mappers are not built in this version: unset it"),
+    ("REDIS_PERSECOND", FALSE, "counting in Redis is not built in this version: unset it"),
+];
+
+const FALSE: &[&str] = &["", "0", "f", "F", "false", "FALSE", "False"];
+const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
+
+/// The configuration that the environment stands for; `get` reads a variable.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Result<Config, Faults> {
+    let mut reader = Reader { get: &get, faults: Vec::new() };
+    let root = reader.root();
+    let faulty = |faults| Faults::new("environment", faults);
+    if !reader.faults.is_empty() {
+        return Err(faulty(reader.faults));
+    }
+    decode("environment", &root, cpus).map_err(as_variables)
+}
+
+/// The same, from this process's own environment.
+///
+/// # Errors
+/// As [`from_environment`].
+pub fn from_process(cpus: f64) -> Result<Config, Faults> {
+    from_environment(|name| std::env::var(name).ok(), cpus)
+}
+
+struct Reader<'g> {
+    get: &'g dyn Fn(&str) -> Option<String>,
+    faults: Vec<Fault>,
+}
+
+type Keys = Vec<(Key, Node)>;
+
+impl Reader<'_> {
+    fn root(&mut self) -> Node {
+        for (name, harmless, what) in REFUSED {
+            let value = (self.get)(name).unwrap_or_default();
+            if !harmless.contains(&value.as_str()) {
+                self.fault(format!("{name}={value}: {what}"));
+            }
+        }
+        let mut section = Keys::new();
+        for (column, (name, key, form)) in PLAIN.iter().enumerate() {
+            if let Some(value) = self.written(name, *form) {
+                let place = Place { line: 0, column: column + 1 };
+                section.push((named(key), Node { place, ..Node::text(value) }));
+            }
+        }
+        self.listeners(&mut section);
+        self.rules(&mut section);
+        self.headers(&mut section);
+        self.figures(&mut section);
+        let mut root = vec![(named("ratelimit"), map(section)), (named("log"), map(self.log()))];
+        if let Some(admin) = self.text("TOLLGATE_ADMIN") {
+            let admin = match admin.as_str() {
+                "off" => Node::text("off"),
+                _ => Node::map([("listen", Node::text(admin))]),
+            };
+            root.push((named("admin"), admin));
+        }
+        map(root)
+    }
+
+    fn fault(&mut self, what: String) {
+        self.faults.push(Fault::new(Place::default(), what));
+    }
+
+    /// A variable that is set to something.
+    fn text(&self, name: &str) -> Option<String> {
+        (self.get)(name).filter(|text| !text.is_empty())
+    }
+
+    fn text_or(&self, name: &str, default: &str) -> String {
+        self.text(name).unwrap_or_else(|| default.to_owned())
+    }
+
+    fn truth(&mut self, name: &str, default: bool) -> bool {
+        match self.text(name) {
+            None => default,
+            Some(text) if TRUE.contains(&text.as_str()) => true,
+            Some(text) if FALSE.contains(&text.as_str()) => false,
+            Some(text) => {
+                self.fault(format!("{name}={text}: must be true or false"));
+                default
+            }
+        }
+    }
+
+    /// A variable as a key's value is written.
+    fn written(&mut self, name: &str, form: Form) -> Option<String> {
+        let text = self.text(name)?;
+        match form {
+            Form::Text => Some(text),
+            Form::Truth => Some(self.truth(name, false).to_string()),
+            Form::AboveZero => match text.parse::<u64>() {
+                Ok(number) => Some((number > 0).to_string()),
+                Err(_) => {
+                    self.fault(format!("{name}={text}: must be a whole number"));
+                    None
+                }
+            },
+            Form::Duration => match duration(&text) {
+                Some(nanos) => Some(format!("{nanos}ns")),
+                None => {
+                    self.fault(format!("{name}={text}: must be a duration, such as 24h or 1m30s"));
+                    None
+                }
+            },
+        }
+    }
+
+    fn listeners(&mut self, section: &mut Keys) {
+        let unix = self.text("GRPC_UDS").is_some();
+        for (key, host, port, default) in [
+            ("http", "HOST", "PORT", "8080"),
+            ("grpc", "GRPC_HOST", "GRPC_PORT", "8081"),
+            ("debug", "DEBUG_HOST", "DEBUG_PORT", "6070"),
+        ] {
+            if key == "grpc" && unix {
+                continue;
+            }
+            let (host, port) = (self.text_or(host, "0.0.0.0"), self.text_or(port, default));
+            let bare = host.contains(':') && !host.starts_with('[');
+            let address = if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+            section.push((named(key), Node::text(address)));
+        }
+    }
+
+    fn rules(&mut self, section: &mut Keys) {
+        let root = PathBuf::from(self.text_or("RUNTIME_ROOT", "/srv/runtime_data/current"));
+        let below = self.text_or("RUNTIME_SUBDIRECTORY", "");
+        let above = root.parent().filter(|above| !above.as_os_str().is_empty());
+        if !above.is_none_or(Path::exists) {
+            let root = root.display();
+            self.fault(format!("RUNTIME_ROOT={root}: the folder it is in is not there; create it"));
+        }
+        // As in the reference: without a subdirectory it watches the root and finds nothing.
+        let path = match below.is_empty() && self.truth("RUNTIME_WATCH_ROOT", true) {
+            true => "off".to_owned(),
+            false => {
+                let app = self.text_or("RUNTIME_APPDIRECTORY", "config");
+                root.join(below).join(app).display().to_string()
+            }
+        };
+        section.push((named("rules"), Node::text(path)));
+    }
+
+    fn headers(&mut self, section: &mut Keys) {
+        if !self.truth("LIMIT_RESPONSE_HEADERS_ENABLED", false) {
+            return;
+        }
+        let names = [
+            ("limit", "LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+            ("remaining", "LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+            ("reset", "LIMIT_RESET_HEADER", "RateLimit-Reset"),
+        ];
+        let names =
+            names.map(|(key, name, default)| (key, Node::text(self.text_or(name, default))));
+        section.push((named("headers"), Node::map(names)));
+    }
+
+    fn figures(&mut self, section: &mut Keys) {
+        let silent = self.truth("DISABLE_STATS", false);
+        let dog = self.truth("USE_DOG_STATSD", false);
+        if (self.truth("USE_STATSD", true) || dog) && !silent {
+            let host = self.text_or("STATSD_HOST", "localhost");
+            let address = format!("{host}:{}", self.text_or("STATSD_PORT", "8125"));
+            let udp = dog || self.text("STATSD_PROTOCOL").as_deref() == Some("udp");
+            let every = self.written("STATS_FLUSH_INTERVAL", Form::Duration);
+            let tags = self.text_or("EXTRA_TAGS", "");
+            let tags = tags.split(',').filter(|tag| !tag.is_empty()).map(Node::text).collect();
+            section.push((
+                named("statsd"),
+                Node::map([
+                    ("address", Node::text(address)),
+                    ("udp", Node::text(udp.to_string())),
+                    ("dogstatsd", Node::text(dog.to_string())),
+                    ("every", Node::text(every.unwrap_or_else(|| "10s".to_owned()))),
+                    ("tags", Node::made(Value::List(tags))),
+                ]),
+            ));
+        }
+        if self.truth("USE_PROMETHEUS", false) && !silent {
+            let listen = Node::text(self.text_or("PROMETHEUS_ADDR", ":9090"));
+            let path = Node::text(self.text_or("PROMETHEUS_PATH", "/metrics"));
+            section.push((named("prometheus"), Node::map([("listen", listen), ("path", path)])));
+        }
+    }
+
+    fn log(&mut self) -> Keys {
+        let written = self.text_or("LOG_LEVEL", "warn").to_lowercase();
+        let level = match written.as_str() {
+            "panic" | "fatal" | "error" => "error",
+            "warn" | "warning" => "warn",
+            known @ ("info" | "debug" | "trace") => known,
+            _ => {
+                let levels = "panic, fatal, error, warn, warning, info, debug or trace";
+                self.fault(format!("LOG_LEVEL={written}: must be {levels}"));
+                "warn"
+            }
+        };
+        let format = self.text_or("LOG_FORMAT", "text");
+        vec![(named("level"), Node::text(level)), (named("format"), Node::text(format))]
+    }
+}
+
+fn named(name: &str) -> Key {
+    Key { place: Place::default(), plain: true, name: name.to_owned() }
+}
+
+fn map(entries: Keys) -> Node {
+    Node::made(Value::Map(entries))
+}
+
+/// Speaks of variables where a file has keys.
+fn as_variables(mut faults: Faults) -> Faults {
+    for Fault { place, what } in &mut faults.faults {
+        let variable = place.column.checked_sub(1).and_then(|at| PLAIN.get(at));
+        if let Some((name, key, _)) = variable {
+            *what = what.replace(&format!("`{key}`"), name);
+        }
+    }
+    faults
+}
+
+/// Nanoseconds of `24h`, `1h30m`, `1.5s`, `150us`.
+fn duration(text: &str) -> Option<u64> {
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let nanos = match unit {
+            "ns" => 1.0,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3_600e9,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * nanos;
+        rest = after;
+    }
+    (!text.is_empty() && total < 1e18).then_some(total as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::Ratelimit;
+    use std::time::Duration;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Ratelimit, String> {
+        let get = |name: &str| {
+            let found = variables.iter().find(|(other, _)| *other == name);
+            let root = (name == "RUNTIME_ROOT").then_some("/tmp/current");
+            found.map(|(_, value)| *value).or(root).map(str::to_owned)
+        };
+        let config = from_environment(get, 1.0).map_err(|faults| faults.to_string())?;
+        Ok(config.settings.ratelimit.expect("its section"))
+    }
+
+    #[test]
+    fn without_any_variable_it_runs_as_the_reference_does() {
+        let service = read(&[("RUNTIME_SUBDIRECTORY", "ratelimit")]).expect("sound");
+        let all = |port: u16| vec![std::net::SocketAddr::from(([0, 0, 0, 0], port))];
+        assert_eq!((service.grpc, service.http, service.debug), (all(8081), all(8080), all(6070)));
+        assert_eq!(service.rules.path, Some("/tmp/current/ratelimit/config".into()));
+        assert_eq!(service.connection_age, Duration::from_secs(86_400));
+        let statsd = service.statsd.expect("on by default");
+        assert_eq!((statsd.address.as_str(), statsd.udp), ("localhost:8125", false));
+        assert!(service.prometheus.is_none() && service.answers.headers.is_none());
+    }
+
+    #[test]
+    fn c80_without_a_subdirectory_the_root_is_watched_and_holds_no_rules() {
+        assert_eq!(read(&[]).expect("sound").rules.path, None);
+        let service = read(&[("RUNTIME_WATCH_ROOT", "false")]).expect("sound");
+        assert_eq!(service.rules.path, Some("/tmp/current/config".into()));
+    }
+
+    #[test]
+    fn c81_the_folder_that_the_root_is_in_must_be_there() {
+        let told = read(&[("RUNTIME_ROOT", "/nowhere/at/all")]).expect_err("refused");
+        assert!(told.contains("RUNTIME_ROOT=/nowhere/at/all: the folder it is in"), "{told}");
+    }
+
+    #[test]
+    fn variables_are_read_as_the_reference_writes_them() {
+        let service = read(&[
+            ("HOST", "::1"),
+            ("PORT", "81"),
+            ("GRPC_UDS", "/tmp/rl.sock"),
+            ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+            ("SHADOW_MODE", "T"),
+            ("LOCAL_CACHE_SIZE_IN_BYTES", "1000"),
+            ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "1"),
+            ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+            ("LIMIT_RESET_HEADER", "X-Reset"),
+            ("USE_STATSD", "false"),
+            ("USE_DOG_STATSD", "true"),
+            ("EXTRA_TAGS", "a:b,c:d"),
+            ("STATS_FLUSH_INTERVAL", "150ms"),
+            ("USE_PROMETHEUS", "true"),
+            ("TOLLGATE_COMPAT_KEYS", "true"),
+        ])
+        .expect("sound");
+        assert_eq!(service.http, ["[::1]:81".parse().expect("an address")]);
+        assert!(service.grpc.is_empty() && service.grpc_unix == Some("/tmp/rl.sock".into()));
+        assert_eq!(service.connection_age, Duration::from_secs(5_400));
+        assert!(service.answers.shadow && service.answers.policy.spare_over);
+        assert!(service.answers.policy.stop_when_over && service.rules.compat_keys);
+        let headers = service.answers.headers.expect("on");
+        assert_eq!(headers, ["RateLimit-Limit", "RateLimit-Remaining", "X-Reset"]);
+        let statsd = service.statsd.expect("on");
+        assert!(statsd.dog && statsd.udp && statsd.tags.len() == 2);
+        assert_eq!(statsd.every, Duration::from_millis(150));
+        assert_eq!(service.prometheus.expect("on").1, "/metrics");
+    }
+
+    #[test]
+    fn what_is_wrong_or_not_built_is_told_by_the_variables_name() {
+        for (name, value, told) in [
+            ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: only counters in memory"),
+            ("REDIS_URL", "redis:6379", "REDIS_URL=redis:6379: counting in Redis"),
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_TYPE=GRPC_XDS_SOTW: rules come from files"),
+            ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true: TLS is not built"),
+            ("SHADOW_MODE", "maybe", "SHADOW_MODE=maybe: must be true or false"),
+            ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a duration"),
+            ("NEAR_LIMIT_RATIO", "2", "NEAR_LIMIT_RATIO is `2`: must be from 0 to 1"),
+            ("LOG_LEVEL", "loud", "LOG_LEVEL=loud: must be panic"),
+            ("TOLLGATE_KEYS_MAX", "none", "TOLLGATE_KEYS_MAX is `none`: not a whole number"),
+        ] {
+            let all = read(&[(name, value)]).expect_err(name);
+            assert!(all.contains(told), "{all}");
+        }
+    }
+}

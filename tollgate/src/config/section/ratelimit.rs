@@ -1,0 +1,163 @@
+//! The `ratelimit` section: the Envoy rate limit service.
+//!
+//! Each key is read with its default and its range. What the settings mean: `settings/ratelimit`.
+//! The reference server's environment variables become this section (`config/environment`), so
+//! both are checked alike.
+
+use super::proxy::{count, duration, truth};
+use crate::config::address;
+use crate::config::reader::{Read, Section, within};
+use crate::config::settings::{Ratelimit, RatelimitAnswers, RuleFiles, Statsd};
+use crate::config::tree::Value;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_core::units::Nanos;
+use tollgate_core::windows::Policy;
+
+/// Keys that are not built.
+pub const LATER: &[&str] = &["tls", "xds", "store", "rlqs"];
+
+/// The names that the reference gives its headers.
+const HEADERS: [&str; 3] = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
+
+/// Reads the section.
+pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
+    let everywhere = |port| vec![SocketAddr::from(([0, 0, 0, 0], port))];
+    let grpc_unix = section.optional("grpc_unix", path);
+    let grpc = if grpc_unix.is_some() { Vec::new() } else { everywhere(8081) };
+    Ratelimit {
+        grpc: section.list("grpc", grpc, address::listen),
+        grpc_unix,
+        http: section.list("http", everywhere(8080), address::listen),
+        debug: section.list("debug", Vec::new(), address::listen),
+        rules: rules(section),
+        answers: answers(section),
+        keys_max: section.value("keys_max", 1_000_000, number(1..=100_000_000)),
+        connections_max: section.value("connections", 10_000, number(1..=1_000_000)),
+        connection_age: time(section, "connection_age", Nanos::from_secs(86_400)),
+        connection_age_grace: time(section, "connection_age_grace", Nanos::from_secs(3_600)),
+        healthy_with_rules: section.value("healthy_with_rules", false, truth),
+        statsd: statsd(section),
+        prometheus: prometheus(section),
+        drain: time(section, "drain", Nanos::from_secs(30)),
+    }
+}
+
+/// Every address that the door listens on.
+pub fn addresses(door: &Ratelimit) -> impl Iterator<Item = SocketAddr> {
+    let figures = door.prometheus.iter().map(|(address, _)| address);
+    door.grpc.iter().chain(&door.http).chain(&door.debug).chain(figures).copied()
+}
+
+fn rules(section: &mut Section<'_, '_>) -> RuleFiles {
+    if !section.has("rules") {
+        let what = "`ratelimit` needs `rules`: a file or folder, or `off` to let everything pass";
+        section.fault("rules", what);
+    }
+    let path = section.optional("rules", path).filter(|path| path.as_os_str() != "off");
+    RuleFiles {
+        path,
+        ignore_dot_files: section.value("ignore_dot_files", false, truth),
+        merge_domains: section.value("merge_domains", false, truth),
+        compat_keys: section.value("compat_keys", false, truth),
+        calendar: section.value("calendar", false, truth),
+    }
+}
+
+fn answers(section: &mut Section<'_, '_>) -> RatelimitAnswers {
+    let ratio = |text: &str| {
+        let number = text.parse::<f32>().map_err(|_| "not a number from 0 to 1".to_owned());
+        within(number?, 0.0..=1.0)
+    };
+    RatelimitAnswers {
+        near_limit_ratio: section.value("near_limit_ratio", 0.8, ratio),
+        shadow: section.value("shadow", false, truth),
+        quota: section.value("quota", false, truth),
+        policy: Policy {
+            stop_when_over: section.value("stop_when_over", false, truth),
+            spare_over: section.value("spare_over", false, truth),
+        },
+        dynamic_metadata: section.value("dynamic_metadata", false, truth),
+        headers: headers(section),
+    }
+}
+
+/// `headers: true`, or a section with their names.
+fn headers(section: &mut Section<'_, '_>) -> Option<[String; 3]> {
+    match section.node("headers").map(|node| &node.value) {
+        None => None,
+        Some(Value::Map(_)) => Some(section.section("headers", &[], |names| {
+            let name = |text: &str| super::limits::header_name(text).map(|_| text.to_owned());
+            [("limit", HEADERS[0]), ("remaining", HEADERS[1]), ("reset", HEADERS[2])]
+                .map(|(key, default)| names.value(key, default.to_owned(), name))
+        })),
+        Some(_) => section.value("headers", false, truth).then(|| HEADERS.map(str::to_owned)),
+    }
+}
+
+fn statsd(section: &mut Section<'_, '_>) -> Option<Statsd> {
+    if !section.has("statsd") {
+        section.allow("statsd");
+        return None;
+    }
+    let statsd = section.section("statsd", &[], |section| {
+        let seconds =
+            |text: &str| within(duration(text)?, Nanos::from_millis(100)..=Nanos::from_secs(3_600));
+        Statsd {
+            address: section.value("address", "localhost:8125".to_owned(), host_port),
+            udp: section.value("udp", false, truth),
+            dog: section.value("dogstatsd", false, truth),
+            every: Duration::from_nanos(section.value("every", Nanos::from_secs(10), seconds).0),
+            tags: section.values("tags", tag),
+        }
+    });
+    Some(statsd)
+}
+
+fn prometheus(section: &mut Section<'_, '_>) -> Option<(SocketAddr, String)> {
+    if !section.has("prometheus") {
+        section.allow("prometheus");
+        return None;
+    }
+    Some(section.section("prometheus", &[], |section| {
+        let default = SocketAddr::from(([0, 0, 0, 0], 9090));
+        let path = |text: &str| match text.starts_with('/') {
+            true => Ok(text.to_owned()),
+            false => Err("a path begins with /".to_owned()),
+        };
+        let address = section.value("listen", default, address::listen);
+        (address, section.value("path", "/metrics".to_owned(), path))
+    }))
+}
+
+fn time(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Duration {
+    let range = Nanos::from_millis(1)..=Nanos::from_secs(366 * 86_400);
+    let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));
+    Duration::from_nanos(nanos.0)
+}
+
+fn number(range: std::ops::RangeInclusive<u64>) -> impl Fn(&str) -> Read<usize> {
+    move |text| within(count(text)?, range.clone()).map(|n| n as usize)
+}
+
+fn path(text: &str) -> Read<PathBuf> {
+    if text.is_empty() { Err("name a file or folder".to_owned()) } else { Ok(text.into()) }
+}
+
+fn host_port(text: &str) -> Read<String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    match !host.is_empty() && port.parse::<u16>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err("write host:port".to_owned()),
+    }
+}
+
+fn tag(text: &str) -> Read<(String, String)> {
+    let (key, value) = text.split_once(':').ok_or("write key:value")?;
+    let plain = |c: char| !c.is_control() && !",|#\n".contains(c);
+    match !key.is_empty() && text.chars().all(plain) {
+        true => Ok((key.to_owned(), value.to_owned())),
+        false => Err("a tag is key:value, without , | # and line ends".to_owned()),
+    }
+}

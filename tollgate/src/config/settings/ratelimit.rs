@@ -1,0 +1,105 @@
+//! What runs of the rate limit service.
+//!
+//! Meaning, range and default of every figure; how they are written: `config/section/ratelimit`,
+//! or as the reference server's environment variables (`config/environment`). The rules are not
+//! here: they have files of their own and are read by the door.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_core::windows::Policy;
+
+/// The rate limit service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ratelimit {
+    /// Where gRPC is served. Default: 0.0.0.0:8081; none if there is a socket file.
+    pub grpc: Vec<SocketAddr>,
+    /// A Unix socket where gRPC is served as well. Default: none.
+    pub grpc_unix: Option<PathBuf>,
+    /// Where `/json` and `/healthcheck` are served. Default: 0.0.0.0:8080.
+    pub http: Vec<SocketAddr>,
+    /// Where `/rlconfig` and `/stats` are served. Default: nowhere.
+    pub debug: Vec<SocketAddr>,
+    /// Where the rules come from and how they are read.
+    pub rules: RuleFiles,
+    /// How it answers.
+    pub answers: RatelimitAnswers,
+    /// Windows counted at once; when there are more, those that have ended and then those with
+    /// the fewest hits are forgotten. 1 to 100 million, 24 bytes each. Default: a million.
+    pub keys_max: usize,
+    /// gRPC connections at once on all threads; more are closed at once. Default: 10 000.
+    pub connections_max: usize,
+    /// After this a connection is asked to make room for a new one. Default: a day.
+    pub connection_age: Duration,
+    /// How long it then has to end what it is at. Default: an hour.
+    pub connection_age_grace: Duration,
+    /// Without any domain, health says no. Default: false.
+    pub healthy_with_rules: bool,
+    /// Where figures are sent. Default: nowhere.
+    pub statsd: Option<Statsd>,
+    /// Where Prometheus finds the reference's figures: address and path. Default: nowhere.
+    pub prometheus: Option<(SocketAddr, String)>,
+    /// For calls that run when the program stops. Default: 30 s.
+    pub drain: Duration,
+}
+
+/// Where rules come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleFiles {
+    /// A file, or a folder with everything below it; `None`: no rules, and everything passes.
+    pub path: Option<PathBuf>,
+    /// Names that begin with a dot are passed over. Default: false.
+    pub ignore_dot_files: bool,
+    /// Several files may have rules for one domain. Default: false.
+    pub merge_domains: bool,
+    /// Keys and values are compared joined by `_`, as the reference does. Default: false.
+    pub compat_keys: bool,
+    /// Months and years are those of the calendar. Default: false.
+    pub calendar: bool,
+}
+
+/// How requests are answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RatelimitAnswers {
+    /// The part of a limit above which hits count as near it, 0 to 1. Default: 0.8.
+    pub near_limit_ratio: f32,
+    /// Everything passes, and statuses say what would have been. Default: false.
+    pub shadow: bool,
+    /// All limits are quotas: a request is refused only if all of its limits are over.
+    /// Default: false.
+    pub quota: bool,
+    /// What is not counted of requests that are over. Default: all is counted.
+    pub policy: Policy,
+    /// Answers carry what was asked, for Envoy's other filters. Default: false.
+    pub dynamic_metadata: bool,
+    /// The names of the headers that tell clients limit, remaining and reset. Default: none.
+    pub headers: Option<[String; 3]>,
+}
+
+impl Default for RatelimitAnswers {
+    fn default() -> RatelimitAnswers {
+        RatelimitAnswers {
+            near_limit_ratio: 0.8,
+            shadow: false,
+            quota: false,
+            policy: Policy::default(),
+            dynamic_metadata: false,
+            headers: None,
+        }
+    }
+}
+
+/// Where figures are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statsd {
+    /// Host and port, resolved at each connect.
+    pub address: String,
+    /// In datagrams, not over a connection. Default: false.
+    pub udp: bool,
+    /// Tags are written as `DogStatsD` has them. Default: false.
+    pub dog: bool,
+    /// How often, 100 ms to an hour. Default: 10 s.
+    pub every: Duration,
+    /// Tags behind every name.
+    pub tags: Vec<(String, String)>,
+}

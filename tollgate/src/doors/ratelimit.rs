@@ -1,0 +1,19 @@
+//! The Envoy rate limit service: rules from files, counters in memory, gRPC and JSON.
+//!
+//! A drop-in for envoyproxy/ratelimit that needs no Redis, and for lyft's and Fencer's clients.
+//! One thread per core serves gRPC (`grpc`); one more has the other ports (`http`),
+//! looks at the rule files (`loader`) and sends figures (`figures`). A request's way: `wire`,
+//! `decide`, `rules`, and the counters of `tollgate_core::windows`.
+
+pub mod decide;
+pub mod figures;
+mod grpc;
+mod http;
+pub mod json;
+mod loader;
+pub mod rules;
+mod serve;
+pub mod tally;
+pub mod wire;
+
+pub use serve::{Running, StartError, start};

@@ -1,0 +1,209 @@
+//! One request of the rate limit service: from its descriptors to the answer.
+//!
+//! The rules say which limits apply (`rules`), the core counts them all at once
+//! (`tollgate_core::windows`), and here the answer is made of both: shadow, quota, replacements,
+//! headers, metadata, and the figures that the reference keeps. No bytes are read or written here
+//! (`grpc`, `json`), and nothing is waited for.
+
+mod answer;
+mod meet;
+
+use super::rules::Rules;
+use super::tally::Tallies;
+use super::wire::{Request, Response};
+use crate::clock::Clock;
+use crate::config::settings::RatelimitAnswers;
+use crate::watch::metrics::REQUESTS;
+use crate::watch::registry::{Counter, Registry};
+use answer::Answer;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use meet::Met;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use tollgate_core::key::Seed;
+use tollgate_core::units::Time;
+use tollgate_core::windows::{Hit, Windows};
+
+/// The most descriptors in a request; reference clients send a handful.
+pub const DESCRIPTORS_MAX: usize = 1_000;
+/// The most entries in a descriptor.
+pub const ENTRIES_MAX: usize = 100;
+
+/// Why a request gets no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No domain.
+    #[error("rate limit domain must not be empty")]
+    NoDomain,
+    /// Nothing to decide.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// There have never been rules.
+    #[error("no rate limit configuration loaded")]
+    NoRules,
+    /// More than anybody needs.
+    #[error("more than {DESCRIPTORS_MAX} descriptors, or more than {ENTRIES_MAX} entries in one")]
+    TooMany,
+}
+
+/// Which of the packages a request speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Package {
+    /// `envoy.service.ratelimit.v3`.
+    V3,
+    /// `envoy.service.ratelimit.v2`, and lyft's first: they know less.
+    Old,
+}
+
+/// What is counted beside the figures of rules.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Requests that were asked.
+    pub requests: Counter,
+    /// Requests that got no decision.
+    pub errors: AtomicU64,
+    /// Requests that were over a limit and passed because of the shadow mode for all.
+    pub global_shadow_mode: AtomicU64,
+    /// Rules that were taken over.
+    pub loads: AtomicU64,
+    /// Rules that were refused.
+    pub load_errors: AtomicU64,
+}
+
+impl Events {
+    /// Those that other output shows too are counted in `registry`.
+    #[must_use]
+    pub fn of(registry: &Registry) -> Events {
+        Events { requests: registry.counter(&REQUESTS, &["ratelimit"]), ..Events::default() }
+    }
+}
+
+/// The service, shared by all threads and ports.
+pub struct Decider {
+    /// The rules in force; none before they have been read for the first time.
+    pub rules: ArcSwapOption<Rules>,
+    /// The figures of the rules.
+    pub tallies: Tallies,
+    /// Requests for domains without rules.
+    pub unknown_domains: Tallies,
+    /// Other figures.
+    pub events: Events,
+    /// How it answers.
+    pub settings: ArcSwap<RatelimitAnswers>,
+    /// The counters.
+    pub windows: Windows,
+    clock: Clock,
+    /// How far the system's clock was moved since the start: windows follow it.
+    step: AtomicI64,
+    seed: Seed,
+}
+
+/// Room to work in, kept by each thread to save making it anew.
+#[derive(Default)]
+pub struct Room {
+    hits: Vec<Hit>,
+    sets: Vec<usize>,
+}
+
+impl Decider {
+    /// A service without rules that can count `keys_max` windows at once.
+    #[must_use]
+    pub fn new(settings: RatelimitAnswers, keys_max: usize, seed: Seed, clock: Clock) -> Decider {
+        Decider {
+            rules: ArcSwapOption::empty(),
+            tallies: Tallies::default(),
+            unknown_domains: Tallies::default(),
+            events: Events::default(),
+            settings: ArcSwap::from_pointee(settings),
+            windows: Windows::new(keys_max),
+            clock,
+            step: AtomicI64::new(0),
+            seed,
+        }
+    }
+
+    /// Follows the system's clock if it was set; to be called once a second.
+    pub fn follow_clock(&self) {
+        let step = self.clock.step();
+        if (step - self.step.load(Relaxed)).unsigned_abs() > tollgate_core::units::SECOND {
+            self.step.store(step, Relaxed);
+        }
+    }
+
+    /// The present by the system's clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        Time(self.clock.now().0.saturating_add_signed(self.step.load(Relaxed)))
+    }
+
+    /// Decides a request and counts it.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing was counted then.
+    pub fn decide(
+        &self,
+        request: &Request,
+        package: Package,
+        room: &mut Room,
+    ) -> Result<Response, Refusal> {
+        self.decide_at(request, package, room, self.now())
+    }
+
+    /// The same at a moment that the caller says.
+    ///
+    /// # Errors
+    /// As [`Decider::decide`].
+    pub fn decide_at(
+        &self,
+        request: &Request,
+        package: Package,
+        room: &mut Room,
+        now: Time,
+    ) -> Result<Response, Refusal> {
+        self.events.requests.increment(1);
+        let rules = self.rules.load();
+        let checked = check(request, rules.as_deref(), package);
+        let rules = checked.inspect_err(|_| _ = self.events.errors.fetch_add(1, Relaxed))?;
+        let settings = self.settings.load();
+        let mut met = self.meet(rules, request, now);
+        meet::replace(&mut met);
+        room.hits.clear();
+        for met in &mut met {
+            if let Met::Limited(limited) = met {
+                limited.place = room.hits.len();
+                room.hits.push(limited.hit);
+            }
+        }
+        self.windows.count(&mut room.hits, &mut room.sets, settings.policy, now);
+        for met in &mut met {
+            if let Met::Limited(limited) = met {
+                limited.hit = room.hits[limited.place];
+                limited.count(settings.near_limit_ratio);
+            }
+        }
+        let answer = Answer { settings: &settings, request, met: &met, now };
+        let (response, shadowed) = answer.response(package);
+        if shadowed {
+            self.events.global_shadow_mode.fetch_add(1, Relaxed);
+        }
+        Ok(response)
+    }
+}
+
+/// The rules, if a request can be decided. Whose clients know only the old package (Fencer's)
+/// are told of missing rules first.
+fn check<'r>(
+    request: &Request,
+    rules: Option<&'r Rules>,
+    package: Package,
+) -> Result<&'r Rules, Refusal> {
+    let long = |descriptor: &super::wire::Descriptor| descriptor.entries.len() > ENTRIES_MAX;
+    match rules {
+        None if package == Package::Old => Err(Refusal::NoRules),
+        _ if request.domain.is_empty() => Err(Refusal::NoDomain),
+        _ if request.descriptors.is_empty() => Err(Refusal::NoDescriptors),
+        _ if request.descriptors.len() > DESCRIPTORS_MAX => Err(Refusal::TooMany),
+        _ if request.descriptors.iter().any(long) => Err(Refusal::TooMany),
+        None => Err(Refusal::NoRules),
+        Some(rules) => Ok(rules),
+    }
+}

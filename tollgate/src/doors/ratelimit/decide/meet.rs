@@ -1,0 +1,196 @@
+//! Which limit each descriptor of a request meets, and what is counted for it.
+//!
+//! A limit that the request brings along is taken as it is and the rules are not asked, as in the
+//! reference; one without a known unit is no limit (there, it ends the process). Counters are
+//! named by domain, window and entries, each part apart.
+
+use super::Decider;
+use crate::doors::ratelimit::rules::{Limit, Rule, Rules, Unit, push_entry};
+use crate::doors::ratelimit::tally::Tally;
+use crate::doors::ratelimit::wire::{Descriptor, Entry, Override, Request};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tollgate_core::key::{KeyHash, KeyHasher};
+use tollgate_core::units::Time;
+use tollgate_core::windows::{Hit, Length};
+
+/// What a descriptor met.
+pub enum Met<'r> {
+    /// No limit.
+    Free,
+    /// A rule that lets everything pass.
+    Unlimited(&'r Rule),
+    /// A limit.
+    Limited(Limited<'r>),
+}
+
+/// A limit that a descriptor met.
+pub struct Limited<'r> {
+    /// The rule it comes from; `None`: from the request.
+    pub rule: Option<&'r Rule>,
+    /// The limit.
+    pub limit: Limit,
+    /// What is counted, and what came of it.
+    pub hit: Hit,
+    /// Where it is among the hits of the request.
+    pub place: usize,
+    tally: Arc<Tally>,
+}
+
+impl Limited<'_> {
+    /// Adds what came of it to the figures.
+    pub fn count(&self, near_limit_ratio: f32) {
+        let Hit { before, after, hits, give_back, spared, .. } = self.hit;
+        let (tally, hits) = (&self.tally, u64::from(hits));
+        if give_back {
+            tally.total_negative_hits.fetch_add(hits, Relaxed);
+            return;
+        }
+        tally.total_hits.fetch_add(hits, Relaxed);
+        if spared {
+            tally.over_limit.fetch_add(hits, Relaxed);
+            tally.over_limit_with_local_cache.fetch_add(hits, Relaxed);
+        } else {
+            let limit = self.limit.requests;
+            // In 32 bits, as the reference computes it.
+            let near = (limit as f32 * near_limit_ratio).floor() as u64;
+            tally.attribute(before.into(), after.into(), limit.into(), near);
+        }
+        if self.hit.is_over() && self.rule.is_some_and(|rule| rule.shadow) {
+            tally.shadow_mode.fetch_add(hits, Relaxed);
+        }
+    }
+}
+
+/// Lets limits go that others replace: names are looked for in the whole request.
+pub fn replace(met: &mut [Met<'_>]) {
+    let mut replaced: Vec<&str> = Vec::new();
+    for met in &*met {
+        replaced.extend(met.rule().into_iter().flat_map(|rule| &rule.replaces).map(|name| &**name));
+    }
+    if replaced.is_empty() {
+        return;
+    }
+    for met in met {
+        if let Met::Limited(limited) = met
+            && let Some(name) = limited.rule.and_then(|rule| rule.name.as_deref())
+            && replaced.contains(&name)
+        {
+            *met = Met::Free;
+        }
+    }
+}
+
+impl<'r> Met<'r> {
+    /// The rule, if it is one.
+    pub fn rule(&self) -> Option<&'r Rule> {
+        match self {
+            Met::Free => None,
+            Met::Unlimited(rule) => Some(rule),
+            Met::Limited(limited) => limited.rule,
+        }
+    }
+}
+
+impl Decider {
+    /// What each descriptor meets, in order.
+    pub(super) fn meet<'r>(&self, rules: &'r Rules, request: &Request, now: Time) -> Vec<Met<'r>> {
+        let domain = request.domain.as_str();
+        if !rules.knows(domain) {
+            let unknown = self.unknown_domains.of("", domain);
+            unknown.total_hits.fetch_add(1, Relaxed);
+            return request.descriptors.iter().map(|_| Met::Free).collect();
+        }
+        let meet = |descriptor| self.meet_one(rules, request, descriptor, now);
+        request.descriptors.iter().map(meet).collect()
+    }
+
+    fn meet_one<'r>(
+        &self,
+        rules: &'r Rules,
+        request: &Request,
+        descriptor: &Descriptor,
+        now: Time,
+    ) -> Met<'r> {
+        let domain = request.domain.as_str();
+        let entries: Vec<(&str, &str)> = descriptor.entries.iter().map(pair).collect();
+        let hits = hits(request, descriptor);
+        if let Some(limit) = descriptor.limit.and_then(overriding) {
+            let tally = self.tallies.of(domain, &path(domain, &entries));
+            let key = self.key(domain, limit.length, entries.iter().copied());
+            return Met::Limited(limited(None, limit, key, hits, now, tally));
+        }
+        let Some(rule) = rules.find(domain, &entries) else { return Met::Free };
+        let Some(limit) = rule.limit else { return Met::Unlimited(rule) };
+        let tally = match rule.path_of(domain, &entries) {
+            Some(path) => self.tallies.of(domain, &path),
+            None => Arc::clone(&rule.tally),
+        };
+        let counted = rule
+            .steps
+            .iter()
+            .zip(&entries)
+            .map(|(step, (key, value))| (*key, step.shared.as_deref().unwrap_or(value)));
+        let key = self.key(domain, limit.length, counted);
+        Met::Limited(limited(Some(rule), limit, key, hits, now, tally))
+    }
+
+    fn key<'a>(
+        &self,
+        domain: &str,
+        length: Length,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> KeyHash {
+        let mut hasher = KeyHasher::new(&self.seed);
+        hasher.part(domain.as_bytes());
+        let (kind, count) = match length {
+            Length::Seconds(count) => (b's', count),
+            Length::Months(count) => (b'm', count),
+        };
+        let [a, b, c, d] = count.to_le_bytes();
+        hasher.part(&[kind, a, b, c, d]);
+        for (key, value) in entries {
+            hasher.part(key.as_bytes());
+            hasher.part(value.as_bytes());
+        }
+        hasher.finish()
+    }
+}
+
+fn pair(entry: &Entry) -> (&str, &str) {
+    (&entry.key, &entry.value)
+}
+
+fn limited<'r>(
+    rule: Option<&'r Rule>,
+    limit: Limit,
+    key: KeyHash,
+    (hits, give_back): (u32, bool),
+    now: Time,
+    tally: Arc<Tally>,
+) -> Limited<'r> {
+    let hit = Hit { give_back, ..Hit::new(key, limit.length.window(now), limit.requests, hits) };
+    Limited { rule, limit, hit, place: 0, tally }
+}
+
+/// How many hits a descriptor stands for, and whether they are given back. What it says itself
+/// goes before what the request says for all.
+fn hits(request: &Request, descriptor: &Descriptor) -> (u32, bool) {
+    let hits = descriptor.hits_addend.unwrap_or(request.hits_addend.max(1).into());
+    (u32::try_from(hits).unwrap_or(u32::MAX), descriptor.is_negative_hits)
+}
+
+/// The limit that a request brings along; `None` if nobody knows its unit.
+fn overriding(limit: Override) -> Option<Limit> {
+    Some(Limit::per(limit.requests_per_unit, Unit::from_wire(limit.unit)?))
+}
+
+/// The path that figures of a limit of the request itself are kept under.
+fn path(domain: &str, entries: &[(&str, &str)]) -> String {
+    let mut path = domain.to_owned();
+    for (key, value) in entries {
+        path.push('.');
+        push_entry(&mut path, key, value);
+    }
+    path
+}

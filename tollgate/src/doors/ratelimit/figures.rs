@@ -1,0 +1,136 @@
+//! The reference server's figures under its own names, for StatsD, DogStatsD and Prometheus.
+//!
+//! Here is what is sent and what it is called. How often it is sent and over what: `statsd`; who
+//! asks for it: `http`. Figures of paths made of requests are bounded where they are kept
+//! (`tally`).
+
+pub mod statsd;
+
+use super::decide::Decider;
+use super::tally::Tally;
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A path as StatsD can carry it: `:` and `|` become `_`, and so do the dots of IPv4 addresses.
+#[must_use]
+pub fn escaped(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    let mut at = 0;
+    while let Some(next) = path[at..].chars().next() {
+        let inside = path[..at].ends_with(|c: char| c.is_ascii_digit());
+        match address(&path[at..]).filter(|_| !inside) {
+            Some(length) => {
+                text.extend(path[at..at + length].chars().map(|c| if c == '.' { '_' } else { c }));
+                at += length;
+            }
+            None => {
+                text.push(if next == ':' || next == '|' { '_' } else { next });
+                at += next.len_utf8();
+            }
+        }
+    }
+    text
+}
+
+/// The length of the IPv4 address that a text begins with.
+fn address(text: &str) -> Option<usize> {
+    let mut length = 0;
+    for part in 0..4 {
+        if part > 0 {
+            text[length..].starts_with('.').then_some(())?;
+            length += 1;
+        }
+        let digits = text[length..].bytes().take_while(u8::is_ascii_digit).count();
+        (1..=3).contains(&digits).then_some(())?;
+        length += digits;
+    }
+    Some(length)
+}
+
+/// Every figure under the reference's name, and what it is worth. They only grow.
+pub fn for_each(decider: &Decider, mut show: impl FnMut(&str, u64)) {
+    for (path, tally) in decider.tallies.all() {
+        let path = escaped(&path);
+        for (name, figure) in tally.figures() {
+            show(&format!("ratelimit.service.rate_limit.{path}.{name}"), figure);
+        }
+    }
+    for (domain, tally) in decider.unknown_domains.all() {
+        let name = format!("ratelimit.service.rate_limit.{}.domain_not_found", escaped(&domain));
+        show(&name, tally.figures()[0].1);
+    }
+    for (name, figure) in events(decider) {
+        show(name, figure);
+    }
+}
+
+fn events(decider: &Decider) -> [(&'static str, u64); 5] {
+    let events = &decider.events;
+    let error = "ratelimit.service.call.should_rate_limit.service_error";
+    [
+        ("ratelimit.service.config_load_success", events.loads.load(Relaxed)),
+        ("ratelimit.service.config_load_error", events.load_errors.load(Relaxed)),
+        ("ratelimit.service.global_shadow_mode", events.global_shadow_mode.load(Relaxed)),
+        (error, events.errors.load(Relaxed)),
+        ("ratelimit_server.ShouldRateLimit.total_requests", events.requests.get()),
+    ]
+}
+
+/// All of them, one a line, for people.
+#[must_use]
+pub fn lines(decider: &Decider) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail, here and below.
+    for_each(decider, |name, figure| _ = writeln!(text, "{name}: {figure}"));
+    text
+}
+
+/// The same under the names that the reference gives them for Prometheus.
+#[must_use]
+pub fn prometheus(decider: &Decider) -> String {
+    let mut text = String::new();
+    let tallies = decider.tallies.all();
+    for (index, (name, _)) in Tally::default().figures().into_iter().enumerate() {
+        let family = format!("ratelimit_service_rate_limit_{name}");
+        let _ = writeln!(text, "# TYPE {family} counter");
+        for (path, tally) in &tallies {
+            let labels = labels(path, tally.domain_bytes);
+            let _ = writeln!(text, "{family}{{{labels}}} {}", tally.figures()[index].1);
+        }
+    }
+    let family = "ratelimit_service_rate_limit_domain_not_found";
+    let _ = writeln!(text, "# TYPE {family} counter");
+    for (domain, tally) in decider.unknown_domains.all() {
+        let figure = tally.figures()[0].1;
+        let _ = writeln!(text, "{family}{{domain=\"{}\"}} {figure}", label(&domain));
+    }
+    for ((_, figure), (family, labels)) in events(decider).into_iter().zip(EVENTS) {
+        let _ = writeln!(text, "# TYPE {family} counter\n{family}{labels} {figure}");
+    }
+    text
+}
+
+/// What the events are called there, in their order.
+const EVENTS: [(&str, &str); 5] = [
+    ("ratelimit_service_config_load_success", ""),
+    ("ratelimit_service_config_load_error", ""),
+    ("ratelimit_service_global_shadow_mode", ""),
+    ("ratelimit_service_should_rate_limit_error", "{err_type=\"service_error\"}"),
+    ("ratelimit_service_total_requests", "{grpc_method=\"ShouldRateLimit\"}"),
+];
+
+/// Domain, first key, and all further ones together.
+fn labels(path: &str, domain_bytes: usize) -> String {
+    let (domain, keys) = path.split_at_checked(domain_bytes).unwrap_or((path, ""));
+    let keys = keys.strip_prefix('.').unwrap_or(keys);
+    let (first, rest) = keys.split_once('.').unwrap_or((keys, ""));
+    let mut text = format!("domain=\"{}\",key1=\"{}\"", label(domain), label(first));
+    if !rest.is_empty() {
+        let _ = write!(text, ",key2=\"{}\"", label(rest));
+    }
+    text
+}
+
+fn label(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,236 @@
+//! gRPC over HTTP/2: the one method that matters by hand, health and reflection by their crates.
+//!
+//! A decision takes about a microsecond, so what surrounds it must not take ten: the method is
+//! served on hyper directly, which is cheaper than a framework that does nothing. What is decided
+//! is `decide`'s business; which connections there are, `worker`'s.
+
+mod body;
+pub mod worker;
+
+use super::decide::{Decider, Package, Refusal, Room};
+use super::wire::{self, Response as Answer};
+use body::Body;
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use prost::Message;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tonic::codegen::{BoxFuture, Service};
+use tonic_health::server::{HealthReporter, HealthService};
+
+/// The longest message, in bytes; more is refused.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// What all messages that come in pieces may hold at once, in bytes; more are refused.
+pub const PIECES_BYTES_MAX: usize = 64 << 20;
+
+/// The method, in the three packages that clients know it by.
+const METHODS: [(&str, Package); 3] = [
+    ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", Package::V3),
+    ("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", Package::Old),
+    ("/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit", Package::Old),
+];
+
+/// How a call can go wrong, by gRPC's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    Unknown = 2,
+    InvalidArgument = 3,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+}
+
+/// A call that failed: its code and what is wrong.
+struct Failure(Code, String);
+
+/// One of the services that crates bring along.
+type Other = Arc<
+    dyn Fn(Request<Incoming>) -> BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>
+        + Send
+        + Sync,
+>;
+
+/// Everything that can be called.
+pub struct Calls {
+    decider: Arc<Decider>,
+    pieces: AtomicUsize,
+    health: Other,
+    reflection: [Other; 2],
+}
+
+impl Calls {
+    /// All services; health is what `reporter` says.
+    ///
+    /// # Errors
+    /// If the descriptors cannot be read.
+    pub fn new(
+        decider: Arc<Decider>,
+        reporter: HealthReporter,
+    ) -> Result<Calls, tonic_reflection::server::Error> {
+        let health = HealthService::from_health_reporter(reporter);
+        let health = tonic_health::pb::health_server::HealthServer::new(health);
+        let builder = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
+        Ok(Calls { decider, pieces: AtomicUsize::new(0), health: other(health), reflection })
+    }
+
+    /// Answers one call.
+    pub async fn answer(&self, request: Request<Incoming>, room: &RoomOf) -> Response<Body> {
+        let path = request.uri().path();
+        if let Some((_, package)) = METHODS.iter().find(|(method, _)| *method == path) {
+            return match self.should_rate_limit(request, *package, room).await {
+                Ok(answer) => succeeded(&answer),
+                Err(failure) => failed(&failure),
+            };
+        }
+        let other = match path.split('/').nth(1) {
+            Some("grpc.health.v1.Health") => &self.health,
+            Some("grpc.reflection.v1.ServerReflection") => &self.reflection[0],
+            Some("grpc.reflection.v1alpha.ServerReflection") => &self.reflection[1],
+            _ => {
+                let what = format!("there is no method {path}");
+                return failed(&Failure(Code::Unimplemented, what));
+            }
+        };
+        match other(request).await {
+            Ok(response) => response.map(Body::Other),
+            Err(never) => match never {},
+        }
+    }
+
+    async fn should_rate_limit(
+        &self,
+        request: Request<Incoming>,
+        package: Package,
+        room: &RoomOf,
+    ) -> Result<Answer, Failure> {
+        let bytes = self.collect(request.into_body()).await?;
+        let message = unframed(bytes)?;
+        let request = wire::Request::decode(message).map_err(|error| {
+            Failure(Code::InvalidArgument, format!("not a rate limit request: {error}"))
+        })?;
+        let decided = self.decider.decide(&request, package, &mut room.borrow_mut());
+        decided.map_err(|refusal| {
+            let code = match refusal {
+                Refusal::TooMany => Code::InvalidArgument,
+                _ => Code::Unknown,
+            };
+            Failure(code, refusal.to_string())
+        })
+    }
+
+    /// The whole body. Nearly always it is one piece, which is not copied.
+    async fn collect(&self, mut body: Incoming) -> Result<Bytes, Failure> {
+        let first = piece(&mut body).await?.unwrap_or_default();
+        if body.is_end_stream() {
+            return Ok(first);
+        }
+        let mut held = Held { all: &self.pieces, mine: 0 };
+        let mut bytes = BytesMut::from(first);
+        while let Some(more) = piece(&mut body).await? {
+            held.take(more.len(), bytes.len())?;
+            bytes.extend_from_slice(&more);
+        }
+        Ok(bytes.freeze())
+    }
+}
+
+/// Each thread's room to work in.
+pub type RoomOf = std::cell::RefCell<Room>;
+
+/// What messages in pieces hold; given back when dropped.
+struct Held<'a> {
+    all: &'a AtomicUsize,
+    mine: usize,
+}
+
+impl Held<'_> {
+    fn take(&mut self, more: usize, before: usize) -> Result<(), Failure> {
+        self.mine += more;
+        let all = self.all.fetch_add(more, Relaxed) + more;
+        if before + more > MESSAGE_BYTES_MAX + 5 {
+            let what = format!("a message may have {MESSAGE_BYTES_MAX} bytes");
+            return Err(Failure(Code::ResourceExhausted, what));
+        }
+        if all > PIECES_BYTES_MAX {
+            let what = "too many large messages at once".to_owned();
+            return Err(Failure(Code::ResourceExhausted, what));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.mine, Relaxed);
+    }
+}
+
+/// The next piece of a body; `None` at its end.
+async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failure(Code::Unknown, error.to_string()))?;
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
+/// The message out of its frame.
+fn unframed(mut bytes: Bytes) -> Result<Bytes, Failure> {
+    let wrong = |what: &str| Failure(Code::InvalidArgument, what.to_owned());
+    if bytes.len() < 5 {
+        return Err(wrong("no message"));
+    }
+    let compressed = bytes.get_u8() != 0;
+    let length = bytes.get_u32();
+    if compressed {
+        let what = "compressed messages are not read; send them plain".to_owned();
+        return Err(Failure(Code::Unimplemented, what));
+    }
+    match bytes.len() == length as usize {
+        true => Ok(bytes),
+        false => Err(wrong("the message is not as long as it says")),
+    }
+}
+
+fn other<S>(service: S) -> Other
+where
+    S: Service<
+            Request<Incoming>,
+            Response = Response<tonic::body::Body>,
+            Error = std::convert::Infallible,
+            Future = BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    Arc::new(move |request| service.clone().call(request))
+}
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+fn succeeded(answer: &Answer) -> Response<Body> {
+    let mut response = Response::new(Body::message(answer));
+    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    response
+}
+
+/// A failed call is told in its head; gRPC's HTTP status is 200 all the same.
+fn failed(failure: &Failure) -> Response<Body> {
+    let status = tonic::Status::new(tonic::Code::from_i32(failure.0 as i32), &failure.1);
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    // It fails only for texts that no header can carry, and these are escaped.
+    let _ = status.add_header(response.headers_mut());
+    response
+}

@@ -1,0 +1,78 @@
+//! The body of an answer over HTTP/2: one message and its trailers, or what another service made.
+//!
+//! gRPC says how a call went behind the message, in trailers; a call that failed has nothing but
+//! its head. Nothing is streamed here but by the services for health and reflection.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use prost::Message;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The body of an answer.
+pub enum Body {
+    /// Nothing comes any more.
+    Empty,
+    /// A message, then the word that all went well.
+    Message(Bytes),
+    /// That word.
+    Trailers,
+    /// What another service made.
+    Other(tonic::body::Body),
+}
+
+impl Body {
+    /// A message in the frame that gRPC wants: not compressed, its length before it.
+    pub fn message(message: &impl Message) -> Body {
+        let length = message.encoded_len();
+        let mut bytes = BytesMut::with_capacity(5 + length);
+        bytes.put_u8(0);
+        bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        // It fails only for want of room, and there is room.
+        let _ = message.encode(&mut bytes);
+        Body::Message(bytes.freeze())
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        let body = self.get_mut();
+        match body {
+            Body::Other(other) => Pin::new(other).poll_frame(cx),
+            Body::Empty => Poll::Ready(None),
+            Body::Message(bytes) => {
+                let bytes = std::mem::take(bytes);
+                *body = Body::Trailers;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Body::Trailers => {
+                *body = Body::Empty;
+                let mut trailers = HeaderMap::with_capacity(1);
+                trailers.insert(tonic::Status::GRPC_STATUS, HeaderValue::from_static("0"));
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Empty => true,
+            Body::Message(_) | Body::Trailers => false,
+            Body::Other(other) => other.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Other(other) => other.size_hint(),
+            _ => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The ports beside gRPC: JSON and health, the debug port, and figures for Prometheus.
+//!
+//! All are answered by one thread of their own; nothing here is in the way of gRPC calls but a
+//! decision asked as JSON. Which port may be asked what is in `Site`.
+
+use super::decide::{Decider, Package, Room};
+use super::figures;
+use super::json;
+use super::wire::Code;
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// The longest request, in bytes.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// Connections at once on each port; more wait.
+const CONNECTIONS_MAX: usize = 1_024;
+/// For a request's head to arrive, also on an idle connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a request's body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether callers are to be sent here.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// The program ends.
+    pub draining: AtomicBool,
+    /// Without any domain it is not healthy.
+    pub needs_rules: bool,
+}
+
+impl Health {
+    /// Whether all is well.
+    #[must_use]
+    pub fn is_good(&self, decider: &Decider) -> bool {
+        let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
+        !self.draining.load(Relaxed) && (!self.needs_rules || domains() > 0)
+    }
+}
+
+/// What a port is for.
+#[derive(Clone, Debug)]
+pub enum Site {
+    /// `/json` and `/healthcheck`.
+    Json,
+    /// `/rlconfig` and `/stats`.
+    Debug,
+    /// Figures, at this path.
+    Prometheus(String),
+}
+
+/// One port.
+pub struct Port {
+    /// What it is for.
+    pub site: Site,
+    /// Who decides.
+    pub decider: Arc<Decider>,
+    /// What health is told.
+    pub health: Arc<Health>,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Port {
+    /// Takes connections until it is dropped.
+    pub async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let port = Arc::clone(&self);
+                    tokio::spawn(async move {
+                        port.connection(stream).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(target: "tollgate::ratelimit", %error, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream) {
+        let service = service_fn(|request| {
+            let port = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(port.answer(request).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service);
+        // What goes wrong on a connection is the caller's business and ends with it.
+        let _ = connection.await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        match (&self.site, request.uri().path()) {
+            (Site::Json, "/json") => self.decide(request).await,
+            (Site::Json, "/healthcheck") => match self.health.is_good(&self.decider) {
+                true => text(StatusCode::OK, "OK"),
+                false => text(StatusCode::INTERNAL_SERVER_ERROR, ""),
+            },
+            (Site::Debug, "/") => text(StatusCode::OK, ENDPOINTS),
+            (Site::Debug, "/rlconfig") => {
+                let rules = self.decider.rules.load();
+                text(StatusCode::OK, rules.as_ref().map(|rules| rules.dump()).unwrap_or_default())
+            }
+            (Site::Debug, "/stats") => text(StatusCode::OK, figures::lines(&self.decider)),
+            (Site::Prometheus(path), asked) if path == asked => {
+                let mut answer = text(StatusCode::OK, figures::prometheus(&self.decider));
+                let kind = HeaderValue::from_static(crate::watch::prometheus::CONTENT_TYPE);
+                answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+                answer
+            }
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        }
+    }
+
+    async fn decide(&self, request: Request<Incoming>) -> Answer {
+        // Any method will do, as with the reference, but a body there must be.
+        let bad = || text(StatusCode::BAD_REQUEST, "Bad Request\n");
+        if request.method() == Method::CONNECT {
+            return bad();
+        }
+        let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
+        let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            _ => return bad(),
+        };
+        let Ok(request) = json::request(&body) else { return bad() };
+        let decided = self.decider.decide(&request, Package::V3, &mut Room::default());
+        let Ok(response) = decided else { return bad() };
+        let status = match response.overall_code() {
+            Code::Ok => StatusCode::OK,
+            Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut answer = text(status, json::response(&response).to_string());
+        let kind = HeaderValue::from_static("application/json");
+        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+        answer
+    }
+}
+
+const ENDPOINTS: &str = "/rlconfig: the rules that are in force, one a line\n\
+                         /stats: the figures of every rule\n";
+
+fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(text.into()));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer
+}

@@ -1,0 +1,104 @@
+//! Keeps the rules as the files are: read at the start, and again whenever they change.
+//!
+//! Files are looked at once a second and when the program is told to reload. Rules with a fault
+//! are told, with every place, and what runs stays; counters outlive every reload. Which files
+//! there are: `config::folder`; what they say: `rules/read`.
+
+use super::decide::Decider;
+use super::rules::read::{Options, read};
+use crate::config::fault::{Fault, Faults, Place};
+use crate::config::folder::{File, Folder};
+use crate::config::settings::RuleFiles;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The rules' way from files to where they are asked.
+pub struct Loader {
+    folder: Option<Folder>,
+    options: Options,
+    decider: Arc<Decider>,
+}
+
+impl Loader {
+    /// Rules that have not been read.
+    #[must_use]
+    pub fn new(files: &RuleFiles, decider: Arc<Decider>) -> Loader {
+        let options = Options {
+            merge_domains: files.merge_domains,
+            compat_keys: files.compat_keys,
+            calendar: files.calendar,
+        };
+        let folder = files.path.as_ref().map(|path| Folder::new(path, files.ignore_dot_files));
+        Loader { folder, options, decider }
+    }
+
+    /// Reads them, changed or not.
+    pub fn load(&mut self) {
+        match &self.folder {
+            None => tracing::warn!(
+                target: "tollgate::ratelimit", "there are no rules: everything passes"
+            ),
+            Some(folder) if !folder.path().exists() => tracing::warn!(
+                target: "tollgate::ratelimit", path = %folder.path().display(),
+                "the rules are not there; everything passes until they are"
+            ),
+            Some(_) => {}
+        }
+        let files = self.folder.as_mut().map_or(Ok(Vec::new()), Folder::read);
+        self.take(files);
+    }
+
+    /// Reads them because somebody asked for it. If they are gone, what runs stays.
+    pub fn reload(&mut self) {
+        match &self.folder {
+            Some(folder) if !folder.path().exists() => {
+                let path = folder.path().display();
+                tracing::warn!(
+                    target: "tollgate::ratelimit", %path, "the rules are gone; what runs stays"
+                );
+            }
+            _ => self.load(),
+        }
+    }
+
+    /// Reads them if they have changed.
+    pub fn look(&mut self) {
+        if let Some(files) = self.folder.as_mut().and_then(Folder::look) {
+            self.take(files);
+        }
+    }
+
+    fn take(&self, files: io::Result<Vec<File>>) {
+        let count = files.as_ref().map_or(0, Vec::len);
+        let rules = files.map_err(|error| vec![self.unread(&error)]);
+        match rules.and_then(|files| read(&files, self.options, &self.decider.tallies)) {
+            Ok(rules) => {
+                let domains = rules.domains();
+                self.decider.rules.store(Some(Arc::new(rules)));
+                self.decider.events.loads.fetch_add(1, Relaxed);
+                tracing::info!(
+                    target: "tollgate::ratelimit", files = count, domains, "rules loaded"
+                );
+            }
+            Err(refused) => {
+                self.decider.events.load_errors.fetch_add(1, Relaxed);
+                tracing::error!(
+                    target: "tollgate::ratelimit", "rules refused; what runs stays"
+                );
+                for fault in refused
+                    .iter()
+                    .flat_map(|f| f.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+                {
+                    tracing::error!(target: "tollgate::ratelimit", "{fault}");
+                }
+            }
+        }
+    }
+
+    fn unread(&self, error: &io::Error) -> Faults {
+        let path = self.folder.as_ref().map(|folder| folder.path().display().to_string());
+        let what = format!("cannot be read: {error}");
+        Faults::new(&path.unwrap_or_default(), vec![Fault::new(Place::default(), what)])
+    }
+}

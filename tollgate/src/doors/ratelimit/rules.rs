@@ -1,0 +1,232 @@
+//! The rules: what they are once they are read, and which of them a descriptor meets.
+//!
+//! A domain is a tree of levels. A descriptor's entries walk it from left to right; at each level
+//! an exact value goes before a pattern and a pattern before a key alone, and no step is taken
+//! back. The rule at the end applies if it has a limit. How rules are written: `rules/read`; one
+//! level: `rules/level`. Nothing is counted here.
+
+mod keys;
+pub mod level;
+mod metadata;
+pub mod pattern;
+pub mod read;
+
+use super::tally::{Tallies, Tally};
+use crate::config::fault::{Fault, Faults, Place};
+use crate::config::folder::Folder;
+use level::Level;
+pub use metadata::merge as merge_metadata;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+use tollgate_core::windows::Length;
+
+/// All rules that are in force.
+#[derive(Debug, Default)]
+pub struct Rules {
+    domains: HashMap<Box<str>, Level>,
+}
+
+/// What time a limit is for. The numbers are those on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Unit {
+    /// A second.
+    Second = 1,
+    /// 60 seconds.
+    Minute = 2,
+    /// 3600 seconds.
+    Hour = 3,
+    /// A day of UTC.
+    Day = 4,
+    /// 30 days, or a month of the calendar.
+    Month = 5,
+    /// 365 days, or a year of the calendar.
+    Year = 6,
+    /// Seven days that begin on a Thursday.
+    Week = 7,
+}
+
+impl Unit {
+    /// All, with their names.
+    pub const ALL: [(&str, Unit, u32); 7] = [
+        ("SECOND", Unit::Second, 1),
+        ("MINUTE", Unit::Minute, 60),
+        ("HOUR", Unit::Hour, 3_600),
+        ("DAY", Unit::Day, 86_400),
+        ("MONTH", Unit::Month, 30 * 86_400),
+        ("YEAR", Unit::Year, 365 * 86_400),
+        ("WEEK", Unit::Week, 7 * 86_400),
+    ];
+
+    /// From its number on the wire.
+    #[must_use]
+    pub fn from_wire(number: i32) -> Option<Unit> {
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        Unit::ALL.get(index).map(|(_, unit, _)| *unit)
+    }
+
+    /// As it is written, in capitals.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Unit::ALL[self as usize - 1].0
+    }
+
+    /// How many seconds it has.
+    #[must_use]
+    pub fn seconds(self) -> u32 {
+        Unit::ALL[self as usize - 1].2
+    }
+}
+
+/// So many requests in so much time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Requests in each window; zero: none ever.
+    pub requests: u32,
+    /// What the window is called in answers.
+    pub unit: Unit,
+    /// How long it is.
+    pub length: Length,
+}
+
+impl Limit {
+    /// `requests` in each `unit`, aligned to the epoch.
+    #[must_use]
+    pub fn per(requests: u32, unit: Unit) -> Limit {
+        Limit { requests, unit, length: Length::Seconds(unit.seconds()) }
+    }
+}
+
+/// One rule with a limit, or with leave to go without one.
+#[derive(Debug)]
+pub struct Rule {
+    /// Domain, keys and values, with dots between.
+    pub path: Box<str>,
+    /// The limit; `None`: unlimited.
+    pub limit: Option<Limit>,
+    /// What other rules call it by.
+    pub name: Option<Box<str>>,
+    /// The names of the rules that do not count beside it.
+    pub replaces: Box<[Box<str>]>,
+    /// It counts and refuses nothing.
+    pub shadow: bool,
+    /// It refuses only when all quota rules of a request do.
+    pub quota: bool,
+    /// Its figures show what requests say, not what the rule does.
+    pub detailed: bool,
+    /// What answers carry while it is not over.
+    pub metadata: Option<Map<String, Value>>,
+    /// How the way to it is counted and shown.
+    pub steps: Box<[Step]>,
+    /// Its figures.
+    pub tally: Arc<Tally>,
+}
+
+/// One level of the way to a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The key, and behind `_` the value if there is one.
+    pub text: Box<str>,
+    /// Figures show the value of the request (`value_to_metric`).
+    pub shows_value: bool,
+    /// All values share one counter: that of the pattern.
+    pub shared: Option<Box<str>>,
+}
+
+impl Rule {
+    /// The path that figures are kept under, if it depends on what the request says.
+    #[must_use]
+    pub fn path_of(&self, domain: &str, entries: &[(&str, &str)]) -> Option<String> {
+        if !self.detailed && !self.steps.iter().any(|step| step.shows_value) {
+            return None;
+        }
+        let mut path = domain.to_owned();
+        for (step, (key, value)) in self.steps.iter().zip(entries) {
+            path.push('.');
+            if step.shared.is_some() || !(self.detailed || step.shows_value) {
+                path.push_str(&step.text);
+            } else {
+                push_entry(&mut path, key, value);
+            }
+        }
+        Some(path)
+    }
+}
+
+/// Adds `key_value`, or `key` where there is no value.
+pub fn push_entry(path: &mut String, key: &str, value: &str) {
+    path.push_str(key);
+    if !value.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = write!(path, "_{value}");
+    }
+}
+
+/// Checks a folder of rules, or a rule file; `None` if the path is something else.
+#[must_use]
+pub fn check(path: &Path) -> Option<Result<(), Vec<Faults>>> {
+    let fault = |error: std::io::Error| {
+        let what = format!("cannot be read: {error}");
+        vec![Faults::new(&path.display().to_string(), vec![Fault::new(Place::default(), what)])]
+    };
+    let files = match Folder::new(path, false).read() {
+        Ok(files) => files,
+        Err(error) => return Some(Err(fault(error))),
+    };
+    let is_rules = path.is_dir() || files.iter().any(|file| read::names_domain(&file.bytes));
+    let options = read::Options::default();
+    is_rules.then(|| read::read(&files, options, &Tallies::default()).map(|_| ()))
+}
+
+impl Rules {
+    /// Whether there are rules for a domain.
+    #[must_use]
+    pub fn knows(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// How many domains there are.
+    #[must_use]
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// The rule that applies to entries, each a key and a value.
+    #[must_use]
+    pub fn find(&self, domain: &str, entries: &[(&str, &str)]) -> Option<&Arc<Rule>> {
+        let mut level = self.domains.get(domain)?;
+        let (last, before) = entries.split_last()?;
+        for (key, value) in before {
+            level = &level.find(key, value)?.below;
+        }
+        level.find(last.0, last.1)?.rule.as_ref()
+    }
+
+    /// Shows every rule, domains in order, the rest in the order of the files.
+    pub fn for_each(&self, mut show: impl FnMut(&Rule)) {
+        let mut domains: Vec<_> = self.domains.iter().collect();
+        domains.sort_unstable_by_key(|(name, _)| *name);
+        domains.into_iter().for_each(|(_, level)| level.for_each(&mut show));
+    }
+
+    /// One line for each rule, as the debug port shows them.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let mut text = String::new();
+        self.for_each(|rule| {
+            let unit = rule.limit.map_or("UNKNOWN", |limit| limit.unit.name());
+            let requests = rule.limit.map_or(0, |limit| limit.requests);
+            let (path, shadow, quota) = (&rule.path, rule.shadow, rule.quota);
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, \
+                 quota_mode: {quota}"
+            );
+        });
+        text
+    }
+}

@@ -1,0 +1,403 @@
+//! Starts and stops the service: its threads, its listeners, its health.
+//!
+//! Listeners are bound before anything runs, so that a port that is taken is told at once. What
+//! takes a restart to change is everything but the way requests are answered and the rules.
+
+use super::decide::{Decider, Events};
+use super::figures::statsd;
+use super::grpc::Calls;
+use super::grpc::worker::{House, Phase, Worker};
+use super::http::{Health, Port, Site};
+use super::loader::Loader;
+use crate::clock::Clock;
+use crate::config::settings::Ratelimit;
+use crate::watch::Watch;
+use crate::watch::metrics::{ACCEPTED, CONNECTIONS, SHED};
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+use tokio::runtime::LocalOptions;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate_core::key::Seed;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+/// The name that the service has in gRPC's health.
+const HEALTH_NAME: &str = "ratelimit";
+/// Connections that the system keeps for us until we accept them.
+const BACKLOG: i32 = 1024;
+/// How often a thread asks the system what is ready: see the proxy's.
+const POLLS_PER_LOOK: u32 = 256;
+
+/// Why the service could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("ratelimit: cannot listen on {address}: {why}")]
+    Listen {
+        /// The address, or the path of a socket.
+        address: String,
+        /// Why not.
+        why: io::Error,
+    },
+    /// What reflection shows cannot be read.
+    #[error("ratelimit: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The system gives no thread or no event queue.
+    #[error("ratelimit: cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A service that runs.
+pub struct Running {
+    decider: Arc<Decider>,
+    house: Arc<House>,
+    health: Arc<Health>,
+    addresses: Vec<SocketAddr>,
+    phase: watch::Sender<Phase>,
+    /// Told to read the rules again.
+    reload: Arc<Notify>,
+    /// Closed when the last thread of gRPC has ended.
+    alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
+    stop: watch::Sender<bool>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    cut: Arc<AtomicUsize>,
+}
+
+/// All listeners, before any thread has them.
+struct Listeners {
+    grpc: Vec<Vec<TcpListener>>,
+    unix: Option<UnixListener>,
+    ports: Vec<(Site, TcpListener)>,
+    addresses: Vec<SocketAddr>,
+}
+
+/// Opens every port and starts the threads.
+///
+/// # Errors
+/// [`StartError`]; nothing runs then.
+pub fn start(
+    settings: &Ratelimit,
+    seed: Seed,
+    clock: Clock,
+    watch: &Watch,
+) -> Result<Running, StartError> {
+    let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let listeners = Listeners::bind(settings, count)?;
+    let registry = watch.registry();
+    let mut decider = Decider::new(settings.answers.clone(), settings.keys_max, seed, clock);
+    decider.events = Events::of(registry);
+    let decider = Arc::new(decider);
+    let reporter = HealthReporter::new();
+    let needs_rules = settings.healthy_with_rules;
+    let health = Arc::new(Health { needs_rules, ..Health::default() });
+    let house = Arc::new(House {
+        calls: Calls::new(Arc::clone(&decider), reporter.clone())?,
+        open: registry.gauge(&CONNECTIONS, &["ratelimit"]),
+        accepted: registry.counter(&ACCEPTED, &["ratelimit"]),
+        shed: registry.counter(&SHED, &["ratelimit"]),
+        connections_max: settings.connections_max,
+        age: settings.connection_age,
+        grace: settings.connection_age_grace,
+    });
+    let (phase, _) = watch::channel(Phase::Serve);
+    let (stop, _) = watch::channel(false);
+    let (alive, ended) = mpsc::channel(1);
+    let mut loader = Loader::new(&settings.rules, Arc::clone(&decider));
+    loader.load();
+    let running = Running {
+        decider,
+        house,
+        health,
+        addresses: listeners.addresses.clone(),
+        phase,
+        reload: Arc::new(Notify::new()),
+        alive: tokio::sync::Mutex::new(ended),
+        stop,
+        threads: Mutex::default(),
+        cut: Arc::default(),
+    };
+    running.launch(listeners, loader, reporter, settings, &alive).map_err(StartError::Thread)?;
+    Ok(running)
+}
+
+impl Running {
+    fn launch(
+        &self,
+        listeners: Listeners,
+        loader: Loader,
+        reporter: HealthReporter,
+        settings: &Ratelimit,
+        alive: &mpsc::Sender<Infallible>,
+    ) -> io::Result<()> {
+        let mut unix = listeners.unix;
+        for (index, listeners) in listeners.grpc.into_iter().enumerate() {
+            let (unix, alive) = (unix.take(), alive.clone());
+            let seat = Seat {
+                house: Arc::clone(&self.house),
+                phase: self.phase.subscribe(),
+                stop: self.stop.subscribe(),
+                cut: Arc::clone(&self.cut),
+            };
+            self.spawn(format!("ratelimit-{index}"), async move || {
+                seat.serve(listeners, unix).await;
+                drop(alive);
+            })?;
+        }
+        let side = Side {
+            decider: Arc::clone(&self.decider),
+            health: Arc::clone(&self.health),
+            reporter,
+            loader,
+            reload: Arc::clone(&self.reload),
+            stop: self.stop.subscribe(),
+            statsd: settings.statsd.clone(),
+        };
+        self.spawn("ratelimit-side".into(), async move || side.run(listeners.ports).await)
+    }
+
+    /// A thread with a runtime of its own, which `work` never leaves.
+    fn spawn<W>(&self, name: String, work: impl FnOnce() -> W + Send + 'static) -> io::Result<()>
+    where
+        W: Future<Output = ()>,
+    {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().event_interval(POLLS_PER_LOOK);
+        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let body = move || match builder.build_local(LocalOptions::default()) {
+            Ok(runtime) => {
+                let _ = ready.send(Ok(()));
+                runtime.block_on(work());
+                runtime.shutdown_background();
+            }
+            Err(error) => _ = ready.send(Err(error)),
+        };
+        let handle = thread::Builder::new().name(name).spawn(body)?;
+        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))?;
+        self.threads.lock().push(handle);
+        Ok(())
+    }
+
+    /// Where it listens, gRPC first, with the ports that the system gave.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// gRPC connections open now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        usize::try_from(self.house.open.get()).unwrap_or(0)
+    }
+
+    /// Connections that were open still when their thread ended.
+    #[must_use]
+    pub fn cut(&self) -> usize {
+        self.cut.load(Relaxed)
+    }
+
+    /// Takes over how requests are answered, and reads the rules again.
+    pub fn reload(&self, settings: &Ratelimit) {
+        self.decider.settings.store(Arc::new(settings.answers.clone()));
+        self.reload.notify_one();
+    }
+
+    /// Reads the rules again.
+    pub fn reload_rules(&self) {
+        self.reload.notify_one();
+    }
+
+    /// Tells callers to go elsewhere and lets calls end, for at most `timeout`.
+    pub fn drain(&self, timeout: Duration) {
+        self.health.draining.store(true, Relaxed);
+        self.reload.notify_one();
+        self.phase.send_replace(Phase::Drain(timeout));
+    }
+
+    /// Closes everything, whatever runs.
+    pub fn stop_now(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Until all threads of gRPC have ended, after [`Running::drain`] or [`Running::stop_now`].
+    pub async fn ended(&self) {
+        // Nothing is ever sent: it ends when the last sender is dropped.
+        let _ = self.alive.lock().await.recv().await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop_now();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a thread of gRPC is born with.
+struct Seat {
+    house: Arc<House>,
+    phase: watch::Receiver<Phase>,
+    stop: watch::Receiver<bool>,
+    cut: Arc<AtomicUsize>,
+}
+
+impl Seat {
+    async fn serve(mut self, listeners: Vec<TcpListener>, unix: Option<UnixListener>) {
+        let worker = Worker::new(self.house, self.phase);
+        for listener in listeners {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => _ = tokio::task::spawn_local(Rc::clone(&worker).accept(listener)),
+                Err(error) => tracing::error!(%error, "a listener was lost"),
+            }
+        }
+        match unix.map(tokio::net::UnixListener::from_std) {
+            None => {}
+            Some(Ok(listener)) => {
+                tokio::task::spawn_local(Rc::clone(&worker).accept_unix(listener));
+            }
+            Some(Err(error)) => tracing::error!(%error, "a listener was lost"),
+        }
+        tokio::select! {
+            () = worker.drained() => {}
+            // An error means that the door is gone.
+            _ = self.stop.wait_for(|stop| *stop) => {}
+        }
+        self.cut.fetch_add(worker.open(), Relaxed);
+    }
+}
+
+/// What the thread beside those of gRPC does.
+struct Side {
+    decider: Arc<Decider>,
+    health: Arc<Health>,
+    reporter: HealthReporter,
+    loader: Loader,
+    reload: Arc<Notify>,
+    stop: watch::Receiver<bool>,
+    statsd: Option<crate::config::settings::Statsd>,
+}
+
+impl Side {
+    async fn run(mut self, ports: Vec<(Site, TcpListener)>) {
+        for (site, listener) in ports {
+            let (decider, health) = (Arc::clone(&self.decider), Arc::clone(&self.health));
+            let port = Arc::new(Port { site, decider, health });
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => _ = tokio::spawn(port.accept(listener)),
+                Err(error) => tracing::error!(%error, "a listener was lost"),
+            }
+        }
+        if let Some(statsd) = self.statsd.take() {
+            tokio::spawn(statsd::Sender::new(statsd, Arc::clone(&self.decider)).run());
+        }
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut stop, reload) = (self.stop.clone(), Arc::clone(&self.reload));
+        loop {
+            self.tell_health().await;
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = reload.notified() => self.reloaded(),
+                _ = seconds.tick() => {
+                    self.decider.follow_clock();
+                    self.loader.look();
+                }
+            }
+        }
+    }
+
+    fn reloaded(&mut self) {
+        if !self.health.draining.load(Relaxed) {
+            self.loader.reload();
+        }
+    }
+
+    async fn tell_health(&self) {
+        let status = match self.health.is_good(&self.decider) {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
+        };
+        self.reporter.set_service_status(HEALTH_NAME, status).await;
+    }
+}
+
+impl Listeners {
+    fn bind(settings: &Ratelimit, threads: usize) -> Result<Listeners, StartError> {
+        let mut listeners = Listeners {
+            grpc: (0..threads).map(|_| Vec::new()).collect(),
+            unix: None,
+            ports: Vec::new(),
+            addresses: Vec::new(),
+        };
+        for address in &settings.grpc {
+            let failed = |why| StartError::Listen { address: address.to_string(), why };
+            let mut address = *address;
+            // Sockets that share a port also share it with another program's of the same kind.
+            // One that does not share finds out whether the port is free.
+            drop(bind(address, false).map_err(failed)?);
+            for thread in &mut listeners.grpc {
+                let listener = bind(address, true).map_err(failed)?;
+                address = listener.local_addr().map_err(failed)?;
+                thread.push(listener);
+            }
+            listeners.addresses.push(address);
+        }
+        if let Some(path) = &settings.grpc_unix {
+            let failed = |why| StartError::Listen { address: path.display().to_string(), why };
+            listeners.unix = Some(bind_unix(path).map_err(failed)?);
+        }
+        let figures = settings.prometheus.iter();
+        let figures = figures.map(|(address, path)| (*address, Site::Prometheus(path.clone())));
+        let json = settings.http.iter().map(|address| (*address, Site::Json));
+        let debug = settings.debug.iter().map(|address| (*address, Site::Debug));
+        for (address, site) in json.chain(debug).chain(figures) {
+            let failed = |why| StartError::Listen { address: address.to_string(), why };
+            let listener = TcpListener::bind(address).map_err(failed)?;
+            listener.set_nonblocking(true).map_err(failed)?;
+            listeners.addresses.push(listener.local_addr().map_err(failed)?);
+            listeners.ports.push((site, listener));
+        }
+        Ok(listeners)
+    }
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    if shared {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket.into())
+}
+
+/// A socket that nobody listens on any more is left over from a process that died.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(error);
+            }
+            rustix::fs::unlink(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

@@ -1,0 +1,140 @@
+//! What is counted for each rule, under the names of the reference server.
+//!
+//! A rule keeps its tally over reloads: it is found again by its path. Paths that are made of
+//! what requests say (`detailed_metric`, `value_to_metric`, limits of the request itself) are kept
+//! up to a bound; what comes after it is counted together, so nobody can fill the memory with
+//! names. How figures are sent: `statistics`.
+
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The most paths that figures are kept for, rules included; more are counted as [`OTHER`].
+pub const PATHS_MAX: usize = 20_000;
+
+/// What stands for the paths beyond the bound, behind the domain.
+pub const OTHER: &str = "other";
+
+/// The figures of one path.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// How much of the path is the domain, in bytes.
+    pub domain_bytes: usize,
+    /// Hits that were asked for.
+    pub total_hits: AtomicU64,
+    /// Hits over the limit.
+    pub over_limit: AtomicU64,
+    /// Hits within the limit, above the near-limit ratio.
+    pub near_limit: AtomicU64,
+    /// Hits over the limit that were not counted for that.
+    pub over_limit_with_local_cache: AtomicU64,
+    /// Hits within the limit.
+    pub within_limit: AtomicU64,
+    /// Hits over the limit of a rule in shadow mode.
+    pub shadow_mode: AtomicU64,
+    /// Hits that were given back.
+    pub total_negative_hits: AtomicU64,
+}
+
+impl Tally {
+    /// Every figure with its name.
+    #[must_use]
+    pub fn figures(&self) -> [(&'static str, u64); 7] {
+        [
+            ("total_hits", &self.total_hits),
+            ("over_limit", &self.over_limit),
+            ("near_limit", &self.near_limit),
+            ("over_limit_with_local_cache", &self.over_limit_with_local_cache),
+            ("within_limit", &self.within_limit),
+            ("shadow_mode", &self.shadow_mode),
+            ("total_negative_hits", &self.total_negative_hits),
+        ]
+        .map(|(name, figure)| (name, figure.load(Relaxed)))
+    }
+
+    /// Attributes hits to the parts of the way from `before` to `after`, of a counter with this
+    /// limit; `near` is where it is nearly used up.
+    pub fn attribute(&self, before: u64, after: u64, limit: u64, near: u64) {
+        let hits = after - before;
+        if after > limit {
+            let over = if before >= limit { hits } else { after - limit };
+            self.over_limit.fetch_add(over, Relaxed);
+            if before < limit {
+                self.near_limit.fetch_add(limit - near.max(before), Relaxed);
+            }
+            return;
+        }
+        self.within_limit.fetch_add(hits, Relaxed);
+        if after > near {
+            let nearly = if before >= near { hits } else { after - near };
+            self.near_limit.fetch_add(nearly, Relaxed);
+        }
+    }
+}
+
+/// The figures of all paths.
+#[derive(Debug, Default)]
+pub struct Tallies {
+    paths: RwLock<HashMap<Box<str>, Arc<Tally>>>,
+}
+
+impl Tallies {
+    /// The tally of a path, which begins with its domain; the same one each time.
+    #[must_use]
+    pub fn of(&self, domain: &str, path: &str) -> Arc<Tally> {
+        if let Some(found) = self.paths.read().get(path) {
+            return Arc::clone(found);
+        }
+        let fresh = || Arc::new(Tally { domain_bytes: domain.len(), ..Tally::default() });
+        let mut paths = self.paths.write();
+        if paths.len() < PATHS_MAX {
+            return Arc::clone(paths.entry(path.into()).or_insert_with(fresh));
+        }
+        // Domains are bounded by the rules, so these few come on top.
+        let other = format!("{domain}.{OTHER}");
+        Arc::clone(paths.entry(other.into()).or_insert_with(fresh))
+    }
+
+    /// Every path and its tally, in order.
+    #[must_use]
+    pub fn all(&self) -> Vec<(Box<str>, Arc<Tally>)> {
+        let paths = self.paths.read();
+        let mut all: Vec<_> =
+            paths.iter().map(|(path, tally)| (path.clone(), Arc::clone(tally))).collect();
+        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributed(before: u64, after: u64, limit: u64) -> (u64, u64, u64) {
+        let tally = Tally::default();
+        tally.attribute(before, after, limit, limit * 8 / 10);
+        let figures = tally.figures();
+        (figures[1].1, figures[2].1, figures[4].1)
+    }
+
+    #[test]
+    fn c67_hits_are_attributed_to_over_near_and_within() {
+        assert_eq!(attributed(16, 19, 20), (0, 3, 3));
+        assert_eq!(attributed(19, 22, 20), (2, 1, 0));
+        assert_eq!(attributed(15, 22, 20), (2, 4, 0));
+        assert_eq!(attributed(27, 30, 20), (3, 0, 0));
+        assert_eq!(attributed(14, 17, 20), (0, 1, 3));
+        assert_eq!(attributed(0, 0, 0), (0, 0, 0));
+    }
+
+    #[test]
+    fn too_many_paths_are_counted_together() {
+        let tallies = Tallies::default();
+        for n in 0..PATHS_MAX + 10 {
+            tallies.of("d", &format!("d.{n}")).total_hits.fetch_add(1, Relaxed);
+        }
+        assert_eq!(tallies.all().len(), PATHS_MAX + 1);
+        assert_eq!(tallies.of("d", "d.other").figures()[0].1, 10);
+    }
+}

@@ -1,0 +1,142 @@
+//! Fuzz harnesses for what the service reads: rule files, requests, JSON.
+
+use crate::ask::{C1, Service, file};
+use bolero::check;
+use prost::Message;
+use tollgate::doors::ratelimit::decide::{Package, Room};
+use tollgate::doors::ratelimit::json;
+use tollgate::doors::ratelimit::rules::pattern::Pattern;
+use tollgate::doors::ratelimit::rules::read::{Options, read};
+use tollgate::doors::ratelimit::tally::Tallies;
+use tollgate::doors::ratelimit::wire::Request;
+
+fn rules_are_read(bytes: &[u8]) {
+    for compat_keys in [false, true] {
+        let mut one = file("a.yaml", "");
+        one.bytes = bytes.to_vec();
+        let options = Options { compat_keys, ..Options::default() };
+        match read(&[one], options, &Tallies::default()) {
+            Ok(rules) => _ = rules.find("d", &[("k", "v"), ("l", "w")]),
+            Err(faults) => assert!(faults.iter().all(|faults| !faults.faults.is_empty())),
+        }
+    }
+}
+
+#[test]
+fn fuzz_rules() {
+    check!().for_each(|bytes: &[u8]| rules_are_read(bytes));
+}
+
+#[test]
+fn fuzz_rules_of_likely_pieces() {
+    const PIECES: [&str; 32] = [
+        "domain: d\n",
+        "descriptors:\n",
+        "- ",
+        "  ",
+        "\n",
+        "key: k",
+        "value: v",
+        "value: 'a*'",
+        "rate_limit: ",
+        "{",
+        "}",
+        "unit: day",
+        "requests_per_unit: 5",
+        "unlimited: true",
+        ", ",
+        "[",
+        "]",
+        "*a",
+        "&a ",
+        "<<: ",
+        "shadow_mode: true",
+        "metadata: ",
+        "1.5",
+        "null",
+        "replaces: ",
+        "name: n",
+        "share_threshold: true",
+        "---\n",
+        ": ",
+        "\"",
+        "unit_multiplier: 2",
+        "calendar: true",
+    ];
+    check!().for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 32]).collect();
+        rules_are_read(text.as_bytes());
+        rules_are_read(format!("domain: d\ndescriptors:\n- key: k\n  {text}").as_bytes());
+    });
+}
+
+#[test]
+fn fuzz_requests() {
+    let service = std::panic::AssertUnwindSafe(Service::new(C1));
+    check!().for_each(|bytes: &[u8]| {
+        if let Ok(request) = Request::decode(bytes) {
+            let asked = request.descriptors.len();
+            let service = &service;
+            let decided = service.decider.decide(&request, Package::V3, &mut Room::default());
+            if let Ok(response) = decided {
+                assert_eq!(response.statuses.len(), asked);
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_json() {
+    check!().for_each(|bytes: &[u8]| _ = json::request(bytes));
+}
+
+#[test]
+fn fuzz_json_of_likely_pieces() {
+    const PIECES: [&str; 16] = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "\"domain\"",
+        "\"descriptors\"",
+        "\"entries\"",
+        "\"key\"",
+        "\"hitsAddend\"",
+        "\"limit\"",
+        "\"unit\"",
+        "7",
+        "\"HOUR\"",
+        "null",
+    ];
+    check!().for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        let _ = json::request(text.as_bytes());
+    });
+}
+
+fn covers_slowly(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern, text) {
+        ([], _) => text.is_empty(),
+        ([b'*', rest @ ..], _) => (0..=text.len()).any(|skip| covers_slowly(rest, &text[skip..])),
+        ([one, rest @ ..], [first, after @ ..]) => one == first && covers_slowly(rest, after),
+        _ => false,
+    }
+}
+
+/// Stars one by one: what a pattern covers is what a slow matcher says.
+#[test]
+fn fuzz_patterns() {
+    check!().for_each(|bytes: &[u8]| {
+        let letters = |bytes: &[u8]| -> String {
+            bytes.iter().take(8).map(|b| char::from(b"*ab"[usize::from(*b) % 3])).collect()
+        };
+        let (one, two) = bytes.split_at(bytes.len() / 2);
+        let (pattern, text) = (letters(one), letters(two));
+        if let Some(compiled) = Pattern::new(&pattern) {
+            let expected = covers_slowly(pattern.as_bytes(), text.as_bytes());
+            assert_eq!(compiled.covers(&text), expected, "{pattern} and {text}");
+        }
+    });
+}
