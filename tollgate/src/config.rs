@@ -9,7 +9,6 @@ mod address;
 pub mod cpus;
 pub mod environment;
 pub mod fault;
-pub mod folder;
 mod reader;
 pub mod secret;
 mod section;
@@ -79,7 +78,7 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 8] = [
+const KEPT: [&[&str]; 22] = [
     &["admin"],
     &["log", "format"],
     &["state"],
@@ -88,6 +87,20 @@ const KEPT: [&[&str]; 8] = [
     &["line", "listen"],
     &["line", "socket_mode"],
     &["line", "resp"],
+    &["ratelimit", "grpc"],
+    &["ratelimit", "grpc_unix"],
+    &["ratelimit", "http"],
+    &["ratelimit", "debug"],
+    &["ratelimit", "rules"],
+    &["ratelimit", "ignore_dot_files"],
+    &["ratelimit", "merge_domains"],
+    &["ratelimit", "compat_keys"],
+    &["ratelimit", "calendar"],
+    &["ratelimit", "keys_max"],
+    &["ratelimit", "connections"],
+    &["ratelimit", "healthy_with_rules"],
+    &["ratelimit", "statsd"],
+    &["ratelimit", "prometheus"],
 ];
 
 impl Config {

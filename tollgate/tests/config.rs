@@ -504,7 +504,7 @@ fn the_guide_has_every_key() {
         let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
         assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
     }
-    for later in ["ratelimit", "master", "gatekeeper", "peers", "store"] {
+    for later in ["master", "gatekeeper", "peers", "store"] {
         assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
     }

@@ -4,6 +4,8 @@
 //! Kubernetes does with mounted configurations) is a change like any other. Its bytes are compared,
 //! not its times: some file systems keep times of a second, and a copy may keep the old one.
 
+pub mod folder;
+
 use super::fault::{Fault, Faults, Place};
 use super::{Config, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;

@@ -5,8 +5,8 @@
 //! domain `+9` (hits for all). An answer: `OK [5/HOUR 4, OVER 0/MINUTE 0, -, max]`.
 
 use tollgate::clock::Clock;
-use tollgate::config::folder::File;
 use tollgate::config::settings::RatelimitAnswers;
+use tollgate::config::source::folder::File;
 use tollgate::doors::ratelimit::decide::{Decider, Package, Refusal, Room};
 use tollgate::doors::ratelimit::rules::read::{Options, read};
 use tollgate::doors::ratelimit::rules::{Rules, Unit};

@@ -2,13 +2,13 @@
 //!
 //! Files are looked at once a second and when the program is told to reload. Rules with a fault
 //! are told, with every place, and what runs stays; counters outlive every reload. Which files
-//! there are: `config::folder`; what they say: `rules/read`.
+//! there are: `config::source::folder`; what they say: `rules/read`.
 
 use super::decide::Decider;
 use super::rules::read::{Options, read};
 use crate::config::fault::{Fault, Faults, Place};
-use crate::config::folder::{File, Folder};
 use crate::config::settings::RuleFiles;
+use crate::config::source::folder::{File, Folder};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

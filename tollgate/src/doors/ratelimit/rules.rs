@@ -13,7 +13,7 @@ pub mod read;
 
 use super::tally::{Tallies, Tally};
 use crate::config::fault::{Fault, Faults, Place};
-use crate::config::folder::Folder;
+use crate::config::source::folder::Folder;
 use level::Level;
 pub use metadata::merge as merge_metadata;
 use serde_json::{Map, Value};

@@ -154,8 +154,8 @@ impl Worker {
     async fn connection(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         let mut phase = self.phase.clone();
         let service = service_fn(|request| {
-            let worker = Rc::clone(&self);
-            async move { Ok::<_, Infallible>(worker.house.calls.answer(request, &worker.room).await) }
+            let me = Rc::clone(&self);
+            async move { Ok::<_, Infallible>(me.house.calls.answer(request, &me.room).await) }
         });
         let connection = http2::Builder::new(Local)
             .timer(TokioTimer::new())

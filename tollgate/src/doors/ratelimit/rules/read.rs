@@ -3,7 +3,7 @@
 //! All files together are one set of rules, and any fault refuses the whole. Every fault is told
 //! with file, line and column. Beyond the reference a limit may have a `unit_multiplier`, and
 //! `calendar: true` for months and years of the calendar. Which files there are, and when they
-//! are read again, is `config::folder`'s business.
+//! are read again, is `config::source::folder`'s business.
 
 mod fields;
 
@@ -11,7 +11,7 @@ use super::level::{Level, Node};
 use super::pattern::Pattern;
 use super::{Limit, Rule, Rules, Step, Unit, keys, metadata};
 use crate::config::fault::{Fault, Faults};
-use crate::config::folder::File;
+use crate::config::source::folder::File;
 use crate::config::tree::{self, Dialect, Node as Tree, Value};
 use crate::doors::ratelimit::tally::Tallies;
 use fields::Fields;
