@@ -50,14 +50,14 @@ pub const NO_DOOR: &str = "no door to open: the configuration has no section `pr
                            `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
-/// the program would stumble over when it starts: no door, a token that cannot be read, no folder
-/// for the snapshot. Returns its warnings.
+/// the program would stumble over when it starts: no door, a token that cannot be read. Returns its
+/// warnings, of which one is that there is no folder for the snapshot.
 ///
 /// # Errors
 /// Everything that is wrong.
 pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
-    let Config { settings, warnings, .. } = decode(file, &root, cpus)?;
+    let Config { settings, mut warnings, .. } = decode(file, &root, cpus)?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {
         faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
@@ -66,15 +66,19 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
         let place = root.find(&["admin", "token_file"]).map_or(root.place, |node| node.place);
         faults.extend(secret::token(&path).err().map(|why| Fault::new(place, why.to_string())));
     }
-    if let Some(file) = settings.state.file
-        && let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty())
+    if !faults.is_empty() {
+        return Err(Faults::new(file, faults));
+    }
+    // It may come with the program: StateDirectory= of a systemd unit.
+    if let Some(path) = settings.state.file
+        && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
         && !folder.is_dir()
     {
         let place = root.find(&["state", "file"]).map_or(root.place, |node| node.place);
-        let what = format!("`file` is to be in {}, which is no folder; make it", folder.display());
-        faults.push(Fault::new(place, what));
+        let what = format!("`file` is to be in {}, which is not there", folder.display());
+        warnings.push(Faults::new(file, vec![Fault::new(place, what)]).to_string());
     }
-    if faults.is_empty() { Ok(warnings) } else { Err(Faults::new(file, faults)) }
+    Ok(warnings)
 }
 
 /// What takes a restart to change: the way to each key.

@@ -368,8 +368,9 @@ fn check_finds_what_a_start_would_stumble_over() {
     assert!(checked(&text).contains("must hold a token"), "{}", checked(&text));
     fs::write(&path, "0123456789abcdef").expect("saved");
     assert_eq!(checked(&text), "good");
-    let told = checked("proxy:\nstate: {file: /nowhere/state}");
-    assert_eq!(told, "t.yaml:2:15: `file` is to be in /nowhere, which is no folder; make it");
+    let warned = check("t.yaml", b"proxy:\nstate: {file: /nowhere/state}", 4.0);
+    let expected = "t.yaml:2:15: `file` is to be in /nowhere, which is not there";
+    assert_eq!(warned.expect("good"), [expected]);
     assert!(checked("proxy: {cpus: x}").starts_with("t.yaml:1:15: `cpus`"));
 }
 
