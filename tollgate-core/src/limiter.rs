@@ -421,7 +421,7 @@ impl Limiter {
             self.tables[usize::from(key.limit)].touch(key.hash);
         }
         let (mut standing, mut all_seen) = (Standing::default(), true);
-        for key in keys {
+        for key in keys.iter().filter(|key| self.has_a_say(key)) {
             match self.tables[usize::from(key.limit)].peek(key.hash) {
                 Some(state) => self.weigh(&mut standing, key, &[state], now),
                 None => all_seen = false,
@@ -433,7 +433,8 @@ impl Limiter {
     /// How the request stands with each limit, the longest wait of each kind.
     fn standing(&self, keys: &[Key], sets: &[Option<Entry<'_>>], now: Time) -> Standing {
         let mut standing = Standing::default();
-        for (key, entry) in keys.iter().zip(sets.iter().flatten()) {
+        let deciding = keys.iter().zip(sets.iter().flatten());
+        for (key, entry) in deciding.filter(|(key, _)| self.has_a_say(key)) {
             entry.with(|state| self.weigh(&mut standing, key, state, now));
         }
         standing
@@ -448,6 +449,12 @@ impl Limiter {
             let level = limit.algorithm.level(state, now);
             standing.add(limit.action(self.policy.action), Reason { key: *key, level, wait });
         }
+    }
+
+    /// Whether a key's limit may keep a request from running at once or hold its answer. Where it
+    /// queues, the queue does that, by `latest`.
+    fn has_a_say(&self, key: &Key) -> bool {
+        self.limits[usize::from(key.limit)].action(self.policy.action) != Action::Queue
     }
 
     /// Whether a limit lets requests run and holds their answers.
