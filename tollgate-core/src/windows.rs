@@ -2,20 +2,20 @@
 //!
 //! This is the rate limit service's side of the decision: a request names any number of counters,
 //! each with its own limit and window, and all are looked at and counted while every set they
-//! live in is held, so no other request comes between. The state is one word that knows its own
-//! end: the second at which its window ends in the upper half, the hits in the lower. So a table
-//! can hold windows of all lengths, and one that has ended is worth nothing.
-//!
-//! Ends are cut to 32 bits: this holds until 2106. Which counters a request names, and what an
-//! answer says, is a door's business; `bucket::fixed` is the same arithmetic for one length.
+//! live in is held, so no other request comes between. What a counter's word tells, and how the
+//! algorithms count: `state`. Which counters a request names, and what an answer says, is a
+//! door's business; `bucket::fixed` is the same arithmetic for windows of one length.
 
 mod calendar;
+mod state;
 
 use crate::key::KeyHash;
-use crate::table::Table;
+use crate::table::{Table, Taken};
 use crate::units::Time;
 use alloc::vec::Vec;
 pub use calendar::Length;
+pub use state::Algorithm;
+use state::worth;
 
 /// The seconds that a window covers, up to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct Hit {
     pub key: KeyHash,
     /// The window that counts now.
     pub window: Window,
+    /// How it counts. It has to be part of what was hashed, too.
+    pub algorithm: Algorithm,
     /// The most hits in a window.
     pub limit: u32,
     /// How many hits; none: only look.
@@ -50,7 +52,8 @@ pub struct Hit {
     pub give_back: bool,
     /// The hits before.
     pub before: u32,
-    /// The hits after.
+    /// The hits after; over the limit also if they were not counted for that
+    /// ([`Algorithm::Sliding`], [`Algorithm::Bucket`]).
     pub after: u32,
     /// It was over before, so it was not counted ([`Policy::spare_over`]).
     pub spared: bool,
@@ -60,8 +63,9 @@ impl Hit {
     /// `hits` of a counter that has not been looked at.
     #[must_use]
     pub fn new(key: KeyHash, window: Window, limit: u32, hits: u32) -> Hit {
-        let (before, after) = (0, 0);
-        Hit { key, window, limit, hits, give_back: false, before, after, spared: false }
+        let (before, after, algorithm) = (0, 0, Algorithm::Fixed);
+        let (give_back, spared) = (false, false);
+        Hit { key, window, algorithm, limit, hits, give_back, before, after, spared }
     }
 
     /// Whether it is over its limit, once it has been counted.
@@ -76,39 +80,48 @@ impl Hit {
         self.limit.saturating_sub(self.after)
     }
 
-    /// The hits that a state tells of. It counts one window early too: who took the time just
-    /// before the boundary and comes to write just after another must not undo the other's hits.
-    /// Further ahead it was written before the clock was set back, and is void.
-    fn counted(&self, state: u64) -> u32 {
-        if self.is_live(state) { hits(state) } else { 0 }
-    }
-
-    fn is_live(&self, state: u64) -> bool {
-        end(state).wrapping_sub(self.window.end) <= self.window.seconds
+    /// How long until the window ends, in whole seconds, at least 1; of a bucket, until as many
+    /// hits pass as were asked for, or if they did, until it is full.
+    #[must_use]
+    pub fn reset_secs(&self, now: Time) -> u32 {
+        if self.algorithm != Algorithm::Bucket {
+            return self.window.left(now);
+        }
+        let over = if self.is_over() { self.limit } else { 0 };
+        let missing = u64::from(self.after - over) * u64::from(self.window.seconds);
+        u32::try_from(missing.div_ceil(u64::from(self.limit.max(1)))).unwrap_or(u32::MAX).max(1)
     }
 
     /// Whether these hits would bring it over its limit.
-    fn would_be_over(&self, state: u64) -> bool {
-        !self.give_back && self.counted(state).saturating_add(self.hits) > self.limit
+    fn would_be_over(&self, used: u32) -> bool {
+        !self.give_back && used.saturating_add(self.hits) > self.limit
     }
 
-    fn would_be_spared(&self, state: u64, policy: Policy) -> bool {
-        policy.spare_over && !self.give_back && self.counted(state) > self.limit
+    fn would_be_spared(&self, used: u32, policy: Policy) -> bool {
+        policy.spare_over && !self.give_back && used > self.limit
     }
 
     /// Counts, unless it is spared or `stopped`, and says what is to be written, if anything.
-    fn count(&mut self, state: u64, policy: Policy, stopped: bool) -> Option<u64> {
-        self.before = self.counted(state);
-        self.spared = self.would_be_spared(state, policy);
+    fn count(&mut self, words: Words, policy: Policy, stopped: bool, now: Time) -> Option<u64> {
+        let used = self.used(words.own, words.previous, now);
+        self.before = used;
+        self.spared = self.would_be_spared(used, policy);
         let still = self.spared || self.hits == 0 || (stopped && !self.give_back);
         self.after = match self.give_back {
-            _ if still => self.before,
-            true => self.before.saturating_sub(self.hits),
-            false => self.before.saturating_add(self.hits),
+            _ if still => used,
+            true => used.saturating_sub(self.hits),
+            false => used.saturating_add(self.hits),
         };
-        let end = if self.is_live(state) { end(state) } else { self.window.end };
-        (!still).then_some(u64::from(end) << 32 | u64::from(self.after))
+        let refused = self.algorithm != Algorithm::Fixed && self.is_over();
+        (!still && !refused).then(|| self.counted(words.own, now))
     }
+}
+
+/// The words that a counter is told by.
+#[derive(Clone, Copy)]
+struct Words {
+    own: u64,
+    previous: u64,
 }
 
 /// What is not counted when a request is over a limit. By default all is counted always.
@@ -145,12 +158,12 @@ impl Windows {
     pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {
         match hits {
             [] => {}
-            [hit] => {
+            [hit] if hit.algorithm != Algorithm::Sliding => {
                 let mut entry = self.table.take(hit.key);
-                let state = entry.get(0);
+                let words = Words { own: entry.get(0), previous: 0 };
                 // Alone, it stops itself only by being spared.
-                if let Some(state) = hit.count(state, policy, false) {
-                    entry.put(&[state], |state| worth(state, now));
+                if let Some(word) = hit.count(words, policy, false, now) {
+                    entry.put(&[word], |words| worth(words[0], now));
                 }
             }
             many => self.count_many(many, sets, policy, now),
@@ -159,25 +172,28 @@ impl Windows {
 
     fn count_many(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {
         sets.clear();
-        sets.extend(hits.iter().map(|hit| self.table.set_index(hit.key)));
+        for (own, previous) in hits.iter().map(Hit::keys) {
+            sets.push(self.table.set_index(own));
+            sets.extend(previous.map(|key| self.table.set_index(key)));
+        }
         sets.sort_unstable();
         sets.dedup();
         let mut taken = self.table.take_all(sets);
         let stop = match policy.stop_when_over {
-            true => Stop::find(hits, |key| taken.get(key), policy),
+            true => Stop::find(hits, &taken, policy, now),
             false => Stop::None,
         };
         for hit in hits {
-            taken.change(
-                hit.key,
-                |state| {
-                    let stopped = stop.stops(hit, state[0]);
-                    if let Some(after) = hit.count(state[0], policy, stopped) {
-                        state[0] = after;
-                    }
-                },
-                |state| worth(state, now),
-            );
+            let (own, previous) = hit.keys();
+            let previous = previous.map_or(0, |key| taken.get(key));
+            let count = |state: &mut [u64]| {
+                let words = Words { own: state[0], previous };
+                let stopped = stop.stops(hit, words, now);
+                if let Some(word) = hit.count(words, policy, stopped, now) {
+                    state[0] = word;
+                }
+            };
+            taken.change(own, count, |words| worth(words[0], now));
         }
     }
 }
@@ -191,37 +207,25 @@ enum Stop {
 }
 
 impl Stop {
-    fn find(hits: &[Hit], state: impl Fn(KeyHash) -> u64, policy: Policy) -> Stop {
-        if hits.iter().any(|hit| hit.would_be_spared(state(hit.key), policy)) {
+    fn find(hits: &[Hit], taken: &Taken<'_>, policy: Policy, now: Time) -> Stop {
+        let used = |hit: &Hit| {
+            let (own, previous) = hit.keys();
+            hit.used(taken.get(own), previous.map_or(0, |key| taken.get(key)), now)
+        };
+        if hits.iter().any(|hit| hit.would_be_spared(used(hit), policy)) {
             Stop::All
-        } else if hits.iter().any(|hit| hit.would_be_over(state(hit.key))) {
+        } else if hits.iter().any(|hit| hit.would_be_over(used(hit))) {
             Stop::WithinLimits
         } else {
             Stop::None
         }
     }
 
-    fn stops(self, hit: &Hit, state: u64) -> bool {
+    fn stops(self, hit: &Hit, words: Words, now: Time) -> bool {
         match self {
             Stop::None => false,
-            Stop::WithinLimits => !hit.would_be_over(state),
+            Stop::WithinLimits => !hit.would_be_over(hit.used(words.own, words.previous, now)),
             Stop::All => true,
         }
     }
-}
-
-/// What would be forgiven if a counter were forgotten: its hits, nothing once its window ended.
-fn worth(state: &[u64], now: Time) -> u64 {
-    let live = u64::from(end(state[0])) > now.second();
-    if live { hits(state[0]).into() } else { 0 }
-}
-
-/// The upper half of a state.
-const fn end(state: u64) -> u32 {
-    (state >> 32) as u32
-}
-
-/// The lower half of a state.
-const fn hits(state: u64) -> u32 {
-    state as u32
 }

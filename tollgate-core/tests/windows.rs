@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::thread;
 use tollgate_core::key::KeyHash;
 use tollgate_core::units::{SECOND, Time};
-use tollgate_core::windows::{Hit, Length, Policy, Windows};
+use tollgate_core::windows::{Algorithm, Hit, Length, Policy, Windows};
 
 fn at(second: u64) -> Time {
     Time(second * SECOND)
@@ -100,7 +100,82 @@ fn ended_windows_make_room_and_then_those_with_the_fewest_hits() {
     assert_eq!(windows.table().dropped(), 1);
 }
 
+fn one(windows: &Windows, algorithm: Algorithm, hits: u32, now: u64) -> (u32, bool) {
+    let mut hits = [Hit { algorithm, ..hit(1, 10, hits, at(now)) }];
+    count(windows, &mut hits, Policy::default(), at(now));
+    (hits[0].remaining(), hits[0].is_over())
+}
+
+#[test]
+fn a_sliding_window_lets_no_second_burst_pass_at_the_boundary() {
+    let windows = Windows::new(10);
+    assert_eq!(one(&windows, Algorithm::Sliding, 10, 659), (0, false));
+    assert_eq!(one(&windows, Algorithm::Sliding, 1, 660), (0, true), "all of them still reach in");
+    assert_eq!(one(&windows, Algorithm::Sliding, 5, 690), (0, false), "half of them do");
+    assert_eq!(one(&windows, Algorithm::Sliding, 1, 690), (0, true));
+    assert_eq!(one(&windows, Algorithm::Sliding, 0, 719), (4, false), "one sixtieth, and the five");
+    assert_eq!(one(&windows, Algorithm::Sliding, 0, 720), (5, false));
+    assert_eq!(one(&windows, Algorithm::Sliding, 0, 780), (10, false), "and then none");
+}
+
+#[test]
+fn a_bucket_is_refilled_evenly_and_refusals_cost_nothing() {
+    let windows = Windows::new(10);
+    assert_eq!(one(&windows, Algorithm::Bucket, 10, 600), (0, false));
+    for _ in 0..5 {
+        assert_eq!(one(&windows, Algorithm::Bucket, 1, 600), (0, true));
+    }
+    assert_eq!(one(&windows, Algorithm::Bucket, 1, 605), (0, true), "one comes back every 6 s");
+    assert_eq!(one(&windows, Algorithm::Bucket, 1, 606), (0, false));
+    assert_eq!(one(&windows, Algorithm::Bucket, 0, 636), (5, false));
+    assert_eq!(one(&windows, Algorithm::Bucket, 6, 636), (0, true), "all or nothing");
+    assert_eq!(one(&windows, Algorithm::Bucket, 5, 636), (0, false));
+    let mut back =
+        [Hit { algorithm: Algorithm::Bucket, give_back: true, ..hit(1, 10, 3, at(636)) }];
+    count(&windows, &mut back, Policy::default(), at(636));
+    assert_eq!(one(&windows, Algorithm::Bucket, 0, 636), (3, false));
+    assert_eq!(one(&windows, Algorithm::Bucket, 0, 9_999), (10, false));
+    let mut none = [Hit { algorithm: Algorithm::Bucket, ..hit(2, 0, 1, at(0)) }];
+    count(&windows, &mut none, Policy::default(), at(0));
+    assert!(none[0].is_over(), "a limit of none");
+}
+
+#[test]
+fn the_end_of_a_window_may_lie_beyond_2106() {
+    let windows = Windows::new(10);
+    for now in [(1_u64 << 31) - 30, (1 << 31) + 30, (1 << 32) - 100] {
+        let hits = |amount| {
+            let mut hits = [hit(1, 9, amount, at(now))];
+            count(&windows, &mut hits, Policy::default(), at(now));
+            hits[0].after
+        };
+        assert_eq!((hits(2), hits(1), hits(0)), (2, 3, 3), "{now}");
+    }
+}
+
 proptest! {
+    /// Wherever a window begins, less than two limits pass: a bucket is full at first, and a
+    /// sliding window takes the hits of the one before as spread evenly.
+    #[test]
+    fn no_window_anywhere_has_more_than_twice_its_limit(
+        steps in proptest::collection::vec((0_u64..20, 1_u32..4), 1..200),
+    ) {
+        for algorithm in [Algorithm::Sliding, Algorithm::Bucket] {
+            let windows = Windows::new(10);
+            let mut passed: Vec<(u64, u32)> = Vec::new();
+            let mut now = 600;
+            for (wait, amount) in &steps {
+                now += wait;
+                if !one(&windows, algorithm, *amount, now).1 {
+                    passed.push((now, *amount));
+                }
+                let window = passed.iter().filter(|(at, _)| at + 60 > now);
+                prop_assert!(window.map(|(_, amount)| amount).sum::<u32>() < 20);
+            }
+            prop_assert!(!passed.is_empty());
+        }
+    }
+
     #[test]
     fn counts_as_a_model_that_keeps_every_hit(
         requests in proptest::collection::vec(

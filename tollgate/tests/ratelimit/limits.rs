@@ -204,6 +204,27 @@ fn the_window_of_a_limit_can_be_several_units_or_a_month_of_the_calendar() {
 }
 
 #[test]
+fn a_rule_can_slide_or_be_a_bucket() {
+    let mut service = Service::new(
+        "{domain: d, descriptors: [\
+         {key: slide, rate_limit: {unit: minute, requests_per_unit: 10, \
+          algorithm: sliding_window}}, \
+         {key: bucket, rate_limit: {unit: minute, requests_per_unit: 10, \
+          algorithm: token_bucket}}]}",
+    );
+    // The last second of a minute, and the first of the next.
+    service.now = Time(2_279 * SECOND);
+    assert_eq!(service.ask("d+10: slide=1 | bucket=1"), "OK [10/MINUTE 0, 10/MINUTE 0]");
+    service.now = Time(2_280 * SECOND);
+    let response = service.response("d: slide=1 | bucket=1");
+    assert_eq!(shown(&response), "OVER [OVER 10/MINUTE 0, OVER 10/MINUTE 0]");
+    let reset = |at: usize| response.statuses[at].duration_until_reset.expect("told").seconds;
+    assert_eq!((reset(0), reset(1)), (60, 6), "a bucket gets one back every 6 s");
+    service.now = Time(2_310 * SECOND);
+    assert_eq!(service.ask("d+0: slide=1 +0 | bucket=1 +0"), "OK [10/MINUTE 5, 10/MINUTE 5]");
+}
+
+#[test]
 fn too_much_in_one_request_is_refused() {
     let service = Service::new(C1);
     let many = format!("t: {}", vec!["k=v"; 1_001].join("|"));

@@ -87,15 +87,16 @@ fn c83_every_fault_of_keys_and_values_is_told_with_its_place() {
         ),
         (
             limited(&format!("{unit}, unit_multiplier: 0}}")),
-            "4:66: `unit_multiplier` must be at least 1, and the window at most 50 years",
+            "4:66: `unit_multiplier` must be at least 1, and the window at most 30 years",
         ),
         (
             limited(&format!("{unit}, calendar: true}}")),
             "4:59: `calendar` goes with the units month and year only; remove it",
         ),
         (
-            limited(&format!("{unit}, algorithm: token_bucket}}")),
-            "4:60: `algorithm: token_bucket` is not built in this version; remove it",
+            limited(&format!("{unit}, algorithm: leaky}}")),
+            "4:60: there is no algorithm `leaky`; there are fixed_window, sliding_window, \
+             token_bucket",
         ),
     ] {
         assert_eq!(faults(&text), [told], "{text}");

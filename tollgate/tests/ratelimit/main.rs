@@ -2,6 +2,7 @@
 //! written from (docs/guide/ratelimit.md has what differs from the reference).
 
 mod ask;
+mod envoy;
 mod figures;
 mod fuzz;
 mod limits;

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
-use tollgate_core::windows::Length;
+use tollgate_core::windows::{Algorithm, Length};
 
 /// All rules that are in force.
 #[derive(Debug, Default)]
@@ -90,13 +90,16 @@ pub struct Limit {
     pub unit: Unit,
     /// How long it is.
     pub length: Length,
+    /// How hits are counted in it.
+    pub algorithm: Algorithm,
 }
 
 impl Limit {
     /// `requests` in each `unit`, aligned to the epoch.
     #[must_use]
     pub fn per(requests: u32, unit: Unit) -> Limit {
-        Limit { requests, unit, length: Length::Seconds(unit.seconds()) }
+        let (length, algorithm) = (Length::Seconds(unit.seconds()), Algorithm::Fixed);
+        Limit { requests, unit, length, algorithm }
     }
 }
 

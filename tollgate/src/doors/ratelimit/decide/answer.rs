@@ -65,7 +65,7 @@ impl Answer<'_> {
                     current_limit: Some(current(limited)),
                     limit_remaining: limited.hit.remaining(),
                     duration_until_reset: Some(Duration {
-                        seconds: limited.hit.window.left(self.now).into(),
+                        seconds: limited.hit.reset_secs(self.now).into(),
                         nanos: 0,
                     }),
                 }

@@ -117,7 +117,7 @@ impl Decider {
         let hits = hits(request, descriptor);
         if let Some(limit) = descriptor.limit.and_then(overriding) {
             let tally = self.tallies.of(domain, &path(domain, &entries));
-            let key = self.key(domain, limit.length, entries.iter().copied());
+            let key = self.key(domain, limit, entries.iter().copied());
             return Met::Limited(limited(None, limit, key, hits, now, tally));
         }
         let Some(rule) = rules.find(domain, &entries) else { return Met::Free };
@@ -131,24 +131,24 @@ impl Decider {
             .iter()
             .zip(&entries)
             .map(|(step, (key, value))| (*key, step.shared.as_deref().unwrap_or(value)));
-        let key = self.key(domain, limit.length, counted);
+        let key = self.key(domain, limit, counted);
         Met::Limited(limited(Some(rule), limit, key, hits, now, tally))
     }
 
     fn key<'a>(
         &self,
         domain: &str,
-        length: Length,
+        limit: Limit,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> KeyHash {
         let mut hasher = KeyHasher::new(&self.seed);
         hasher.part(domain.as_bytes());
-        let (kind, count) = match length {
+        let (kind, count) = match limit.length {
             Length::Seconds(count) => (b's', count),
             Length::Months(count) => (b'm', count),
         };
         let [a, b, c, d] = count.to_le_bytes();
-        hasher.part(&[kind, a, b, c, d]);
+        hasher.part(&[kind, limit.algorithm as u8, a, b, c, d]);
         for (key, value) in entries {
             hasher.part(key.as_bytes());
             hasher.part(value.as_bytes());
@@ -169,7 +169,8 @@ fn limited<'r>(
     now: Time,
     tally: Arc<Tally>,
 ) -> Limited<'r> {
-    let hit = Hit { give_back, ..Hit::new(key, limit.length.window(now), limit.requests, hits) };
+    let hit = Hit::new(key, limit.length.window(now), limit.requests, hits);
+    let hit = Hit { give_back, algorithm: limit.algorithm, ..hit };
     Limited { rule, limit, hit, place: 0, tally }
 }
 

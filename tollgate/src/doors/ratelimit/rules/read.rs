@@ -17,7 +17,7 @@ use crate::doors::ratelimit::tally::Tallies;
 use fields::Fields;
 use keys::shown;
 use std::sync::Arc;
-use tollgate_core::windows::Length;
+use tollgate_core::windows::{Algorithm, Length};
 
 /// What a rule file may be: the reference reads the first document only, and has merge keys.
 const DIALECT: Dialect =
@@ -25,6 +25,16 @@ const DIALECT: Dialect =
 
 /// More faults than this are not collected: nobody would read them either.
 const FAULTS_MAX: usize = 100;
+
+/// The longest window, in seconds: counters tell no longer ones apart.
+const WINDOW_MAX: u32 = 30 * 365 * 86_400;
+
+/// How algorithms are written.
+const ALGORITHMS: [(&str, Algorithm); 3] = [
+    ("fixed_window", Algorithm::Fixed),
+    ("sliding_window", Algorithm::Sliding),
+    ("token_bucket", Algorithm::Bucket),
+];
 
 /// What the rules are read with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -200,7 +210,6 @@ impl Reader<'_> {
 
     /// `None`: unlimited, or faulty.
     fn limit(&mut self, fields: &Fields<'_>) -> Option<Limit> {
-        self.algorithm(fields);
         let written = fields.text("unit", &mut self.faults).unwrap_or_default();
         let same = |(name, ..): &&(&str, Unit, u32)| name.eq_ignore_ascii_case(&written);
         let unit = Unit::ALL.iter().find(same).map(|(_, unit, _)| *unit);
@@ -217,7 +226,8 @@ impl Reader<'_> {
             let what = format!("invalid rate limit unit '{}'", shown(&written));
             self.fault(fields.place_of("unit"), what);
         }
-        Some(Limit { requests, unit: unit?, length: length? })
+        let algorithm = self.algorithm(fields, length);
+        Some(Limit { requests, unit: unit?, length: length?, algorithm: algorithm? })
     }
 
     fn length(&mut self, fields: &Fields<'_>, unit: Option<Unit>) -> Option<Length> {
@@ -234,10 +244,9 @@ impl Reader<'_> {
             self.fault(fields.place_of("calendar"), what);
         }
         let by_calendar = if calendar { asked } else { self.options.calendar };
-        // A window that is longer than 50 years would be no window.
-        let seconds = unit?.seconds().checked_mul(multiplier).filter(|n| *n <= 50 * 365 * 86_400);
+        let seconds = unit?.seconds().checked_mul(multiplier).filter(|n| *n <= WINDOW_MAX);
         let Some(seconds) = seconds.filter(|n| *n > 0) else {
-            let what = "`unit_multiplier` must be at least 1, and the window at most 50 years";
+            let what = "`unit_multiplier` must be at least 1, and the window at most 30 years";
             self.fault(fields.place_of("unit_multiplier"), what);
             return None;
         };
@@ -247,15 +256,22 @@ impl Reader<'_> {
         })
     }
 
-    fn algorithm(&mut self, fields: &Fields<'_>) {
-        let Some(name) = fields.text("algorithm", &mut self.faults) else { return };
-        let what = match name.as_str() {
-            "fixed_window" => return,
-            "sliding_window" | "token_bucket" => {
-                format!("`algorithm: {name}` is not built in this version; remove it")
+    fn algorithm(&mut self, fields: &Fields<'_>, length: Option<Length>) -> Option<Algorithm> {
+        let Some(name) = fields.text("algorithm", &mut self.faults) else {
+            return Some(Algorithm::Fixed);
+        };
+        let found = ALGORITHMS.iter().find(|(known, _)| *known == name).map(|(_, known)| *known);
+        let what = match (found, length) {
+            (None, _) => format!(
+                "there is no algorithm `{}`; there are fixed_window, sliding_window, token_bucket",
+                shown(&name)
+            ),
+            (Some(Algorithm::Sliding), Some(Length::Months(_))) => {
+                "`sliding_window` does not go with `calendar`; remove one".to_owned()
             }
-            _ => format!("there is no algorithm `{}`; there is fixed_window", shown(&name)),
+            _ => return found,
         };
         self.fault(fields.place_of("algorithm"), what);
+        None
     }
 }

