@@ -39,7 +39,7 @@ const ROUNDED: Nanos = Nanos(4);
 
 /// The word of a window with so many hits that count until `end`.
 const fn window_word(end: u32, hits: u32) -> u64 {
-    (end & SECOND_MASK) as u64 * (1 << 33) | (hits as u64) << 1
+    (((end & SECOND_MASK) as u64) << 33) | ((hits as u64) << 1)
 }
 
 const fn end(word: u64) -> u32 {

@@ -11,6 +11,7 @@ use tollgate::doors::ratelimit::decide::{Decider, Package, Refusal, Room};
 use tollgate::doors::ratelimit::rules::read::{Options, read};
 use tollgate::doors::ratelimit::rules::{Rules, Unit};
 use tollgate::doors::ratelimit::tally::Tallies;
+use tollgate::doors::ratelimit::wire::view::View;
 use tollgate::doors::ratelimit::wire::{Code, Descriptor, Entry, Override, Request, Response};
 use tollgate_core::key::Seed;
 use tollgate_core::units::{SECOND, Time};
@@ -71,7 +72,7 @@ impl Service {
     }
 
     pub fn decide(&self, request: &Request, package: Package) -> Result<Response, Refusal> {
-        self.decider.decide_at(request, package, &mut Room::default(), self.now)
+        self.decider.decide_at(&View::of(request), package, &mut Room::default(), self.now)
     }
 
     pub fn response(&self, asked: &str) -> Response {

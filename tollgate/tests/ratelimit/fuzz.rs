@@ -9,6 +9,7 @@ use tollgate::doors::ratelimit::rules::pattern::Pattern;
 use tollgate::doors::ratelimit::rules::read::{Options, read};
 use tollgate::doors::ratelimit::tally::Tallies;
 use tollgate::doors::ratelimit::wire::Request;
+use tollgate::doors::ratelimit::wire::view::{Fault, View};
 
 fn rules_are_read(bytes: &[u8]) {
     for compat_keys in [false, true] {
@@ -16,7 +17,10 @@ fn rules_are_read(bytes: &[u8]) {
         one.bytes = bytes.to_vec();
         let options = Options { compat_keys, ..Options::default() };
         match read(&[one], options, &Tallies::default()) {
-            Ok(rules) => _ = rules.find("d", &[("k", "v"), ("l", "w")]),
+            Ok(rules) => {
+                let entries = [("k", "v"), ("l", "w")];
+                rules.domain("d").into_iter().for_each(|rules| _ = rules.rule(&entries));
+            }
             Err(faults) => assert!(faults.iter().all(|faults| !faults.faults.is_empty())),
         }
     }
@@ -70,17 +74,71 @@ fn fuzz_rules_of_likely_pieces() {
     });
 }
 
+/// What lies in the bytes is what the generated messages say, and is decided or refused.
+fn request_is_read(service: &Service, bytes: &[u8]) {
+    let view = View::decode(bytes);
+    if view == Err(Fault::TooMany) {
+        return;
+    }
+    match (Request::decode(bytes), view) {
+        (Ok(request), Ok(view)) => {
+            assert_eq!(View::of(&request), view);
+            let decided = service.decider.decide(&view, Package::V3, &mut Room::default());
+            if let Ok(response) = decided {
+                assert_eq!(response.statuses.len(), view.descriptors.len());
+            }
+        }
+        (Err(_), Err(_)) => {}
+        (message, view) => panic!("{message:?}, but {view:?}"),
+    }
+}
+
 #[test]
 fn fuzz_requests() {
     let service = std::panic::AssertUnwindSafe(Service::new(C1));
+    check!().for_each(|bytes: &[u8]| request_is_read(&service, bytes));
+}
+
+/// Fields of a request one by one, sound or not quite, nested as they should be.
+#[test]
+fn fuzz_requests_of_likely_pieces() {
+    const PIECES: [&[u8]; 24] = [
+        b"\x0a\x01t",
+        b"\x12\x05\x0a\x03\x0a\x01k",
+        b"\x12\x00",
+        b"\x18\x02",
+        b"\x0a\x01k",
+        b"\x12\x01v",
+        b"\x0a\x03\x0a\x01k",
+        b"\x1a\x02\x08\x07",
+        b"\x20\x01",
+        b"\x12\x04\x08\x02",
+        b"\x10\x03",
+        b"\x08",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\xff",
+        b"\x80",
+        b"\x2b\x08\x01\x2c",
+        b"\x2b",
+        b"\x2c",
+        b"\x2d\x01\x02\x03\x04",
+        b"\x29",
+        b"\x0a\x02\xc3\x28",
+        b"\x0a\x02\xc3\xbc",
+        b"\x12",
+        b"\x12\x7f",
+    ];
+    let service = std::panic::AssertUnwindSafe(Service::new(C1));
     check!().for_each(|bytes: &[u8]| {
-        if let Ok(request) = Request::decode(bytes) {
-            let asked = request.descriptors.len();
-            let service = &service;
-            let decided = service.decider.decide(&request, Package::V3, &mut Room::default());
-            if let Ok(response) = decided {
-                assert_eq!(response.statuses.len(), asked);
-            }
+        let of = |bytes: &[u8]| -> Vec<u8> {
+            bytes.iter().flat_map(|b| PIECES[usize::from(*b) % 24]).copied().collect()
+        };
+        request_is_read(&service, &of(bytes));
+        let inner = of(bytes);
+        if let Ok(length) = u8::try_from(inner.len())
+            && length < 128
+        {
+            request_is_read(&service, &[b"\x0a\x01t\x12", &[length][..], &inner].concat());
         }
     });
 }

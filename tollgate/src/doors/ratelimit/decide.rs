@@ -10,7 +10,8 @@ mod meet;
 
 use super::rules::Rules;
 use super::tally::Tallies;
-use super::wire::{Request, Response};
+use super::wire::Response;
+use super::wire::view::{DESCRIPTORS_MAX, ENTRIES_MAX, Part, View};
 use crate::clock::Clock;
 use crate::config::settings::RatelimitAnswers;
 use crate::watch::metrics::REQUESTS;
@@ -22,11 +23,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use tollgate_core::key::Seed;
 use tollgate_core::units::Time;
 use tollgate_core::windows::{Hit, Windows};
-
-/// The most descriptors in a request; reference clients send a handful.
-pub const DESCRIPTORS_MAX: usize = 1_000;
-/// The most entries in a descriptor.
-pub const ENTRIES_MAX: usize = 100;
 
 /// Why a request gets no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,7 +137,7 @@ impl Decider {
     /// [`Refusal`]; nothing was counted then.
     pub fn decide(
         &self,
-        request: &Request,
+        request: &View<'_>,
         package: Package,
         room: &mut Room,
     ) -> Result<Response, Refusal> {
@@ -154,7 +150,7 @@ impl Decider {
     /// As [`Decider::decide`].
     pub fn decide_at(
         &self,
-        request: &Request,
+        request: &View<'_>,
         package: Package,
         room: &mut Room,
         now: Time,
@@ -192,11 +188,11 @@ impl Decider {
 /// The rules, if a request can be decided. Whose clients know only the old package (Fencer's)
 /// are told of missing rules first.
 fn check<'r>(
-    request: &Request,
+    request: &View<'_>,
     rules: Option<&'r Rules>,
     package: Package,
 ) -> Result<&'r Rules, Refusal> {
-    let long = |descriptor: &super::wire::Descriptor| descriptor.entries.len() > ENTRIES_MAX;
+    let long = |part: &Part<'_>| part.entries.as_slice().len() > ENTRIES_MAX;
     match rules {
         None if package == Package::Old => Err(Refusal::NoRules),
         _ if request.domain.is_empty() => Err(Refusal::NoDomain),

@@ -8,6 +8,7 @@ mod body;
 pub mod worker;
 
 use super::decide::{Decider, Package, Refusal, Room};
+use super::wire::view::View;
 use super::wire::{self, Response as Answer};
 use body::Body;
 use bytes::{Buf, Bytes, BytesMut};
@@ -15,7 +16,6 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tonic::codegen::{BoxFuture, Service};
@@ -112,8 +112,8 @@ impl Calls {
     ) -> Result<Answer, Failure> {
         let bytes = self.collect(request.into_body()).await?;
         let message = unframed(bytes)?;
-        let request = wire::Request::decode(message).map_err(|error| {
-            Failure(Code::InvalidArgument, format!("not a rate limit request: {error}"))
+        let request = View::decode(&message).map_err(|fault| {
+            Failure(Code::InvalidArgument, format!("not a rate limit request: {fault}"))
         })?;
         let decided = self.decider.decide(&request, package, &mut room.borrow_mut());
         decided.map_err(|refusal| {

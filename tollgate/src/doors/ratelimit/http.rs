@@ -7,6 +7,7 @@ use super::decide::{Decider, Package, Room};
 use super::figures;
 use super::json;
 use super::wire::Code;
+use super::wire::view::View;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -141,7 +142,8 @@ impl Port {
             _ => return bad(),
         };
         let Ok(request) = json::request(&body) else { return bad() };
-        let decided = self.decider.decide(&request, Package::V3, &mut Room::default());
+        let view = View::of(&request);
+        let decided = self.decider.decide(&view, Package::V3, &mut Room::default());
         let Ok(response) = decided else { return bad() };
         let status = match response.overall_code() {
             Code::Ok => StatusCode::OK,

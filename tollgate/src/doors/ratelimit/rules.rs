@@ -14,6 +14,7 @@ pub mod read;
 use super::tally::{Tallies, Tally};
 use crate::config::fault::{Fault, Faults, Place};
 use crate::config::source::folder::Folder;
+use foldhash::fast::RandomState;
 use level::Level;
 pub use metadata::merge as merge_metadata;
 use serde_json::{Map, Value};
@@ -26,7 +27,7 @@ use tollgate_core::windows::{Algorithm, Length};
 /// All rules that are in force.
 #[derive(Debug, Default)]
 pub struct Rules {
-    domains: HashMap<Box<str>, Level>,
+    domains: HashMap<Box<str>, Level, RandomState>,
 }
 
 /// What time a limit is for. The numbers are those on the wire.
@@ -197,15 +198,10 @@ impl Rules {
         self.domains.len()
     }
 
-    /// The rule that applies to entries, each a key and a value.
+    /// The rules of a domain.
     #[must_use]
-    pub fn find(&self, domain: &str, entries: &[(&str, &str)]) -> Option<&Arc<Rule>> {
-        let mut level = self.domains.get(domain)?;
-        let (last, before) = entries.split_last()?;
-        for (key, value) in before {
-            level = &level.find(key, value)?.below;
-        }
-        level.find(last.0, last.1)?.rule.as_ref()
+    pub fn domain(&self, domain: &str) -> Option<&Level> {
+        self.domains.get(domain)
     }
 
     /// Shows every rule, domains in order, the rest in the order of the files.

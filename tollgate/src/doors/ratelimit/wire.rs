@@ -4,6 +4,8 @@
 //! older packages (v2, and lyft's first) are the same on the wire as far as they go, so one set
 //! of messages serves all. What is done with them: `decide`.
 
+pub mod view;
+
 #[expect(missing_docs, reason = "they are generated; the protos explain them")]
 mod messages {
     include!("wire/messages.in");

@@ -7,9 +7,8 @@ use super::Package;
 use super::meet::{Limited, Met};
 use crate::config::settings::RatelimitAnswers;
 use crate::doors::ratelimit::rules::{Unit, merge_metadata};
-use crate::doors::ratelimit::wire::{
-    Code, CurrentLimit, Descriptor, HeaderValue, Request, Response, Status,
-};
+use crate::doors::ratelimit::wire::view::{Part, View};
+use crate::doors::ratelimit::wire::{Code, CurrentLimit, HeaderValue, Response, Status};
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct};
 use serde_json::{Map, Value, json};
@@ -18,7 +17,7 @@ use tollgate_core::units::Time;
 /// All that an answer is made of.
 pub struct Answer<'a> {
     pub(super) settings: &'a RatelimitAnswers,
-    pub(super) request: &'a Request,
+    pub(super) request: &'a View<'a>,
     pub(super) met: &'a [Met<'a>],
     pub(super) now: Time,
 }
@@ -127,7 +126,7 @@ impl Answer<'_> {
     fn metadata(&self, statuses: &[Status]) -> Map<String, Value> {
         let mut all = Map::new();
         let descriptors = self.request.descriptors.iter().map(descriptor_metadata).collect();
-        all.insert("domain".into(), self.request.domain.clone().into());
+        all.insert("domain".into(), self.request.domain.into());
         all.insert("descriptors".into(), Value::Array(descriptors));
         if self.request.hits_addend != 0 {
             all.insert("hitsAddend".into(), self.request.hits_addend.into());
@@ -154,8 +153,9 @@ fn current(limited: &Limited<'_>) -> CurrentLimit {
     }
 }
 
-fn descriptor_metadata(descriptor: &Descriptor) -> Value {
-    let entries = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
+fn descriptor_metadata(descriptor: &Part<'_>) -> Value {
+    let entries = descriptor.entries.as_slice().iter();
+    let entries = entries.map(|(key, value)| format!("{key}={value}"));
     let mut one = json!({"entries": entries.collect::<Vec<_>>()});
     if let Some(limit) = &descriptor.limit {
         let unit = Unit::from_wire(limit.unit).map_or("UNKNOWN", Unit::name);

@@ -5,9 +5,11 @@
 //! named by domain, window and entries, each part apart.
 
 use super::Decider;
+use crate::doors::ratelimit::rules::level::Level;
 use crate::doors::ratelimit::rules::{Limit, Rule, Rules, Unit, push_entry};
 use crate::doors::ratelimit::tally::Tally;
-use crate::doors::ratelimit::wire::{Descriptor, Entry, Override, Request};
+use crate::doors::ratelimit::wire::Override;
+use crate::doors::ratelimit::wire::view::{Part, View};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tollgate_core::key::{KeyHash, KeyHasher};
@@ -34,14 +36,26 @@ pub struct Limited<'r> {
     pub hit: Hit,
     /// Where it is among the hits of the request.
     pub place: usize,
-    tally: Arc<Tally>,
+    tally: Figures<'r>,
+}
+
+/// Where the figures of a limit are kept.
+enum Figures<'r> {
+    /// With its rule.
+    Rule(&'r Tally),
+    /// Under a path that the request made.
+    Other(Arc<Tally>),
 }
 
 impl Limited<'_> {
     /// Adds what came of it to the figures.
     pub fn count(&self, near_limit_ratio: f32) {
         let Hit { before, after, hits, give_back, spared, .. } = self.hit;
-        let (tally, hits) = (&self.tally, u64::from(hits));
+        let tally = match &self.tally {
+            Figures::Rule(tally) => tally,
+            Figures::Other(tally) => &**tally,
+        };
+        let hits = u64::from(hits);
         if give_back {
             tally.total_negative_hits.fetch_add(hits, Relaxed);
             return;
@@ -94,42 +108,40 @@ impl<'r> Met<'r> {
 
 impl Decider {
     /// What each descriptor meets, in order.
-    pub(super) fn meet<'r>(&self, rules: &'r Rules, request: &Request, now: Time) -> Vec<Met<'r>> {
-        let domain = request.domain.as_str();
-        if !rules.knows(domain) {
-            let unknown = self.unknown_domains.of("", domain);
+    pub(super) fn meet<'r>(&self, rules: &'r Rules, request: &View<'_>, now: Time) -> Vec<Met<'r>> {
+        let Some(rules) = rules.domain(request.domain) else {
+            let unknown = self.unknown_domains.of("", request.domain);
             unknown.total_hits.fetch_add(1, Relaxed);
             return request.descriptors.iter().map(|_| Met::Free).collect();
-        }
-        let meet = |descriptor| self.meet_one(rules, request, descriptor, now);
+        };
+        let meet = |part| self.meet_one(rules, request, part, now);
         request.descriptors.iter().map(meet).collect()
     }
 
     fn meet_one<'r>(
         &self,
-        rules: &'r Rules,
-        request: &Request,
-        descriptor: &Descriptor,
+        rules: &'r Level,
+        request: &View<'_>,
+        part: &Part<'_>,
         now: Time,
     ) -> Met<'r> {
-        let domain = request.domain.as_str();
-        let entries: Vec<(&str, &str)> = descriptor.entries.iter().map(pair).collect();
-        let hits = hits(request, descriptor);
-        if let Some(limit) = descriptor.limit.and_then(overriding) {
-            let tally = self.tallies.of(domain, &path(domain, &entries));
+        let (domain, entries) = (request.domain, part.entries.as_slice());
+        let hits = hits(request, part);
+        if let Some(limit) = part.limit.and_then(overriding) {
+            let tally = Figures::Other(self.tallies.of(domain, &path(domain, entries)));
             let key = self.key(domain, limit, entries.iter().copied());
             return Met::Limited(limited(None, limit, key, hits, now, tally));
         }
-        let Some(rule) = rules.find(domain, &entries) else { return Met::Free };
+        let Some(rule) = rules.rule(entries) else { return Met::Free };
         let Some(limit) = rule.limit else { return Met::Unlimited(rule) };
-        let tally = match rule.path_of(domain, &entries) {
-            Some(path) => self.tallies.of(domain, &path),
-            None => Arc::clone(&rule.tally),
+        let tally = match rule.path_of(domain, entries) {
+            Some(path) => Figures::Other(self.tallies.of(domain, &path)),
+            None => Figures::Rule(&rule.tally),
         };
         let counted = rule
             .steps
             .iter()
-            .zip(&entries)
+            .zip(entries)
             .map(|(step, (key, value))| (*key, step.shared.as_deref().unwrap_or(value)));
         let key = self.key(domain, limit, counted);
         Met::Limited(limited(Some(rule), limit, key, hits, now, tally))
@@ -157,17 +169,13 @@ impl Decider {
     }
 }
 
-fn pair(entry: &Entry) -> (&str, &str) {
-    (&entry.key, &entry.value)
-}
-
 fn limited<'r>(
     rule: Option<&'r Rule>,
     limit: Limit,
     key: KeyHash,
     (hits, give_back): (u32, bool),
     now: Time,
-    tally: Arc<Tally>,
+    tally: Figures<'r>,
 ) -> Limited<'r> {
     let hit = Hit::new(key, limit.length.window(now), limit.requests, hits);
     let hit = Hit { give_back, algorithm: limit.algorithm, ..hit };
@@ -176,9 +184,9 @@ fn limited<'r>(
 
 /// How many hits a descriptor stands for, and whether they are given back. What it says itself
 /// goes before what the request says for all.
-fn hits(request: &Request, descriptor: &Descriptor) -> (u32, bool) {
-    let hits = descriptor.hits_addend.unwrap_or(request.hits_addend.max(1).into());
-    (u32::try_from(hits).unwrap_or(u32::MAX), descriptor.is_negative_hits)
+fn hits(request: &View<'_>, part: &Part<'_>) -> (u32, bool) {
+    let hits = part.hits_addend.unwrap_or(request.hits_addend.max(1).into());
+    (u32::try_from(hits).unwrap_or(u32::MAX), part.is_negative_hits)
 }
 
 /// The limit that a request brings along; `None` if nobody knows its unit.

@@ -6,6 +6,7 @@
 
 use super::pattern::Pattern;
 use super::{Rule, push_entry};
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub struct Node {
 pub struct Level {
     joined: bool,
     nodes: Vec<Node>,
-    keys: HashMap<Box<str>, Values>,
+    keys: HashMap<Box<str>, Values, RandomState>,
     /// Joined keys and values with a star in them; unused unless `joined`.
     patterns: Vec<(Pattern, usize)>,
 }
@@ -31,7 +32,7 @@ pub struct Level {
 /// What the values of one key lead to.
 #[derive(Debug, Default)]
 struct Values {
-    exact: HashMap<Box<str>, usize>,
+    exact: HashMap<Box<str>, usize, RandomState>,
     patterns: Vec<(Pattern, usize)>,
     /// Any other value.
     any: Option<usize>,
@@ -83,6 +84,17 @@ impl Level {
         values.any.get_or_insert(index);
         self.patterns.extend(pattern.filter(|_| fresh).map(|pattern| (pattern, index)));
         fresh
+    }
+
+    /// The rule that applies to entries, each a key and a value.
+    #[must_use]
+    pub fn rule(&self, entries: &[(&str, &str)]) -> Option<&Rule> {
+        let (last, before) = entries.split_last()?;
+        let mut level = self;
+        for (key, value) in before {
+            level = &level.find(key, value)?.below;
+        }
+        level.find(last.0, last.1)?.rule.as_deref()
     }
 
     /// What an entry leads to.
