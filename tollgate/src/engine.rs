@@ -19,7 +19,7 @@ pub mod counted;
 pub mod tags;
 
 use crate::clock::{Clock, Stopped};
-use crate::config::settings::{CostSource, Proxy};
+use crate::config::settings::{self, CostSource, Proxy};
 use crate::watch::Watch;
 use crate::watch::decision::Decision;
 use arc_swap::ArcSwap;
@@ -35,6 +35,7 @@ use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
 use tollgate_core::meter::estimate::{Estimates, RouteHash};
 use tollgate_core::meter::{self, Measure, Meter};
+use tollgate_core::queue::concurrency::Concurrency;
 use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -96,7 +97,7 @@ impl Engine {
             clock,
             meter: Mutex::new(Meter::new(virtual_clock(proxy))),
             estimates: Mutex::new(Estimates::new(ROUTES)),
-            gate: Gate::new(proxy.queue.bounds(proxy.cpus)),
+            gate: Gate::new(proxy.queue.bounds(proxy.cpus), search(proxy)),
             lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(books()))).collect(),
             rules: ArcSwap::new(Arc::clone(&rules)),
             watch,
@@ -115,7 +116,7 @@ impl Engine {
         let kept = |new: &Limit| kept(new).filter(|_| !resized);
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
         let rules = Arc::new(rules(proxy, limiter, old.seed));
-        self.gate.reload(proxy.queue.bounds(proxy.cpus), now);
+        self.gate.reload(proxy.queue.bounds(proxy.cpus), search(proxy), now);
         self.rules.store(Arc::clone(&rules));
         self.meter.lock().set_clock(virtual_clock(proxy), now);
         for lane in &self.lanes {
@@ -228,6 +229,11 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed) -> Rules {
     }
 }
 
+/// The search for how many requests the backend can work on at once, where nobody said.
+fn search(proxy: &Proxy) -> Option<Concurrency> {
+    (proxy.queue.concurrency == settings::Concurrency::Auto).then(|| Concurrency::new(proxy.cpus))
+}
+
 fn virtual_clock(proxy: &Proxy) -> meter::Clock {
     match proxy.cost {
         CostSource::Wall => meter::Clock::Wall,
@@ -325,6 +331,7 @@ impl Lane {
             route,
             slot,
             whole: true,
+            steady: true,
             left: false,
             told: None,
             agent,

@@ -35,6 +35,8 @@ pub struct Charge {
     pub(super) slot: Slot,
     /// Whether the backend came to its end with it, so that its cost says something of others.
     pub(super) whole: bool,
+    /// Whether it has had its slot from its start.
+    pub(super) steady: bool,
     /// Whether the clock has stopped for good.
     pub(super) left: bool,
     /// What whoever had it served said, and how it is known.
@@ -145,7 +147,7 @@ impl Drop for Charge {
         let mut blocks = Vec::new();
         self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
         blocks.into_iter().for_each(|block| self.notice(block, measure, now));
-        self.give_way();
+        self.give_back();
         if !self.reported {
             self.lane.0.engine.watch.allowed.increment(1);
         }

@@ -7,6 +7,8 @@
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
+use tollgate_core::meter::estimate::RouteHash;
+use tollgate_core::queue::concurrency::Concurrency;
 use tollgate_core::queue::{Arrival, Cancelled, Id, Queue, Settings};
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -15,7 +17,11 @@ pub struct Gate(Mutex<State>);
 
 struct State {
     queue: Queue,
+    /// How many requests the backend is sent at once, found by measuring where nobody said.
     concurrency: usize,
+    search: Option<Concurrency>,
+    /// Where a search begins.
+    begins: usize,
     /// Requests that hold a slot but stand in no queue.
     beside: usize,
     /// What has become of those that found no room at once, until they hear of it.
@@ -51,16 +57,25 @@ pub struct Crowd {
 }
 
 impl Gate {
-    pub fn new(settings: Settings) -> Gate {
-        let concurrency = settings.concurrency;
-        let queue = Queue::new(settings);
-        Gate(Mutex::new(State { queue, concurrency, beside: 0, waiting: HashMap::new() }))
+    /// With these bounds; `search`: the concurrency in them is where a search begins.
+    pub fn new(settings: Settings, search: Option<Concurrency>) -> Gate {
+        let concurrency = search.as_ref().map_or(settings.concurrency, Concurrency::concurrency);
+        let queue = Queue::new(Settings { concurrency, ..settings });
+        let begins = settings.concurrency;
+        let (beside, waiting) = (0, HashMap::new());
+        Gate(Mutex::new(State { queue, concurrency, search, begins, beside, waiting }))
     }
 
-    /// Takes over changed bounds; who waits, waits on.
-    pub fn reload(&self, settings: Settings, now: Time) {
+    /// Takes over changed bounds; who waits, waits on. A search that runs goes on, unless it was to
+    /// begin elsewhere.
+    pub fn reload(&self, settings: Settings, search: Option<Concurrency>, now: Time) {
         let mut state = self.0.lock();
-        state.concurrency = settings.concurrency;
+        let begins = settings.concurrency;
+        if search.is_none() || state.search.is_none() || state.begins != begins {
+            state.concurrency = search.as_ref().map_or(begins, Concurrency::concurrency);
+            state.search = search;
+        }
+        state.begins = begins;
         state.queue.set_settings(settings);
         state.narrow();
         pass(state, now);
@@ -119,9 +134,13 @@ impl Gate {
         pass(state, now);
     }
 
-    /// A slot is free again, after `cost`.
-    pub fn done(&self, id: Id, cost: Cost, now: Time) {
+    /// A slot is free again, after `cost`. `worked`: for how long the backend worked on what
+    /// route, if it came to the end of it.
+    pub fn done(&self, id: Id, cost: Cost, worked: Option<(RouteHash, Nanos)>, now: Time) {
         let mut state = self.0.lock();
+        if let Some((route, elapsed)) = worked {
+            state.learn(route, elapsed, now);
+        }
         state.queue.handle_done(id, cost);
         pass(state, now);
     }
@@ -157,6 +176,17 @@ impl Gate {
 }
 
 impl State {
+    fn learn(&mut self, route: RouteHash, elapsed: Nanos, now: Time) {
+        let waiting = self.queue.waiting() > 0;
+        let Some(search) = &mut self.search else { return };
+        search.handle_done(route, elapsed, waiting, now);
+        let found = search.concurrency();
+        if found != self.concurrency {
+            self.concurrency = found;
+            self.narrow();
+        }
+    }
+
     /// What stands beside the queue takes its slots from it, but never the last.
     fn narrow(&mut self) {
         self.queue.set_concurrency(self.concurrency.saturating_sub(self.beside).max(1));

@@ -26,8 +26,8 @@ pub(super) enum Slot {
     Beside,
     /// It has none, and this is how it would ask.
     Outside(Arrival),
-    /// It has one.
-    Held(Id, Arrival),
+    /// It has one, since when.
+    Held(Id, Arrival, Time),
 }
 
 /// The answer to a request that asks for room.
@@ -92,7 +92,7 @@ impl Charge {
         let now = self.lane.0.now();
         match self.lane.0.engine.gate.enter(arrival, now) {
             Entry::Room(id) => {
-                self.slot = Slot::Held(id, arrival);
+                self.slot = Slot::Held(id, arrival, now);
                 Entered::Room
             }
             Entry::Waits(id) => {
@@ -113,7 +113,7 @@ impl Charge {
         self.waited = self.waited.plus(turned.waited);
         match turned.how {
             Ok(id) => {
-                self.slot = Slot::Held(id, arrival);
+                self.slot = Slot::Held(id, arrival, self.lane.0.now());
                 self.queued("queue", arrival, turned.waited);
                 Ok(())
             }
@@ -124,12 +124,22 @@ impl Charge {
     /// The backend can do nothing for this request until the client does something: others may
     /// have its slot. Asks with [`Charge::enter`] for another.
     pub fn give_way(&mut self) {
+        self.steady = false;
+        self.give_back();
+    }
+
+    /// The slot is free. How long it was taken says something of the backend if it was taken for
+    /// the whole of the request.
+    pub(super) fn give_back(&mut self) {
         let (cost, _) = self.measured();
         match self.slot {
-            Slot::Held(id, arrival) => {
+            Slot::Held(id, arrival, since) => {
                 self.slot = Slot::Outside(arrival);
                 let desk = &self.lane.0;
-                desk.engine.gate.done(id, cost, desk.now());
+                let now = desk.now();
+                let route = self.route.filter(|_| self.steady && self.whole);
+                let worked = route.filter(|_| cost > Cost::ZERO);
+                desk.engine.gate.done(id, cost, worked.map(|route| (route, now.since(since))), now);
             }
             Slot::Beside => {
                 self.slot = Slot::Exempt;
