@@ -43,9 +43,9 @@ fn ask(gate: &Gate, client: &str, page: &str) -> u16 {
     gate.client("127.0.0.1").get_with(page, &from).status
 }
 
-/// T3, T8, T24, T25, T27 and T29 on the wire.
+/// On the wire, with T3 and T8 on the way.
 #[test]
-fn its_file_runs_unchanged_with_graphite_doctor_and_sighup() {
+fn t24_t25_t27_t29_its_file_runs_unchanged_with_graphite_doctor_and_sighup() {
     let site = Site::start(40);
     let sink = TcpListener::bind("127.0.0.1:0").expect("a port");
     let more = json!({
@@ -116,9 +116,8 @@ fn doctor_has_its_columns(gate: &Gate) {
     assert_eq!(text.lines().count(), 2, "an empty table: {text}");
 }
 
-/// T22 on the wire.
 #[test]
-fn a_flood_of_clients_stays_within_hash_max_len() {
+fn t22_a_flood_of_clients_stays_within_hash_max_len() {
     let site = Site::start(4);
     let gate = start(&site, json!({}));
     let mut proxy = gate.client("127.0.0.1");
