@@ -350,9 +350,14 @@ impl Limiter {
         self.hit_by(&self.limits[usize::from(key.limit)].algorithm, key, hits, now)
     }
 
-    /// The same by other numbers than those of the key's limit; its table keeps one word a key,
-    /// as `algorithm` must. Says how long until the hits would pass; zero: they were charged. Who
-    /// is refused is charged nothing, and mostly without a set being taken.
+    /// Has the processor fetch a key's bucket from memory, for a `hit` that follows soon.
+    pub fn touch(&self, key: Key) {
+        self.tables[usize::from(key.limit)].touch(key.hash);
+    }
+
+    /// The same as `hit`, by other numbers than those of the key's limit; its table keeps one word
+    /// a key, as `algorithm` must. Says how long until the hits would pass; zero: they were
+    /// charged. Who is refused is charged nothing, and mostly without a set being taken.
     pub fn hit_by(&self, algorithm: &Algorithm, key: Key, hits: u64, now: Time) -> Nanos {
         let table = &self.tables[usize::from(key.limit)];
         let cost = Cost::hits(hits);

@@ -4,6 +4,7 @@
 //! its verdicts into bytes. The binary is `main`; ARCHITECTURE.md has the tree and the journey of
 //! one request.
 
+pub mod ask;
 pub mod cli;
 pub mod client;
 pub mod clock;

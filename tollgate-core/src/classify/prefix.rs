@@ -12,8 +12,10 @@ use alloc::vec::Vec;
 /// The prefixes of a door's limits.
 #[derive(Clone, Debug, Default)]
 pub struct Prefixes {
-    /// The longest first.
+    /// The longest first; none is empty.
     sorted: Vec<(Box<[u8]>, u8)>,
+    /// Whose prefix is empty: it takes what is left.
+    rest: Option<u8>,
 }
 
 impl Prefixes {
@@ -21,16 +23,17 @@ impl Prefixes {
     /// counts.
     #[must_use]
     pub fn new(prefixes: impl IntoIterator<Item = (Box<[u8]>, u8)>) -> Prefixes {
-        let mut sorted: Vec<_> = prefixes.into_iter().collect();
+        let (rest, mut sorted): (Vec<_>, Vec<_>) =
+            prefixes.into_iter().partition(|(prefix, _)| prefix.is_empty());
         sorted.sort_by_key(|(prefix, _)| core::cmp::Reverse(prefix.len()));
-        Prefixes { sorted }
+        Prefixes { sorted, rest: rest.first().map(|(_, limit)| *limit) }
     }
 
     /// The place of the limit that counts `tag`; `None`: no limit does.
     #[must_use]
     pub fn limit(&self, tag: &[u8]) -> Option<u8> {
         let found = self.sorted.iter().find(|(prefix, _)| tag.starts_with(prefix));
-        found.map(|(_, limit)| *limit)
+        found.map(|(_, limit)| *limit).or(self.rest)
     }
 
     /// The key of `tag` under the limit that counts it.

@@ -4,7 +4,7 @@ use crate::stage::{Client, ONCE, Program};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[test]
 fn a_reload_changes_the_numbers_and_keeps_the_counts() {
@@ -74,7 +74,8 @@ fn a_file_left_over_is_replaced_and_one_in_use_is_not() {
     assert!(program.socket().exists());
     let path = program.folder.path().join("tollgate.yaml");
     let mut again = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    let mut again = again.args(["serve", "--config"]).arg(path).spawn().expect("it starts");
+    let again = again.args(["serve", "--config"]).arg(path).stderr(Stdio::null());
+    let mut again = again.spawn().expect("it starts");
     let connected = |_: &u32| std::os::unix::net::UnixStream::connect(program.socket()).is_ok();
     assert!((0..u32::MAX).find(connected).is_some());
     again.kill().expect("it runs");

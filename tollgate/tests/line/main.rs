@@ -4,6 +4,7 @@
 //! What is replied at which moment is tested beside the door itself (`doors/line/tests.rs`).
 
 mod abuse;
+mod asking;
 mod clients;
 mod config;
 mod life;

@@ -31,8 +31,13 @@ pub struct Program {
 impl Program {
     /// Starts it with these keys in its `line` section.
     pub fn start(keys: &str) -> Program {
+        Program::start_at(keys, 0)
+    }
+
+    /// The same, with this port for lines.
+    pub fn start_at(keys: &str, port: u16) -> Program {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = write(&folder, keys);
+        let path = write(&folder, keys, port);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--config"]).arg(path);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
@@ -59,7 +64,7 @@ impl Program {
 
     /// Writes other keys into its configuration and has it read them.
     pub fn reload(&mut self, keys: &str) {
-        write(&self.folder, keys);
+        write(&self.folder, keys, 0);
         self.signal("HUP");
         self.told("configuration reloaded");
     }
@@ -120,12 +125,12 @@ impl Drop for Program {
     }
 }
 
-fn write(folder: &tempfile::TempDir, keys: &str) -> PathBuf {
+fn write(folder: &tempfile::TempDir, keys: &str, port: u16) -> PathBuf {
     let path = folder.path().join("tollgate.yaml");
     let socket = folder.path().join("line.sock");
     let text = format!(
-        "admin: {{listen: '127.0.0.1:0'}}\nline: {{listen: ['tcp://127.0.0.1:0', 'unix://{}'], \
-         resp: '127.0.0.1:0', {keys}}}\n",
+        "admin: {{listen: '127.0.0.1:0'}}\nline: {{resp: '127.0.0.1:0', {keys}, \
+         listen: ['tcp://127.0.0.1:{port}', 'unix://{}']}}\n",
         socket.display()
     );
     fs::write(&path, text).expect("saved");

@@ -24,7 +24,7 @@ impl Lines {
     /// Gives every whole tag in `input` to `each`, in order; `None` for one that is too long. Says
     /// how many bytes are dealt with: what is left is the beginning of a tag, not longer than
     /// one, and is to be there again in front of what comes next.
-    pub fn take(&mut self, input: &[u8], mut each: impl FnMut(Option<&[u8]>)) -> usize {
+    pub fn take<'a>(&mut self, input: &'a [u8], mut each: impl FnMut(Option<&'a [u8]>)) -> usize {
         let mut start = 0;
         for end in memchr_iter(b'\n', input) {
             let tag = &input[start..end];

@@ -9,7 +9,7 @@
 use super::commands::Session;
 use super::lines::Lines;
 use super::worker::Worker;
-use crate::engine::tags::Batch;
+use crate::engine::tags::{Batch, GROUP};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::IpAddr;
@@ -75,21 +75,36 @@ impl Speech {
     /// Answers what `input` asks.
     pub fn take(&mut self, input: &[u8], batch: &mut Batch<'_>, out: &mut Vec<u8>) -> Taken {
         match self {
-            Speech::Lines(lines) => {
-                let (mut asked, mut faults) = (0, 0);
-                let answer = |tag: Option<&[u8]>| {
-                    asked += 1;
-                    faults += u64::from(tag.is_none());
-                    // Who asks too long a question is let through, as if nobody had asked.
-                    let served = tag.is_none_or(|tag| batch.ask(tag));
-                    out.extend_from_slice(if served { b"OK\n" } else { b"NO\n" });
-                };
-                let used = lines.take(input, answer);
-                Taken { used, asked, faults, then: Then::Read }
-            }
+            Speech::Lines(lines) => answer_lines(lines, input, batch, out),
             Speech::Resp(session) => session.take(input, batch, out, ANSWER_BYTES),
         }
     }
+}
+
+/// Answers tags in groups. Who asks too long a question is let through, as if nobody had asked.
+fn answer_lines(
+    lines: &mut Lines,
+    input: &[u8],
+    batch: &mut Batch<'_>,
+    out: &mut Vec<u8>,
+) -> Taken {
+    let (mut asked, mut faults) = (0, 0);
+    let (mut group, mut len) = ([None; GROUP], 0);
+    let mut answer = |group: &[Option<&[u8]>]| {
+        batch.ask(group, |served| out.extend_from_slice(if served { b"OK\n" } else { b"NO\n" }));
+    };
+    let used = lines.take(input, |tag| {
+        asked += 1;
+        faults += u64::from(tag.is_none());
+        group[len] = tag;
+        len += 1;
+        if len == GROUP {
+            answer(&group);
+            len = 0;
+        }
+    });
+    answer(&group[..len]);
+    Taken { used, asked, faults, then: Then::Read }
 }
 
 /// What others see of a connection.
