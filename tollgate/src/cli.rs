@@ -209,7 +209,7 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
     let told =
         |faults: Vec<Faults>| faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n");
     match ratelimit::rules::check(path) {
-        Some(checked) => checked.map(|()| Vec::new()).map_err(told),
+        Some(checked) => checked.map_err(told),
         None => Source::new(path).check(cpus::available()).map_err(|faults| faults.to_string()),
     }
 }

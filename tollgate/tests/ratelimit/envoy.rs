@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 const RULES: &str = "
-domain: rl
+domain: edge
 descriptors:
 - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
 - {key: user, value: free, rate_limit: {unlimited: true}}
@@ -66,10 +66,10 @@ impl Envoy {
     fn start(folder: &Path, grpc: u16, backend: u16) -> Envoy {
         let port = free_port();
         let path = folder.join("envoy.yaml");
-        let text = include_str!("envoy.yaml");
-        let text = text.replace("PORT_LISTEN", &port.to_string());
-        let text = text.replace("PORT_RATELIMIT", &grpc.to_string());
-        let text = text.replace("PORT_BACKEND", &backend.to_string());
+        let text = include_str!("../../../examples/envoy/envoy.yaml");
+        let text = text.replace("port_value: 10000", &format!("port_value: {port}"));
+        let text = text.replace("port_value: 8081", &format!("port_value: {grpc}"));
+        let text = text.replace("port_value: 8000", &format!("port_value: {backend}"));
         fs::write(&path, text).expect("written");
         let log = folder.join("envoy.log");
         let child = Command::new(binary())

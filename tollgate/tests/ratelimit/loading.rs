@@ -207,3 +207,40 @@ fn c72_rules_are_shown_one_a_line() {
     let none = read(&[], Options::default(), &Tallies::default()).expect("no files are sound");
     assert_eq!(none.dump(), "");
 }
+
+/// What `tollgate check` says of a path: its code, and both outputs.
+fn checked(path: &std::path::Path) -> (Option<i32>, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("check")
+        .arg(path)
+        .output()
+        .expect("it runs");
+    let all = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&all).into_owned())
+}
+
+#[test]
+fn check_takes_rules_and_folders_of_them() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/envoy/rules");
+    let (code, told) = checked(examples.as_ref());
+    assert_eq!((code, told.contains("Fencer")), (Some(0), false), "{told}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.yaml");
+    std::fs::write(&path, C1).expect("written");
+    let (code, told) = checked(folder.path());
+    assert_eq!(code, Some(0), "{told}");
+    for (line, what) in [
+        ("5:3", "neither a limit nor descriptors"),
+        ("13:3", "a limit and descriptors in one node"),
+        ("8:46", "a unit other than second, minute, hour and day"),
+    ] {
+        let warning = format!("a.yaml:{line}: Fencer would refuse this: {what}");
+        assert!(told.contains(&warning), "{warning}\n{told}");
+    }
+    std::fs::write(&path, "domain: d\nnonsense: 1").expect("written");
+    for path in [folder.path(), &path] {
+        let (code, told) = checked(path);
+        assert_eq!(code, Some(1));
+        assert!(told.contains("a.yaml:2:1: config error, unknown key 'nonsense'"), "{told}");
+    }
+}

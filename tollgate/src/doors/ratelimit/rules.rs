@@ -5,6 +5,7 @@
 //! back. The rule at the end applies if it has a limit. How rules are written: `rules/read`; one
 //! level: `rules/level`. Nothing is counted here.
 
+mod fencer;
 mod keys;
 pub mod level;
 mod metadata;
@@ -169,9 +170,10 @@ pub fn push_entry(path: &mut String, key: &str, value: &str) {
     }
 }
 
-/// Checks a folder of rules, or a rule file; `None` if the path is something else.
+/// Checks a folder of rules, or a rule file, and returns warnings; `None` if the path is
+/// something else.
 #[must_use]
-pub fn check(path: &Path) -> Option<Result<(), Vec<Faults>>> {
+pub fn check(path: &Path) -> Option<Result<Vec<String>, Vec<Faults>>> {
     let fault = |error: std::io::Error| {
         let what = format!("cannot be read: {error}");
         vec![Faults::new(&path.display().to_string(), vec![Fault::new(Place::default(), what)])]
@@ -182,7 +184,8 @@ pub fn check(path: &Path) -> Option<Result<(), Vec<Faults>>> {
     };
     let is_rules = path.is_dir() || files.iter().any(|file| read::names_domain(&file.bytes));
     let options = read::Options::default();
-    is_rules.then(|| read::read(&files, options, &Tallies::default()).map(|_| ()))
+    let checked = || read::read(&files, options, &Tallies::default());
+    is_rules.then(|| checked().map(|_| fencer::warnings(&files, read::DIALECT)))
 }
 
 impl Rules {

@@ -12,7 +12,10 @@ use super::loader::Loader;
 use crate::clock::Clock;
 use crate::config::settings::Ratelimit;
 use crate::watch::Watch;
-use crate::watch::metrics::{ACCEPTED, CONNECTIONS, SHED};
+use crate::watch::metrics::{
+    ACCEPTED, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
+};
+use crate::watch::registry::{Counter, Gauge, Registry};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::convert::Infallible;
@@ -29,6 +32,7 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_core::key::Seed;
+use tollgate_core::table::Table;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -127,7 +131,9 @@ pub fn start(
         threads: Mutex::default(),
         cut: Arc::default(),
     };
-    running.launch(listeners, loader, reporter, settings, &alive).map_err(StartError::Thread)?;
+    running
+        .launch(listeners, loader, reporter, (settings, registry), &alive)
+        .map_err(StartError::Thread)?;
     Ok(running)
 }
 
@@ -137,7 +143,7 @@ impl Running {
         listeners: Listeners,
         loader: Loader,
         reporter: HealthReporter,
-        settings: &Ratelimit,
+        (settings, registry): (&Ratelimit, &Registry),
         alive: &mpsc::Sender<Infallible>,
     ) -> io::Result<()> {
         let mut unix = listeners.unix;
@@ -161,6 +167,7 @@ impl Running {
             loader,
             reload: Arc::clone(&self.reload),
             stop: self.stop.subscribe(),
+            table: TableGauges::new(registry),
             statsd: settings.statsd.clone(),
         };
         self.spawn("ratelimit-side".into(), async move || side.run(listeners.ports).await)
@@ -287,7 +294,36 @@ struct Side {
     loader: Loader,
     reload: Arc<Notify>,
     stop: watch::Receiver<bool>,
+    table: TableGauges,
     statsd: Option<crate::config::settings::Statsd>,
+}
+
+/// The counters' table in our own metrics.
+struct TableGauges {
+    max: Gauge,
+    used: Gauge,
+    bytes: Gauge,
+    dropped: Counter,
+}
+
+impl TableGauges {
+    fn new(registry: &Registry) -> TableGauges {
+        let labels = ["ratelimit", "windows"];
+        TableGauges {
+            max: registry.gauge(&KEYS_MAX, &labels),
+            used: registry.gauge(&KEYS_USED, &labels),
+            bytes: registry.gauge(&TABLE_BYTES, &labels),
+            dropped: registry.counter(&KEYS_DROPPED, &labels),
+        }
+    }
+
+    fn show(&self, table: &Table) {
+        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.max.set(signed(table.keys_max() as u64));
+        self.used.set(signed(table.used()));
+        self.bytes.set(signed(table.bytes() as u64));
+        self.dropped.increment(table.dropped().saturating_sub(self.dropped.get()));
+    }
 }
 
 impl Side {
@@ -313,6 +349,7 @@ impl Side {
                 () = reload.notified() => self.reloaded(),
                 _ = seconds.tick() => {
                     self.decider.follow_clock();
+                    self.table.show(self.decider.windows.table());
                     self.loader.look();
                 }
             }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The most paths that figures are kept for, rules included; more are counted as [`OTHER`].
+/// The most paths made of requests that figures are kept for; more are counted as [`OTHER`].
 pub const PATHS_MAX: usize = 20_000;
 
 /// What stands for the paths beyond the bound, behind the domain.
@@ -73,38 +73,55 @@ impl Tally {
     }
 }
 
+/// Tallies by path.
+type Paths = RwLock<HashMap<Box<str>, Arc<Tally>>>;
+
 /// The figures of all paths.
 #[derive(Debug, Default)]
 pub struct Tallies {
-    paths: RwLock<HashMap<Box<str>, Arc<Tally>>>,
+    rules: Paths,
+    requests: Paths,
 }
 
 impl Tallies {
-    /// The tally of a path, which begins with its domain; the same one each time.
+    /// The tally of a rule, whose path begins with its domain; the same one each time.
+    #[must_use]
+    pub fn of_rule(&self, domain: &str, path: &str) -> Arc<Tally> {
+        let mut rules = self.rules.write();
+        Arc::clone(rules.entry(path.into()).or_insert_with(|| fresh(domain)))
+    }
+
+    /// The tally of a path that a request made: that of a rule, if one has this path.
     #[must_use]
     pub fn of(&self, domain: &str, path: &str) -> Arc<Tally> {
-        if let Some(found) = self.paths.read().get(path) {
-            return Arc::clone(found);
+        for paths in [&self.rules, &self.requests] {
+            if let Some(found) = paths.read().get(path) {
+                return Arc::clone(found);
+            }
         }
-        let fresh = || Arc::new(Tally { domain_bytes: domain.len(), ..Tally::default() });
-        let mut paths = self.paths.write();
-        if paths.len() < PATHS_MAX {
-            return Arc::clone(paths.entry(path.into()).or_insert_with(fresh));
+        let mut requests = self.requests.write();
+        if requests.len() < PATHS_MAX {
+            return Arc::clone(requests.entry(path.into()).or_insert_with(|| fresh(domain)));
         }
         // Domains are bounded by the rules, so these few come on top.
         let other = format!("{domain}.{OTHER}");
-        Arc::clone(paths.entry(other.into()).or_insert_with(fresh))
+        Arc::clone(requests.entry(other.into()).or_insert_with(|| fresh(domain)))
     }
 
     /// Every path and its tally, in order.
     #[must_use]
     pub fn all(&self) -> Vec<(Box<str>, Arc<Tally>)> {
-        let paths = self.paths.read();
+        let both = [self.rules.read(), self.requests.read()];
+        let paths = both.iter().flat_map(|paths| paths.iter());
         let mut all: Vec<_> =
-            paths.iter().map(|(path, tally)| (path.clone(), Arc::clone(tally))).collect();
+            paths.map(|(path, tally)| (path.clone(), Arc::clone(tally))).collect();
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         all
     }
+}
+
+fn fresh(domain: &str) -> Arc<Tally> {
+    Arc::new(Tally { domain_bytes: domain.len(), ..Tally::default() })
 }
 
 #[cfg(test)]
@@ -136,5 +153,7 @@ mod tests {
         }
         assert_eq!(tallies.all().len(), PATHS_MAX + 1);
         assert_eq!(tallies.of("d", "d.other").figures()[0].1, 10);
+        tallies.of_rule("d", "d.rule").total_hits.fetch_add(1, Relaxed);
+        assert_eq!(tallies.of("d", "d.rule").figures()[0].1, 1, "a rule has always room");
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tollgate_core::windows::{Algorithm, Length};
 
 /// What a rule file may be: the reference reads the first document only, and has merge keys.
-const DIALECT: Dialect =
+pub const DIALECT: Dialect =
     Dialect { depth_max: 100, nodes_max: 500_000, first_of_many: true, merge_keys: true };
 
 /// More faults than this are not collected: nobody would read them either.
@@ -176,7 +176,7 @@ impl Reader<'_> {
         let name: Option<Box<str>> = limit.text("name", &mut self.faults).map(Into::into);
         let replaces = self.replaces(&limit, name.as_deref());
         let limit = self.limit(&limit);
-        let tally = self.tallies.of(way.domain, &way.path);
+        let tally = self.tallies.of_rule(way.domain, &way.path);
         let (path, steps) = (way.path.as_str().into(), way.steps.as_slice().into());
         let name = name.filter(|name| !name.is_empty());
         Some(Arc::new(Rule {
