@@ -225,6 +225,24 @@ fn a_rule_can_slide_or_be_a_bucket() {
 }
 
 #[test]
+fn a_flood_of_descriptors_takes_no_memory_and_forgives_nobody() {
+    let service = Service::new(C1);
+    for user in 0..20 {
+        assert_eq!(service.ask(&format!("t: k=heavy{user} +9")), "OVER [OVER 5/HOUR 0]");
+    }
+    let table = service.decider.windows.table();
+    let before = table.bytes();
+    for user in 0..3_000 {
+        service.ask(&format!("t: k=light{user}"));
+    }
+    assert_eq!((table.bytes(), table.used()), (before, 1_000));
+    assert!(table.dropped() > 1_500);
+    for user in 0..20 {
+        assert_eq!(service.ask(&format!("t: k=heavy{user} +0")), "OVER [OVER 5/HOUR 0]");
+    }
+}
+
+#[test]
 fn too_much_in_one_request_is_refused() {
     let service = Service::new(C1);
     let many = format!("t: {}", vec!["k=v"; 1_001].join("|"));

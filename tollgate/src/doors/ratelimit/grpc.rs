@@ -5,6 +5,7 @@
 //! is `decide`'s business; which connections there are, `worker`'s.
 
 mod body;
+mod stream;
 pub mod worker;
 
 use super::decide::{Decider, Package, Refusal, Room};

@@ -4,6 +4,7 @@
 //! leaves it. Connections are bounded over all threads; one that comes beyond is closed at once.
 //! What is done with a call: `grpc`. How threads are started and stopped: `serve`.
 
+use super::stream::Copied;
 use super::{Calls, RoomOf};
 use crate::watch::registry::{Counter, Gauge};
 use hyper::server::conn::http2;
@@ -163,7 +164,7 @@ impl Worker {
             .max_header_list_size(HEADERS_BYTES_MAX)
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(Copied(TokioIo::new(stream)), service);
         let mut connection = pin!(connection);
         // What goes wrong on a connection is the caller's business and ends with it.
         let within = tokio::select! {
