@@ -1,6 +1,9 @@
 //! Who the client of a request is, as far as headers and name servers tell.
 //!
-//! Doors ask `address` who asks, behind whatever proxies are trusted. What is counted, and by what,
-//! the engine knows; nothing is decided here.
+//! Doors ask `address` who asks, behind whatever proxies are trusted. The engine asks `hosts` what
+//! a client counts as by its name, and `lookup` finds that out beside everything else. What is
+//! counted, and by what, the engine knows; nothing is decided here.
 
 pub mod address;
+pub mod hosts;
+pub mod lookup;

@@ -7,6 +7,7 @@
 
 mod charge;
 mod gate;
+mod named;
 mod served;
 mod turn;
 
@@ -18,6 +19,7 @@ pub use turn::{Entered, Turn, Turned};
 pub mod counted;
 pub mod tags;
 
+use crate::client::hosts::KnownHosts;
 use crate::clock::{Clock, Stopped};
 use crate::config::settings::{self, CostSource, Proxy};
 use crate::watch::Watch;
@@ -26,6 +28,7 @@ use arc_swap::ArcSwap;
 use counted::{Counted, Work};
 use gate::Gate;
 use ipnet::IpNet;
+use named::{Lookups, Named};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -50,6 +53,8 @@ struct Rules {
     cpus: f64,
     cost: CostSource,
     exempt: Vec<IpNet>,
+    /// What clients' names mean; `None` if nothing.
+    hosts: Option<Arc<KnownHosts>>,
     shadow: bool,
     seed: Seed,
     /// Whether requests wait for room.
@@ -70,6 +75,8 @@ pub struct Engine {
     estimates: Mutex<Estimates>,
     lanes: Vec<Arc<Mutex<Books>>>,
     watch: Arc<Watch>,
+    /// Clients whose names are to be looked up, until somebody does it.
+    lookups: Mutex<Option<Lookups>>,
 }
 
 /// What each thread has for itself, behind a lock that only `reload` and people looking contend.
@@ -90,7 +97,8 @@ impl Engine {
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
         let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
-        let rules = Arc::new(rules(proxy, limiter, seed));
+        let (hosts, lookups) = named::hosts(&proxy.hosts, None, watch.registry());
+        let rules = Arc::new(rules(proxy, limiter, seed, hosts));
         let tops = || proxy.limits.iter().map(|_| Top::new(proxy.names_max)).collect();
         let books = || Books { rules: Arc::clone(&rules), tops: tops() };
         Arc::new(Engine {
@@ -100,6 +108,7 @@ impl Engine {
             gate: Gate::new(proxy.queue.bounds(proxy.cpus), search(proxy)),
             lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(books()))).collect(),
             rules: ArcSwap::new(Arc::clone(&rules)),
+            lookups: Mutex::new(lookups),
             watch,
         })
     }
@@ -115,7 +124,12 @@ impl Engine {
         let resized = old.names_max != proxy.names_max;
         let kept = |new: &Limit| kept(new).filter(|_| !resized);
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
-        let rules = Arc::new(rules(proxy, limiter, old.seed));
+        let (hosts, lookups) =
+            named::hosts(&proxy.hosts, old.hosts.as_ref(), self.watch.registry());
+        if lookups.is_some() {
+            *self.lookups.lock() = lookups;
+        }
+        let rules = Arc::new(rules(proxy, limiter, old.seed, hosts));
         self.gate.reload(proxy.queue.bounds(proxy.cpus), search(proxy), now);
         self.rules.store(Arc::clone(&rules));
         self.meter.lock().set_clock(virtual_clock(proxy), now);
@@ -214,7 +228,7 @@ fn policy(proxy: &Proxy) -> Policy {
     Policy { action: proxy.action, max_delay: proxy.max_delay }
 }
 
-fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed) -> Rules {
+fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHosts>>) -> Rules {
     let actions = || limiter.limits().iter().map(|limit| limit.action(proxy.action));
     Rules {
         queues: proxy.action == Action::Queue || actions().any(|action| action == Action::Queue),
@@ -222,6 +236,7 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed) -> Rules {
         cpus: proxy.cpus,
         cost: proxy.cost.clone(),
         exempt: proxy.exempt.clone(),
+        hosts,
         shadow: proxy.shadow,
         names_max: proxy.names_max,
         seed,
@@ -392,6 +407,11 @@ impl Books {
         if rules.exempt.iter().any(|net| net.contains(&client)) {
             return (Arc::clone(rules), Keys::default(), true);
         }
+        let known = rules.known(client, now);
+        if known.exempt {
+            return (Arc::clone(rules), Keys::default(), true);
+        }
+        let request = &Named { request, group: rules.group(known) };
         let keys = rules.limiter.keys(request);
         for key in keys.as_slice() {
             let index = usize::from(key.limit);

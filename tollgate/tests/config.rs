@@ -227,7 +227,6 @@ fn each_of_these_is_faulty() {
         ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),
         ("proxy: {client_address: forwarded}", "believed only from `trusted_proxies`"),
         ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),
-        ("proxy: {exempt: ['host:*.example.com']}", "`host:` is not built"),
         ("proxy: {shadow: yes}", "must be one of: true, false"),
         ("proxy: {tls: {cert: a}}", "`tls` is not built in this version"),
         ("proxy: {timeouts: {idle: 0s}}", "must be from 1ms to 1d"),
@@ -508,6 +507,34 @@ fn the_guide_has_every_key() {
     for later in ["master", "gatekeeper", "peers", "store"] {
         assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
+    }
+}
+
+#[test]
+fn clients_by_name() {
+    let text = "proxy:\n  exempt: [ip:192.0.2.1, \"host:*.Example.com\"]\n  \
+                merge:\n    - {match: host:*.googlebot.com, as: googlebot.com}\n  \
+                resolver: [127.0.0.1:5353, \"::1\"]";
+    let config = good(text);
+    let proxy = config.settings.proxy.expect("open");
+    assert_eq!(proxy.exempt.len(), 1);
+    let hosts = &proxy.hosts;
+    assert!(hosts.exempt[0].matches("www.example.com") && !hosts.exempt[0].matches("example.com"));
+    assert!(hosts.merge[0].pattern.matches("x.googlebot.com"));
+    assert_eq!(&*hosts.merge[0].name, "googlebot.com");
+    let servers: Vec<String> = hosts.resolver.iter().map(ToString::to_string).collect();
+    assert_eq!(servers, ["127.0.0.1:5353", "[::1]:53"]);
+    assert_eq!(good(&config.native).native, config.native);
+    for (text, fault) in [
+        ("proxy: {exempt: host:*}", "write host:*.example.com or host:www.example.com"),
+        ("proxy: {exempt: example.com}", "write ip:192.0.2.0/24 or host:*.example.com"),
+        ("proxy: {merge: [{match: host:*.a.com}]}", "an entry of `merge` needs `as`"),
+        ("proxy: {merge: [{match: ip:1.2.3.4, as: a}]}", "write host:*.example.com"),
+        ("proxy: {merge: [{match: host:*.a.com, as: a b}]}", "a name such as googlebot.com"),
+        ("proxy: {resolver: 127.0.0.1}", "`resolver` is asked for names only where"),
+        ("proxy: {exempt: host:a.com, resolver: ns.a.com}", "write 192.0.2.53"),
+    ] {
+        assert!(faults(text).contains(fault), "{text}: {}", faults(text));
     }
 }
 

@@ -7,7 +7,7 @@
 
 #[path = "journey/actions.rs"]
 mod actions;
-#[path = "journey/check.rs"]
+#[path = "journey/front/check.rs"]
 mod check;
 #[path = "journey/client.rs"]
 mod client;
@@ -19,6 +19,8 @@ mod front;
 mod gate;
 #[path = "journey/life.rs"]
 mod life;
+#[path = "journey/front/names.rs"]
+mod names;
 #[path = "journey/process.rs"]
 mod process;
 #[path = "journey/site.rs"]

@@ -5,7 +5,9 @@
 
 use super::reader::Read;
 use super::settings::Backend;
+use super::settings::hosts::HostPattern;
 use ipnet::IpNet;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Where to listen: `127.0.0.1:9970`, `[::1]:9970`, `localhost:9970`; `:9970` and `*:9970` are all
@@ -38,18 +40,53 @@ pub fn network(text: &str) -> Read<IpNet> {
         .map_err(|_| "not a network; write 10.0.0.0/8, 192.0.2.7 or ::1".to_owned())
 }
 
-/// An exempt client: `ip:` and a network.
+/// Clients that are exempt.
+#[derive(Clone, Debug)]
+pub enum Exempt {
+    /// By address.
+    Net(IpNet),
+    /// By confirmed name.
+    Host(HostPattern),
+}
+
+impl fmt::Display for Exempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exempt::Net(net) => write!(f, "ip:{net}"),
+            Exempt::Host(pattern) => write!(f, "host:{pattern}"),
+        }
+    }
+}
+
+/// Exempt clients: `ip:` and a network, `host:` and a name.
 ///
 /// # Errors
-/// If it is not that, or a form that is not built.
-pub fn exempt(text: &str) -> Read<IpNet> {
+/// If it is neither.
+pub fn exempt(text: &str) -> Read<Exempt> {
     match text.split_once(':') {
-        Some(("ip", rest)) => network(rest),
-        Some(("host", _)) => {
-            Err("`host:` is not built in this version; name networks with `ip:`".to_owned())
-        }
-        _ => Err("write `ip:` and a network, such as ip:192.0.2.0/24".to_owned()),
+        Some(("ip", rest)) => network(rest).map(Exempt::Net),
+        Some(("host", _)) => host(text).map(Exempt::Host),
+        _ => Err("write ip:192.0.2.0/24 or host:*.example.com".to_owned()),
     }
+}
+
+/// Hosts by name: `host:www.example.com`, `host:*.example.com`.
+///
+/// # Errors
+/// If it is not that.
+pub fn host(text: &str) -> Read<HostPattern> {
+    let pattern = text.strip_prefix("host:").and_then(HostPattern::parse);
+    pattern.ok_or_else(|| "write host:*.example.com or host:www.example.com".to_owned())
+}
+
+/// A name server: an address, with a port if it is not 53.
+///
+/// # Errors
+/// If it is not that.
+pub fn name_server(text: &str) -> Read<SocketAddr> {
+    let with_port = || text.parse::<SocketAddr>().ok();
+    let address = text.parse::<IpAddr>().map(|ip| SocketAddr::from((ip, 53))).ok();
+    address.or_else(with_port).ok_or_else(|| "write 192.0.2.53 or 127.0.0.1:5353".to_owned())
 }
 
 /// A backend: `http://host`, `http://host:port`.

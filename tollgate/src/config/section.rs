@@ -5,6 +5,7 @@
 //! order. Sections with many keys have files of their own; the limits of a door are `limits`.
 
 mod check;
+mod hosts;
 mod limits;
 mod line;
 mod metrics;

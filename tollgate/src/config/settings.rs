@@ -3,8 +3,10 @@
 //! Doors take their part of it and nothing else. How it is written in a file and what can be wrong
 //! with it: `config/section.rs`.
 
+pub mod hosts;
 mod ratelimit;
 
+use hosts::Hosts;
 use ipnet::IpNet;
 pub use ratelimit::{Ratelimit, RatelimitAnswers, RuleFiles, Statsd};
 use std::fmt;
@@ -235,6 +237,8 @@ pub struct Proxy {
     pub bounds: Bounds,
     /// Neither counted nor held.
     pub exempt: Vec<IpNet>,
+    /// Clients by name: exempt, or counted together.
+    pub hosts: Hosts,
     /// Decide, count and show, but enforce nothing. Default: false.
     pub shadow: bool,
     /// Pass the backend's cost header on to the client. Default: false.

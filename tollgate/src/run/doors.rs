@@ -103,6 +103,7 @@ impl Doors {
         let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
             return Ok(doors);
         };
+        look_up(engine);
         if let Some(settings) = &settings.check {
             let check = check::start(settings, proxy, engine, check_lane(), watch)?;
             tell_check(proxy, &check, admin);
@@ -127,6 +128,7 @@ impl Doors {
         }
         let (Some(engine), Some(proxy)) = (&self.engine, &settings.proxy) else { return };
         engine.reload(proxy);
+        look_up(engine);
         self.check.iter().for_each(|check| check.reload(proxy));
         self.proxy.iter().for_each(|running| running.reload(&within_open_files(proxy)));
     }
@@ -188,6 +190,13 @@ impl Doors {
         if let Some(running) = &self.ratelimit {
             running.ended().await;
         }
+    }
+}
+
+/// Has clients' names looked up, where they matter and nobody does it yet.
+fn look_up(engine: &Arc<Engine>) {
+    if let Some(lookups) = engine.lookups() {
+        tokio::spawn(lookups);
     }
 }
 

@@ -4,6 +4,7 @@
 //! path of a request looks nothing up. What each means: `metrics`.
 
 pub mod check;
+pub mod hosts;
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,

@@ -119,6 +119,9 @@ table! {
     ABORTED = Counter "tollgate_requests_aborted_total" [] "requests"
         "Requests whose client went away before the answer was complete.";
 
+    LOOKUPS = Counter "tollgate_host_lookups_total" ["result"] "lookups"
+        "Lookups of clients' names: confirmed, other, forged, failed, or left_out (too many).";
+
     CHECK_WAITING = Gauge "tollgate_check_waiting" [] "questions"
         "Questions to the check door that are answered late, because the client has to wait.";
     CHECK_OPEN = Gauge "tollgate_check_open" [] "passes"

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate::clock::Clock;
+use tollgate::config::settings::hosts::Hosts;
 use tollgate::config::settings::{
     Backend as BackendAt, Bounds, ClientAddress, CostSource, Proxy, Queue, Timeouts,
 };
@@ -95,6 +96,7 @@ impl Stage {
 
 fn settings(backend: SocketAddr) -> Proxy {
     Proxy {
+        hosts: Hosts::default(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         backend: BackendAt { authority: backend.to_string() },
         cpus: 4.0,

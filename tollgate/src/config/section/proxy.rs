@@ -3,9 +3,11 @@
 //! Each key is read with its default and its range. What the settings mean: `settings`. The limits:
 //! `limits`.
 
+use super::hosts;
 use super::limits::{self, Ground};
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of, within};
+use crate::config::settings::hosts::Hosts;
 use crate::config::settings::{
     Backend, Bounds, ClientAddress, Concurrency, CostSource, Proxy, Queue, Timeouts,
 };
@@ -17,7 +19,7 @@ use tollgate_core::top;
 use tollgate_core::units::Nanos;
 
 /// Keys of the contract that are not built.
-pub const LATER: &[&str] = &["tls", "backend_tls", "merge", "headers"];
+pub const LATER: &[&str] = &["tls", "backend_tls", "headers"];
 
 /// What `listen` says where the section only has limits for the `check` door.
 pub const OFF: &str = "off";
@@ -59,6 +61,7 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, listen: Vec<SocketAddr>
     let queue = proxy.section("queue", &[], |section| queue(section, cpus));
     let max_delay =
         proxy.value("max_delay", Nanos::from_secs(30), |t| within(duration(t)?, Nanos::ZERO..=DAY));
+    let mut hosts = Hosts::default();
     let settings = Proxy {
         listen,
         backend,
@@ -71,7 +74,8 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, listen: Vec<SocketAddr>
         client_address: proxy.value("client_address", ClientAddress::XForwardedFor, read_client),
         timeouts: proxy.section("timeouts", &[], timeouts),
         bounds: proxy.section("bounds", &[], bounds),
-        exempt: proxy.list("exempt", Vec::new(), address::exempt),
+        exempt: hosts::exempt(proxy, &mut hosts),
+        hosts: hosts::read(proxy, hosts),
         shadow: proxy.value("shadow", false, truth),
         keep_cost_header: proxy.value("cost_header", CostHeader(false), keep).0,
         names_max: proxy.value("names_max", 1_000, |text| {

@@ -60,6 +60,7 @@ fn proxy() -> Proxy {
         timeouts: settings::Timeouts::default(),
         bounds: settings::Bounds::default(),
         exempt: Vec::new(),
+        hosts: crate::config::settings::hosts::Hosts::default(),
         shadow: false,
         keep_cost_header: false,
         names_max: 1_000,
@@ -326,6 +327,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "tollgate_state_",
         "tollgate_push_",
         "tollgate_check_",
+        "tollgate_host_",
     ];
     let shown = |metric: &&&Metric| !of_others.iter().any(|name| metric.name.starts_with(name));
     for metric in TABLE.iter().filter(shown) {
