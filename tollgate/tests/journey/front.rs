@@ -1,55 +1,124 @@
-//! A server that keeps its own front: nginx as examples/nginx has it, PHP-FPM behind it, and
-//! Tollgate beside it, which it asks.
+//! A server that keeps its own front: nginx, HAProxy or Caddy as `examples` has them, PHP-FPM
+//! behind them, and Tollgate beside them, which they ask.
 
 use crate::client::Client;
 use crate::gate::{Line, decisions, lines, metric, tollgate};
 use crate::process::{Running, free_port, wait_for};
-use crate::site::{Site, start_nginx};
+use crate::site::{Site, program, start_nginx};
 use std::fs;
+use std::process::Command;
 
-const CONFIGURATION: &str = include_str!("../../../examples/nginx/tollgate.conf");
+const NGINX: &str = include_str!("../../../examples/nginx/tollgate.conf");
+const HAPROXY: &str = include_str!("../../../examples/haproxy/haproxy.cfg");
+const HAPROXY_LUA: &str = include_str!("../../../examples/haproxy/tollgate.lua");
+const CADDY: &str = include_str!("../../../examples/caddy/Caddyfile");
 
-/// nginx, and Tollgate if it lives.
+/// A front, and Tollgate if it lives.
 pub struct Front {
     /// Where clients come in.
     pub port: u16,
     /// Where Tollgate is asked.
     pub check: u16,
     pub site: Site,
-    _nginx: Running,
+    _server: Running,
     gate: Option<Running>,
     command: String,
     admin: u16,
 }
 
+/// Where everything listens, and its folder.
+struct Ports {
+    front: u16,
+    check: u16,
+    syslog: u16,
+    home: String,
+}
+
+impl Ports {
+    /// A configuration out of `examples`, with these ports in place of its own.
+    fn within(&self, text: &str) -> String {
+        text.replace("127.0.0.1:9971", &format!("127.0.0.1:{}", self.check))
+            .replace("127.0.0.1:5514", &format!("127.0.0.1:{}", self.syslog))
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = format!("{}/{name}", self.home);
+        fs::write(&path, text).expect("a file");
+        path
+    }
+}
+
+fn nginx(ports: &Ports, site: &Site) -> Running {
+    let (home, port) = (&ports.home, ports.front);
+    let text = ports
+        .within(NGINX)
+        .replace("listen 80;", &format!("listen 127.0.0.1:{port};"))
+        .replace("/var/log/nginx", home)
+        .replace("/var/www/html", &format!("{home}/www"))
+        .replace("include fastcgi_params;", "include /etc/nginx/fastcgi_params;")
+        .replace("unix:/run/php/php-fpm.sock", &format!("127.0.0.1:{}", site.php_port));
+    fs::create_dir(format!("{home}/www")).expect("a folder");
+    fs::copy(format!("{home}/burn.php"), format!("{home}/www/index.php")).expect("the page");
+    ports.write("www/plain.txt", "plain\n");
+    start_nginx(site.folder.path(), "front", &text, port)
+}
+
+fn haproxy(ports: &Ports, site: &Site) -> Running {
+    ports.write("tollgate.lua", &ports.within(HAPROXY_LUA));
+    let text = ports
+        .within(HAPROXY)
+        .replace("/etc/haproxy", &ports.home)
+        .replace("bind :80\n", &format!("bind 127.0.0.1:{}\n", ports.front))
+        .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", site.port));
+    let mut command = Command::new(program("haproxy"));
+    command.args(["-db", "-f", &ports.write("haproxy.cfg", &text)]);
+    Running::start(command, &site.folder.path().join("haproxy.log"), ports.front)
+}
+
+fn caddy(ports: &Ports, site: &Site) -> Running {
+    let text = ports
+        .within(CADDY)
+        .replace(":80 {", &format!(":{} {{\n\tbind 127.0.0.1", ports.front))
+        .replace(":9972", &format!(":{}", free_port()))
+        .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", site.port));
+    let text = format!("{{\n\tadmin off\n}}\n{text}");
+    let mut command = Command::new(program("caddy"));
+    // It keeps files of its own at home.
+    command.env("HOME", &ports.home).args(["run", "--adapter", "caddyfile", "--config"]);
+    command.arg(ports.write("Caddyfile", &text));
+    Running::start(command, &site.folder.path().join("caddy.log"), ports.front)
+}
+
 impl Front {
-    /// `tollgate serve` with these lines in its section `proxy`, and nginx in front of PHP.
-    pub fn start(proxy: &str) -> Front {
+    /// nginx in front of PHP; Tollgate has these lines in its section `proxy`.
+    pub fn nginx(proxy: &str) -> Front {
+        Front::start(nginx, proxy)
+    }
+
+    /// HAProxy in front of a whole site.
+    pub fn haproxy(proxy: &str) -> Front {
+        Front::start(haproxy, proxy)
+    }
+
+    /// Caddy, likewise.
+    pub fn caddy(proxy: &str) -> Front {
+        Front::start(caddy, proxy)
+    }
+
+    fn start(server: fn(&Ports, &Site) -> Running, proxy: &str) -> Front {
         let site = Site::start(2);
-        let [port, check, admin, syslog] = [(); 4].map(|()| free_port());
-        let home = site.folder.path();
-        let config = home.join("check.yaml");
+        let [front, check, admin, syslog] = [(); 4].map(|()| free_port());
+        let home = site.folder.path().display().to_string();
+        let ports = Ports { front, check, syslog, home };
         let text = format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\n\
              check: {{listen: 127.0.0.1:{check}, syslog: \"udp://127.0.0.1:{syslog}\"}}\n\
              proxy:\n  listen: off\n{proxy}"
         );
-        fs::write(&config, text).expect("a configuration");
-        let command = config.display().to_string();
-        let home = home.display().to_string();
-        let nginx = CONFIGURATION
-            .replace("listen 80;", &format!("listen 127.0.0.1:{port};"))
-            .replace("127.0.0.1:9971", &format!("127.0.0.1:{check}"))
-            .replace("127.0.0.1:5514", &format!("127.0.0.1:{syslog}"))
-            .replace("/var/log/nginx", &home)
-            .replace("/var/www/html", &format!("{home}/www"))
-            .replace("include fastcgi_params;", "include /etc/nginx/fastcgi_params;")
-            .replace("unix:/run/php/php-fpm.sock", &format!("127.0.0.1:{}", site.php_port));
-        fs::create_dir(format!("{home}/www")).expect("a folder");
-        fs::copy(format!("{home}/burn.php"), format!("{home}/www/index.php")).expect("the page");
-        fs::write(format!("{home}/www/plain.txt"), "plain\n").expect("a file");
-        let nginx = start_nginx(site.folder.path(), "front", &nginx, port);
-        let mut front = Front { port, check, site, _nginx: nginx, gate: None, command, admin };
+        let command = ports.write("check.yaml", &text);
+        let server = server(&ports, &site);
+        let mut front =
+            Front { port: front, check, site, _server: server, gate: None, command, admin };
         front.revive();
         front
     }

@@ -97,7 +97,7 @@ pub fn start_nginx(folder: &Path, name: &str, http: &str, port: u16) -> Running 
 }
 
 /// A program by the beginning of its name: Debian's php-fpm carries its version.
-fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let folders = ["/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"];
     let all = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
     let fits = |path: &PathBuf| {

@@ -1,9 +1,9 @@
 //! What is told of a request afterwards: a query's words, or a line of an access log.
 //!
-//! A line may come from any program that writes `id=`, and `time=`, `upstream=` or `cost=` (in
-//! quotes or not) anywhere in it, or one JSON object as Caddy does; so the header of a syslog
-//! message is passed over unread. Times are in seconds, as logs have them; costs as a backend
-//! states them in a header. Which pass it is about, and whether it is still open: `ledger`.
+//! A line may come from any program that writes `id=`, and `time=`, `ms=`, `upstream=` or `cost=`
+//! (in quotes or not) anywhere in it, or one JSON object as Caddy does; so the header of a syslog
+//! message is passed over unread. Times are in seconds, `ms` in thousandths of them; costs as a
+//! backend states them in a header. Which pass it is about, and whether it is still open: `ledger`.
 
 use crate::engine::Told;
 use serde_json::Value;
@@ -78,7 +78,8 @@ fn words<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Result<(Id, Told), Faul
     let stated = value("cost").and_then(cost).map(Told::Cost);
     let upstream = || value("upstream").and_then(seconds).map(Told::Time);
     let time = || value("time").and_then(seconds).map(Told::Time);
-    Ok((id, stated.or_else(upstream).or_else(time).ok_or(Fault::NoCost)?))
+    let millis = || within(value("ms")?.parse::<f64>().ok()? / 1_000.0).map(Told::Time);
+    Ok((id, stated.or_else(upstream).or_else(time).or_else(millis).ok_or(Fault::NoCost)?))
 }
 
 /// The value after `name=`, at the beginning of a word; in quotes, up to the next one.
@@ -110,12 +111,9 @@ fn cost(text: &str) -> Option<Cost> {
     header_cost(text.as_bytes()).ok().flatten().map(Cost::cpu)
 }
 
-/// Seconds, as nginx writes them: the times of several servers that were tried are added up. A
-/// unit may follow, for logs that count in others.
+/// Seconds, as nginx writes them: the times of several servers that were tried are added up.
 fn seconds(text: &str) -> Option<Nanos> {
-    let with_unit = |time: &str| time.parse().ok().map(|time: Nanos| time.as_secs_f64());
-    let time = |time: &str| time.parse().ok().or_else(|| with_unit(time));
-    let times: Vec<f64> = text.split([',', ':', ' ']).filter_map(time).collect();
+    let times: Vec<f64> = text.split([',', ':', ' ']).filter_map(|t| t.parse().ok()).collect();
     if times.is_empty() { None } else { within(times.iter().sum()) }
 }
 
@@ -167,7 +165,7 @@ mod tests {
             format!("<190>Nov 21 01:02:03 www nginx: tollgate id=1f-deadbeef01234567 {rest}")
         };
         let haproxy = "<134>1 2026-11-21T01:02:03.000000+00:00 www haproxy 77 - - tollgate \
-                       id=1f-deadbeef01234567 time=125ms\n";
+                       id=1f-deadbeef01234567 ms=125\n";
         let caddy = r#"{"level":"info","ts":1795222923.1,"logger":"http.log.access.log0",
             "msg":"handled request","request":{"method":"GET","uri":"/?id=2-2"},"user_id":"",
             "duration":0.03125,"size":7,"status":200,
@@ -189,6 +187,7 @@ mod tests {
             ("<190>Nov 21 01:02:03 www nginx: tollgate id= time=0.1".into(), Err(Fault::NoId)),
             ("<190>Nov 21 01:02:03 www nginx: tollgate id=- time=0.1".into(), Err(Fault::NoId)),
             (haproxy.to_owned(), time(125)),
+            (haproxy.replace("ms=125", "ms=-1"), Err(Fault::NoCost)),
             (caddy.replace('\n', ""), Ok((ID, Told::Time(Nanos(31_250_000))))),
             ("{}".to_owned(), Err(Fault::NoId)),
             ("{".to_owned(), Err(Fault::NoId)),

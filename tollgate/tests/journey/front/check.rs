@@ -1,5 +1,5 @@
-//! nginx and PHP-FPM keep the front, Tollgate is asked: who is refused, what arrives at the client,
-//! and that a dead Tollgate harms nobody.
+//! nginx, HAProxy or Caddy keep the front, Tollgate is asked: who is refused, what arrives at the
+//! client, and that a dead Tollgate harms nobody.
 
 use crate::client::Client;
 use crate::front::Front;
@@ -17,7 +17,7 @@ fn half_a_cpu(action: &str) -> String {
 
 #[test]
 fn the_crawler_is_blocked_and_told_when_to_come_back() {
-    let front = Front::start(&half_a_cpu("reject"));
+    let front = Front::nginx(&half_a_cpu("reject"));
     let mut crawler = front.client(CRAWLER);
     assert_eq!(crawler.get("/page?ms=1500").status, 200);
     front.wait_for_reports(1.0);
@@ -43,7 +43,7 @@ fn the_crawler_is_blocked_and_told_when_to_come_back() {
 
 #[test]
 fn p11_a_dead_tollgate_harms_nobody() {
-    let mut front = Front::start(&half_a_cpu("reject"));
+    let mut front = Front::nginx(&half_a_cpu("reject"));
     let mut crawler = front.client(CRAWLER);
     assert_eq!(crawler.get("/page?ms=1500").status, 200);
     front.wait_for_reports(1.0);
@@ -60,9 +60,38 @@ fn p11_a_dead_tollgate_harms_nobody() {
     front.wait_for_reports(1.0);
 }
 
+/// The same with a front that has no PHP of its own.
+fn blocked_and_then_dead(mut front: Front) {
+    let mut crawler = front.client(CRAWLER);
+    assert_eq!(crawler.get("/page?ms=1500").text(), "burnt 1500 ms\n");
+    front.wait_for_reports(1.0);
+    let refused = crawler.get("/page?ms=1");
+    assert_eq!(refused.status, 503);
+    let after = refused.header("retry-after").expect("it arrives");
+    assert!(after.parse::<u64>().expect("seconds") >= 1);
+    assert_eq!(front.client(HUMAN).get("/page?ms=5").text(), "burnt 5 ms\n");
+    let charged = front.metric("tollgate_cost_seconds_total", &[]);
+    assert!(charged >= 1.4, "{charged}");
+    front.kill();
+    for client in [CRAWLER, HUMAN] {
+        assert_eq!(front.client(client).get("/page?ms=1").status, 200);
+        assert_eq!(front.client(client).get("/page?ms=1").status, 200);
+    }
+}
+
+#[test]
+fn haproxy_asks_and_reports() {
+    blocked_and_then_dead(Front::haproxy(&half_a_cpu("reject")));
+}
+
+#[test]
+fn caddy_asks_and_reports() {
+    blocked_and_then_dead(Front::caddy(&half_a_cpu("reject")));
+}
+
 #[test]
 fn p13_a_request_that_nginx_redirects_within_itself_counts_once() {
-    let front = Front::start(&half_a_cpu("reject"));
+    let front = Front::nginx(&half_a_cpu("reject"));
     // By `try_files` to /index.php; and that page asked for by name.
     for (count, target) in ["/some/page?ms=1", "/index.php?ms=1"].into_iter().enumerate() {
         assert_eq!(front.client(HUMAN).get(target).status, 200);
@@ -73,7 +102,7 @@ fn p13_a_request_that_nginx_redirects_within_itself_counts_once() {
 
 #[test]
 fn a_limit_in_requests_refuses_with_429() {
-    let front = Front::start(
+    let front = Front::nginx(
         "  limits:\n    - {name: logins, by: ip/32, when: {method: POST, path: /login}, \
          rate: 5/m, burst: 2}\n",
     );
@@ -87,7 +116,7 @@ fn a_limit_in_requests_refuses_with_429() {
 
 #[test]
 fn who_is_held_waits_before_the_request_runs() {
-    let front = Front::start(&half_a_cpu("hold"));
+    let front = Front::nginx(&half_a_cpu("hold"));
     let mut crawler = front.client(CRAWLER);
     for reports in [1.0, 2.0, 3.0] {
         assert_eq!(crawler.get("/page?ms=200").status, 200);
@@ -105,7 +134,7 @@ fn who_is_held_waits_before_the_request_runs() {
 /// The main cases of the Stonehenge throttle, as its users see them.
 #[test]
 fn stonehenge_on_the_wire() {
-    let front = Front::start(
+    let front = Front::nginx(
         "  limits:\n    - {name: host, by: host, window: 15s, max: 1050ms, round: 10ms, \
          action: reject}\n",
     );
@@ -131,7 +160,7 @@ fn stonehenge_on_the_wire() {
 /// The door itself, as a front of one's own would ask it.
 #[test]
 fn questions_and_reports_by_hand() {
-    let front = Front::start(
+    let front = Front::nginx(
         "  cpus: 1\n  action: reject\n  limits:\n    \
          - {name: ip, by: ip/32, share: 10%, burst: 1s}\n",
     );
