@@ -147,6 +147,9 @@ impl Drop for Charge {
         let mut blocks = Vec::new();
         self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
         blocks.into_iter().for_each(|block| self.notice(block, measure, now));
+        // Its name may have become known while it ran.
+        let known = self.rules.known(self.client.to_canonical(), now);
+        self.lane.0.engine.named(self.client.to_canonical(), known);
         self.give_back();
         if !self.reported {
             self.lane.0.engine.watch.allowed.increment(1);

@@ -97,9 +97,12 @@ impl Engine {
         Some(lookup::serve(Arc::downgrade(&hosts), wanted, clock, told))
     }
 
-    /// A client counts as a group from now on: what it owes by its address, the group owes. What
-    /// runs just now is charged to the address still.
-    fn named(&self, client: IpAddr, known: Known) {
+    /// What a client owes by its address, the group that it counts as owes, if it does: when that
+    /// becomes known, and when a request ends that began before.
+    pub(super) fn named(&self, client: IpAddr, known: Known) {
+        if known == Known::default() {
+            return;
+        }
         let rules = self.rules.load();
         let Some(group) = rules.hosts.as_ref().and_then(|hosts| hosts.group(known)) else { return };
         let now = self.clock.now();
