@@ -106,3 +106,124 @@ impl Ledger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::address::Trust;
+    use crate::clock::Clock;
+    use crate::config::settings::ClientAddress;
+    use crate::doors::check::asked::Original;
+    use crate::engine::{Asked, Engine, Lane};
+    use crate::watch::Watch;
+    use crate::watch::metrics::CHARGED;
+    use std::sync::Arc;
+    use tollgate_core::key::Seed;
+    use tollgate_core::units::{Cost, SECOND};
+
+    const SEED: Seed = Seed([1; 16]);
+
+    struct Front {
+        lane: Lane,
+        watch: Arc<Watch>,
+        ledger: Ledger,
+    }
+
+    impl Front {
+        fn new(open_max: usize) -> Front {
+            let config = crate::config::parse("t", b"check:", 1.0).expect("good");
+            let proxy = config.settings.proxy.expect("its limits");
+            let clock = Clock::start();
+            let watch = Arc::new(Watch::new(clock.now()));
+            let engine = Engine::new(&proxy, 1, SEED, clock, Arc::clone(&watch));
+            Front { lane: engine.lane(0), watch, ledger: Ledger::new(open_max) }
+        }
+
+        fn issue(&mut self, secret: u64, second: u64) -> (Id, u64) {
+            let headers = http::HeaderMap::new();
+            let trust = Trust::new(&[], &ClientAddress::XForwardedFor);
+            let client = trust.client_of_front([192, 0, 2, 1].into(), &headers);
+            let Asked::Pass(charge) = self.lane.ask(&Original::read(client, &headers)) else {
+                panic!("it is in credit")
+            };
+            let route = RouteHash::of(&SEED, "GET", "/");
+            self.ledger.issue(charge, route, secret, at(second))
+        }
+
+        fn charged(&self) -> Cost {
+            Cost(self.watch.registry().nanos(&CHARGED, &[]).get())
+        }
+    }
+
+    fn at(second: u64) -> Time {
+        Time((1_000 + second) * SECOND)
+    }
+
+    fn cost(seconds: u64) -> Told {
+        Told::Cost(Cost(seconds * SECOND))
+    }
+
+    #[test]
+    fn only_who_knows_the_id_settles_and_only_once() {
+        let mut front = Front::new(10);
+        let (id, _) = front.issue(7, 0);
+        let guesses = [
+            Id { secret: 8, ..id },
+            Id { number: id.number + 1, ..id },
+            Id { number: 0, ..id },
+            Id { number: u64::MAX, ..id },
+        ];
+        for guess in guesses {
+            assert!(!front.ledger.settle(guess, cost(9), at(1)), "{guess}");
+        }
+        assert!(front.ledger.settle(id, cost(2), at(1)));
+        assert!(!front.ledger.settle(id, cost(2), at(1)));
+        assert_eq!((front.ledger.open(), front.charged()), (0, Cost(2 * SECOND)));
+    }
+
+    #[test]
+    fn what_is_not_told_in_time_costs_what_its_route_does() {
+        let mut front = Front::new(10);
+        let (told, _) = front.issue(1, 0);
+        front.ledger.settle(told, cost(3), at(1));
+        let ids = [2, 5, 6].map(|second| front.issue(second, second).0);
+        assert!(front.ledger.settle(ids[1], cost(0), at(7)), "in the middle");
+        assert_eq!(front.ledger.sweep(Nanos::from_secs(10), at(11)), 0);
+        let before = front.charged();
+        assert_eq!(front.ledger.sweep(Nanos::from_secs(10), at(12)), 1);
+        // One cost of 3 s and one of nothing were told of.
+        let guess = front.charged().minus(before);
+        assert!(guess > Cost(SECOND) && guess < Cost(2 * SECOND), "{guess:?}");
+        assert!(!front.ledger.settle(ids[0], cost(1), at(13)), "too late");
+        assert_eq!(front.ledger.sweep(Nanos::from_secs(10), at(16)), 1);
+        assert_eq!((front.ledger.open(), front.ledger.places.len()), (0, 0));
+    }
+
+    #[test]
+    fn beyond_what_may_be_open_the_oldest_settles_early() {
+        let mut front = Front::new(2);
+        let first = front.issue(1, 0).0;
+        let (second, crowded) = front.issue(2, 0);
+        assert_eq!(crowded, 0);
+        let (third, crowded) = front.issue(3, 0);
+        assert_eq!((crowded, front.ledger.open()), (1, 2));
+        assert!(!front.ledger.settle(first, cost(1), at(1)));
+        assert!(front.ledger.settle(third, cost(1), at(1)));
+        assert!(front.ledger.settle(second, cost(1), at(1)));
+    }
+
+    /// One request that never ends does not make places pile up behind it.
+    #[test]
+    fn places_are_bounded_too() {
+        let mut front = Front::new(2);
+        front.issue(1, 0);
+        let mut crowded = 0;
+        for _ in 0..100 {
+            let (id, more) = front.issue(2, 0);
+            crowded += more;
+            assert!(front.ledger.settle(id, cost(0), at(0)));
+            assert!(front.ledger.places.len() <= 2 * PLACES_PER_PASS);
+        }
+        assert_eq!((crowded, front.ledger.open()), (1, 0));
+    }
+}

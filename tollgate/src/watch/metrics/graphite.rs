@@ -35,7 +35,7 @@ pub struct Patience {
     pub pause: Duration,
 }
 
-/// In all less than [`ATTEMPT_SECONDS`].
+/// In all less than `ATTEMPT_SECONDS`.
 pub const PATIENCE: Patience = Patience {
     connect: Duration::from_secs(3),
     write: Duration::from_secs(5),
