@@ -107,7 +107,7 @@ impl Line {
             self.running.push_back(id);
         }
         black_box(self.queue.poll_refused());
-        black_box(self.queue.poll_timeout());
+        self.queue.handle_timeout(self.now());
     }
 
     fn round(mut self) -> f64 {

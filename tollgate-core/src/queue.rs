@@ -197,6 +197,7 @@ impl Queue {
 
     /// Takes over other bounds; who waits, waits on, unless it has waited for too long by them.
     pub fn set_settings(&mut self, settings: Settings) {
+        self.line_up_ready();
         self.settings = Settings { concurrency: settings.concurrency.max(1), ..settings };
     }
 
