@@ -42,8 +42,8 @@ pub struct Settings {
     pub concurrency: usize,
     /// How many more for clients in credit that have nothing with the backend, and whose turn
     /// would have come before one that is there; all but one of them for such buckets in debt,
-    /// too. Default: one per
-    /// processor, at least one. Too high: a swarm overloads the backend.
+    /// too, and for such clients of a bucket. Default: two per processor, at least two. Too low:
+    /// many who use little wait for each other. Too high: a swarm overloads the backend.
     pub reserve: usize,
     /// How many requests may wait. Default: 4096. Too low: bursts are refused. Too high: memory,
     /// some 500 bytes each, and waits that nobody sits through.
@@ -230,7 +230,7 @@ impl Queue {
         self.last += 1;
         let id = Id(self.last);
         let Arrival { client, place, estimate, weight } = arrival;
-        let share = Share { client, place, estimate, weight, finish: 0 };
+        let share = Share { client, place, estimate, weight, finish: 0, inner: 0 };
         self.line_up_ready();
         if self.waiting.is_empty() && self.running.len() < self.settings.concurrency {
             self.ready = Some((id, Waiting { share, since: now }));

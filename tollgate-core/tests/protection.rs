@@ -67,7 +67,7 @@ fn crawler(at: IpAddr, parallel: u32) -> Client {
 }
 
 fn queue() -> Settings {
-    Settings { concurrency: 2, reserve: 2, len_max: 4_096, wait_max: Nanos::from_secs(30) }
+    Settings { concurrency: 2, reserve: 4, len_max: 4_096, wait_max: Nanos::from_secs(30) }
 }
 
 fn scene(clients: Vec<Client>) -> Scene {
@@ -249,15 +249,21 @@ fn two_crawlers_with_32_and_4_connections() {
     assert!((many / few - 1.0).abs() < 0.1, "{many} and {few}");
 }
 
-/// Who shares a network with a crawler of 49 addresses takes turns with these, and does not wait
-/// behind all their requests. A round is half of 49 times 100 ms; 20 s would be all.
+/// Who shares a network with a crawler of 49 addresses waits for none of their requests, once it is
+/// known what these cost: of the 392 that come in the first moment nothing is known, and they are
+/// worked off for twenty seconds.
 #[test]
 fn a_human_in_the_crawlers_network() {
     let mut clients = beside((0..49).map(|n| (address(2, 2, n), 8)));
     clients[0].address = address(2, 2, 200);
     let ran = run("human in the crawler's /24", 1, scene(clients));
-    assert!(ran.humans().latency(95.0) <= millis(4_000));
+    let later = ran.outcome.figures(0, millis(30_000), Nanos(u64::MAX));
+    println!("{:34} after half a minute p95 {}", "", later.latency(95.0));
+    assert!(ran.humans().latency(50.0) <= Nanos(3 * millis(2).0));
+    assert!(later.latency(95.0) <= Nanos(3 * millis(2).0), "{}", later.latency(95.0));
+    assert!(later.latency(100.0) <= millis(102), "never longer than one heavy request");
     assert_eq!(ran.humans().refused, 0);
+    assert!(ran.others() >= 0.98 * (CORES - 0.004), "{}", ran.others());
 }
 
 /// 200 humans, some of whom call themselves what the crawler does.
@@ -278,10 +284,9 @@ fn two_hundred_humans_and_a_shared_user_agent() {
     let own = |ran: &Ran| ran.figures((0..200).filter(|n| n % 10 >= 3)).latency(95.0);
     let borrowed = ran.figures((0..200).filter(|n| n % 10 < 3)).latency(95.0);
     println!("{:34} own agent p95 {}, the crawler's {borrowed}", "", own(&ran));
-    // The aim is three times the calm, for all of them; it is not reached here.
-    assert!(own(&ran).0 <= 4 * own(&calm).0, "{}", own(&ran));
-    // They share one flow's turns, and hardly ever wait for one of the crawler's requests.
-    assert!(borrowed <= millis(60), "{borrowed}");
+    let bound = Nanos(3 * calm.humans().latency(95.0).0);
+    assert!(ran.humans().latency(95.0) <= bound, "{}", ran.humans().latency(95.0));
+    assert!(own(&ran).0 <= 3 * own(&calm).0, "{}", own(&ran));
     assert_eq!(ran.humans().refused, 0);
     assert!(ran.others() >= 0.98 * (CORES - 0.8), "{}", ran.others());
 }

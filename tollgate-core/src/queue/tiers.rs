@@ -5,7 +5,7 @@
 //! one request of it, not behind all. Knows nothing of single requests: see `queue`.
 
 use super::spread::Map;
-use super::turns::{Head, Tag, Turns};
+use super::turns::{Head, Order, Tag, Turns};
 use super::{Place, Weight};
 use crate::classify::Key;
 use crate::key::KeyHash;
@@ -30,33 +30,11 @@ pub(super) struct Share {
     pub weight: Weight,
     /// Its flow's finish tag, once it is in service.
     pub finish: Tag,
+    /// In debt, that of its client among those of its bucket.
+    pub inner: Tag,
 }
 
-/// Buckets in debt, and the clients of each.
-#[derive(Clone, Debug)]
-struct Debtors {
-    turns: Turns<Key>,
-    clients: Map<Key, Turns<KeyHash>>,
-}
-
-impl Debtors {
-    fn clients_of(&mut self, bucket: Key) -> &mut Turns<KeyHash> {
-        self.clients.entry(bucket).or_insert_with(|| Turns::new(CLIENTS_IDLE_MAX))
-    }
-
-    /// Changes the clients of a bucket; gone are those of a bucket with nothing to do.
-    fn edit(&mut self, bucket: Key, change: impl FnOnce(&mut Turns<KeyHash>)) -> Option<Head> {
-        let clients = self.clients_of(bucket);
-        change(clients);
-        let next = clients.next_head();
-        if clients.is_over() {
-            self.clients.remove(&bucket);
-        }
-        next
-    }
-}
-
-/// What a tier has in service.
+/// What is in service of a tier, or of a bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Service {
     count: usize,
@@ -79,6 +57,42 @@ impl Service {
     }
 }
 
+/// Buckets in debt, and the clients of each.
+#[derive(Clone, Debug)]
+struct Debtors {
+    turns: Turns<Key>,
+    buckets: Map<Key, Bucket>,
+}
+
+/// The clients of one bucket in debt.
+#[derive(Clone, Debug)]
+struct Bucket {
+    turns: Turns<KeyHash>,
+    service: Service,
+}
+
+impl Debtors {
+    /// By finish tag among clients: these are of all sizes, and who asks for little now and then
+    /// would wait for one request of each of the others.
+    fn bucket(&mut self, key: Key) -> &mut Bucket {
+        self.buckets.entry(key).or_insert_with(|| Bucket {
+            turns: Turns::new(Order::Finish, CLIENTS_IDLE_MAX),
+            service: Service::default(),
+        })
+    }
+
+    /// Changes a bucket, or forgets it if it has nothing to do; its next request.
+    fn edit(&mut self, key: Key, change: impl FnOnce(&mut Bucket)) -> Option<Head> {
+        let bucket = self.bucket(key);
+        change(bucket);
+        let next = bucket.turns.next_head();
+        if bucket.turns.is_over() {
+            self.buckets.remove(&key);
+        }
+        next
+    }
+}
+
 /// Both tiers.
 #[derive(Clone, Debug)]
 pub(super) struct Tiers {
@@ -93,9 +107,10 @@ pub(super) struct Tiers {
 
 impl Tiers {
     pub fn new() -> Tiers {
-        let debt = Debtors { turns: Turns::new(FLOWS_IDLE_MAX), clients: Map::default() };
+        let debt =
+            Debtors { turns: Turns::new(Order::Start, FLOWS_IDLE_MAX), buckets: Map::default() };
         Tiers {
-            credit: Turns::new(FLOWS_IDLE_MAX),
+            credit: Turns::new(Order::Start, FLOWS_IDLE_MAX),
             debt,
             owed: Cost::ZERO,
             credits: Service::default(),
@@ -108,7 +123,7 @@ impl Tiers {
         match place {
             Place::Credit => self.credit.set_head(client, head),
             Place::Debt(bucket) => {
-                let next = self.debt.edit(bucket, |turns| turns.set_head(client, head));
+                let next = self.debt.edit(bucket, |bucket| bucket.turns.set_head(client, head));
                 self.debt.turns.set_head(bucket, next);
             }
         }
@@ -119,7 +134,7 @@ impl Tiers {
         let credit = || self.credit.next().map(|client| (client, Place::Credit));
         let debt = || {
             let bucket = self.debt.turns.next()?;
-            let client = self.debt.clients.get(&bucket)?.next()?;
+            let client = self.debt.buckets.get(&bucket)?.turns.next()?;
             Some((client, Place::Debt(bucket)))
         };
         if self.owes(1) { debt().or_else(credit) } else { credit().or_else(debt) }
@@ -138,11 +153,18 @@ impl Tiers {
         self.credit.fresh(bound)
     }
 
-    /// The same among those in debt: the next client of a bucket with nothing in service.
+    /// The same among those in debt, for the bucket whose turn it is: a bucket may have several
+    /// clients, so it may have something in service already. Or else for a client of that bucket
+    /// with nothing in service, among the clients there.
     pub fn fresh_in_debt(&self) -> Option<(KeyHash, Place)> {
-        let bucket = self.debt.turns.fresh(self.debtors.last).next()?;
-        let client = self.debt.clients.get(&bucket)?.next()?;
-        Some((client, Place::Debt(bucket)))
+        let key = self.debt.turns.next()?;
+        let bucket = self.debt.buckets.get(&key)?;
+        let light = self.debt.turns.next_finish()? < self.debtors.last;
+        let client = match light {
+            true => bucket.turns.next(),
+            false => bucket.turns.fresh(bucket.service.last).next(),
+        };
+        Some((client?, Place::Debt(key)))
     }
 
     /// A client's next request goes into service; `next` is its one after that.
@@ -150,14 +172,15 @@ impl Tiers {
         let Share { client, place, estimate, weight, .. } = *share;
         match place {
             Place::Credit => {
-                self.owe(estimate);
+                self.owe(Cost(estimate.0.div_ceil(CREDIT_PARTS)));
                 share.finish = self.credit.serve(client, estimate, weight, next);
                 self.credits.begin(share.finish);
             }
             Place::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
-                let next = self.debt.edit(bucket, |turns| {
-                    turns.serve(client, estimate, weight, next);
+                let next = self.debt.edit(bucket, |bucket| {
+                    share.inner = bucket.turns.serve(client, estimate, weight, next);
+                    bucket.service.begin(share.inner);
                 });
                 share.finish = self.debt.turns.serve(bucket, estimate, weight, next);
                 self.debtors.begin(share.finish);
@@ -176,7 +199,9 @@ impl Tiers {
             }
             Place::Debt(bucket) => {
                 self.owed = self.owed.minus(estimate);
-                self.debt.clients_of(bucket).pass(client, estimate, weight);
+                let Bucket { turns, service } = self.debt.bucket(bucket);
+                share.inner = turns.pass(client, estimate, weight);
+                service.begin(share.inner);
                 share.finish = self.debt.turns.pass(bucket, estimate, weight);
                 self.debtors.begin(share.finish);
             }
@@ -189,14 +214,13 @@ impl Tiers {
         next.is_some_and(|next| self.owed.0 >= next.estimate.0.max(1).saturating_mul(requests))
     }
 
-    /// A request in credit goes before those in debt, if any wait.
-    fn owe(&mut self, estimate: Cost) {
+    /// Those in debt are owed more, if any wait.
+    fn owe(&mut self, more: Cost) {
         let Some(next) = self.debt.turns.next_head() else {
             self.owed = Cost::ZERO;
             return;
         };
         let most = Cost(next.estimate.0.max(1).saturating_mul(OWED_MAX));
-        let more = Cost(estimate.0.div_ceil(CREDIT_PARTS));
         self.owed = self.owed.plus(more).min(most);
     }
 
@@ -205,24 +229,40 @@ impl Tiers {
         &mut self,
         share: &Share,
         cost: Cost,
-        others: impl Iterator<Item = &'a Share>,
+        others: impl Iterator<Item = &'a Share> + Clone,
     ) {
-        let in_debt = |place| matches!(place, Place::Debt(_));
-        let alike = others.filter(|other| in_debt(other.place) == in_debt(share.place));
-        let finishes = alike.map(|other| other.finish);
-        let Share { client, place, estimate, weight, finish } = *share;
+        let Share { client, place, estimate, weight, finish, inner } = *share;
         match place {
             Place::Credit => {
-                self.credits.end(finish, finishes);
+                let alike = others.filter(|other| other.place == Place::Credit);
+                self.credits.end(finish, alike.map(|other| other.finish));
                 self.credit.settle(client, estimate, weight, cost);
             }
-            Place::Debt(bucket) => {
-                self.debtors.end(finish, finishes);
-                let settle = |turns: &mut Turns<_>| turns.settle(client, estimate, weight, cost);
-                let next = self.debt.edit(bucket, settle);
-                self.debt.turns.settle(bucket, estimate, weight, cost);
-                self.debt.turns.set_head(bucket, next);
+            Place::Debt(key) => {
+                let alike = others.clone().filter(|other| other.place != Place::Credit);
+                self.debtors.end(finish, alike.map(|other| other.finish));
+                let next = self.debt.edit(key, |bucket| {
+                    let alike = others.filter(|other| other.place == place);
+                    bucket.service.end(inner, alike.map(|other| other.inner));
+                    bucket.turns.settle(client, estimate, weight, cost);
+                });
+                self.debt.turns.settle(key, estimate, weight, cost);
+                self.debt.turns.set_head(key, next);
             }
+        }
+        self.correct_owed(place, estimate, cost);
+    }
+
+    /// What was owed for an estimate is owed for the true cost.
+    fn correct_owed(&mut self, place: Place, estimate: Cost, cost: Cost) {
+        let (more, less) = (cost.minus(estimate), estimate.minus(cost));
+        let (more, less) = match place {
+            Place::Credit => (more.0.div_ceil(CREDIT_PARTS), less.0 / CREDIT_PARTS),
+            Place::Debt(_) => (less.0, more.0),
+        };
+        self.owed = self.owed.minus(Cost(less));
+        if more > 0 {
+            self.owe(Cost(more));
         }
     }
 
@@ -236,7 +276,7 @@ impl Tiers {
 
     /// How many flows and clients are remembered, of whatever kind.
     pub fn len(&self) -> usize {
-        let clients: usize = self.debt.clients.values().map(Turns::len).sum();
+        let clients: usize = self.debt.buckets.values().map(|bucket| bucket.turns.len()).sum();
         self.credit.len() + self.debt.turns.len() + clients
     }
 }

@@ -6,6 +6,10 @@
 //! V          = the start tag last served; the least start tag is served first
 //! ```
 //!
+//! or the least finish tag (`Order`): then who asks for little goes before who asks for much even
+//! in a round in which it has been served already. For that a member may run ahead of another by
+//! one request more.
+//!
 //! (Goyal, Vin, Cheng, 1996; several in service at once: Jin, Chase, Kaur, 2004.) A member that
 //! does not wait, has nothing in service and is not ahead of V equals one that was never here,
 //! so it is forgotten. Of those ahead only so many are remembered; those least ahead go. Both
@@ -41,11 +45,21 @@ pub(super) struct Head {
     pub weight: Weight,
 }
 
-/// The order of those that wait: by start tag, the smaller request first, then the earlier one.
+/// The order of those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// By start tag, the smaller request first.
+    Start,
+    /// By finish tag.
+    Finish,
+}
+
+/// A place in that order; of equal ones the earlier request is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn<K> {
-    start: Tag,
+    rank: Tag,
     head: Head,
+    start: Tag,
     key: K,
 }
 
@@ -68,14 +82,23 @@ impl Member {
         self.floor.max(self.finish)
     }
 
-    fn turn<K>(&self, key: K) -> Option<Turn<K>> {
-        self.head.map(|head| Turn { start: self.start(), head, key })
+    fn turn<K>(&self, key: K, order: Order) -> Option<Turn<K>> {
+        let head = self.head?;
+        let rank = match order {
+            Order::Start => self.start(),
+            Order::Finish => self.finish_of(head),
+        };
+        Some(Turn { rank, head, start: self.start(), key })
     }
 
     /// What its finish tag will be, if it waits and has nothing in service.
     fn fresh<K>(&self, key: K) -> Option<(Tag, K)> {
         let head = self.head.filter(|_| self.running == 0)?;
-        Some((self.start() + length(head.estimate, head.weight), key))
+        Some((self.finish_of(head), key))
+    }
+
+    fn finish_of(&self, head: Head) -> Tag {
+        self.start() + length(head.estimate, head.weight)
     }
 
     /// It comes to wait.
@@ -104,6 +127,7 @@ impl Member {
 /// Members that take turns.
 #[derive(Clone, Debug)]
 pub(super) struct Turns<K> {
+    order: Order,
     virtual_time: Tag,
     /// The largest finish tag there was.
     latest: Tag,
@@ -120,8 +144,9 @@ pub(super) struct Turns<K> {
 impl<K: Copy + Ord + Hash> Turns<K> {
     /// Nobody there. Of members that have gone some are remembered: `idle_max` at least, and
     /// never so many that the members are more than twice those and whoever is there.
-    pub fn new(idle_max: usize) -> Turns<K> {
+    pub fn new(order: Order, idle_max: usize) -> Turns<K> {
         Turns {
+            order,
             virtual_time: 0,
             latest: 0,
             members: Map::default(),
@@ -141,6 +166,12 @@ impl<K: Copy + Ord + Hash> Turns<K> {
     /// The request whose turn it is.
     pub fn next_head(&self) -> Option<Head> {
         self.waiting.first().map(|turn| turn.head)
+    }
+
+    /// What will be the finish tag of the request whose turn it is.
+    pub fn next_finish(&self) -> Option<Tag> {
+        let turn = self.waiting.first()?;
+        Some(turn.start + length(turn.head.estimate, turn.head.weight))
     }
 
     /// Those that wait, have nothing in service, and will have a finish tag below `bound`.
@@ -223,13 +254,14 @@ impl<K: Copy + Ord + Hash> Turns<K> {
 
     /// Changes a member and keeps all orders right.
     fn edit<R>(&mut self, key: K, change: impl FnOnce(&mut Member) -> R) -> R {
+        let order = self.order;
         let member = self.members.entry(key).or_insert(Member::ABSENT);
-        let (turn, fresh) = (member.turn(key), member.fresh(key));
+        let (turn, fresh) = (member.turn(key, order), member.fresh(key));
         self.running -= member.running;
         let result = change(member);
         self.running += member.running;
         self.latest = self.latest.max(member.finish);
-        replace(&mut self.waiting, turn, member.turn(key));
+        replace(&mut self.waiting, turn, member.turn(key, order));
         replace(&mut self.fresh, fresh, member.fresh(key));
         result
     }

@@ -254,8 +254,8 @@ pub struct Proxy {
 pub struct Queue {
     /// How many requests the backend works on at once. Default: found out by measuring.
     pub concurrency: Concurrency,
-    /// How many more for clients in credit that have nothing there. Default: one per CPU, at
-    /// least one.
+    /// How many more for clients in credit that have nothing there. Default: two per CPU, at
+    /// least two.
     pub reserve: usize,
     /// Where the debt of a bucket stops. Default: its burst.
     pub debt_max: Option<Nanos>,
@@ -289,7 +289,7 @@ impl Queue {
     pub fn for_cpus(cpus: f64) -> Queue {
         Queue {
             concurrency: Concurrency::Auto,
-            reserve: cpus.ceil().max(1.0) as usize,
+            reserve: (2.0 * cpus).ceil().max(2.0) as usize,
             debt_max: None,
             len_max: 4_096,
             wait_max: Nanos::from_secs(30),

@@ -42,7 +42,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut turns = Turns::new(10);
+        let mut turns = Turns::new(Order::Start, 10);
         // Something is always in service, so that nothing is forgotten.
         turns.serve(OTHER, Cost(1), Weight::ONE, None);
         World { turns, id: 0 }
@@ -116,7 +116,7 @@ fn what_was_estimated_too_high_is_given_back() {
 
 #[test]
 fn only_so_many_who_have_gone_are_remembered() {
-    let mut turns = Turns::new(10);
+    let mut turns = Turns::new(Order::Start, 10);
     turns.serve(u64::MAX, Cost(1), Weight::ONE, None);
     for key in 0..1_000 {
         turns.serve(key, Cost(1_000 + key), Weight::ONE, None);
