@@ -296,3 +296,33 @@ impl Open {
         End::Failed { answered: self.answered }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuzz_whatever_a_door_sends_is_an_answer_to_somebody_or_a_failure() {
+        bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(asked, bytes)| {
+            // Answers often enough.
+            let bytes: Vec<u8> =
+                bytes.iter().map(|byte| b"OK\nNO\nx"[usize::from(byte % 7)]).collect();
+            let mut open = Open::default();
+            let mut askers = Vec::new();
+            for _ in 0..*asked {
+                let (answer, asker) = oneshot::channel();
+                open.waiting.push_back((Clock::deadline(Duration::ZERO), answer));
+                askers.push(asker);
+            }
+            let good = bytes.chunks(2).all(|piece| open.answered(piece));
+            let answered = askers.iter_mut().filter_map(|asker| asker.try_recv().ok()).count();
+            assert_eq!(answered + open.waiting.len(), usize::from(*asked));
+            let whole = bytes.chunks_exact(3).take_while(|one| {
+                [b"OK\n", b"NO\n"].contains(&&one[..3].try_into().expect("three"))
+            });
+            let whole = whole.count().min(usize::from(*asked));
+            assert_eq!(answered, whole);
+            assert!(!good || open.partial.len() < 3);
+        });
+    }
+}

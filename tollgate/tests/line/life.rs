@@ -16,6 +16,20 @@ fn a_reload_changes_the_numbers_and_keeps_the_counts() {
 }
 
 #[test]
+fn a_restart_keeps_the_counts_where_they_are_kept() {
+    let program = Program::start("rate: 1/d, burst: 3");
+    assert_eq!(Client::tcp(program.lines).ask("C\nC\nC\n"), "OK\nOK\nOK\n");
+    let mut cell = Client::tcp(program.resp);
+    cell.send("CL.THROTTLE k 0 1 86400\r\n");
+    assert!(cell.take(8).ends_with(":0\r\n"));
+    let program = program.again();
+    assert_eq!(Client::tcp(program.lines).ask("C\nD\n"), "NO\nOK\n");
+    let mut cell = Client::tcp(program.resp);
+    cell.send("CL.THROTTLE k 0 1 86400\r\n");
+    assert!(cell.take(8).ends_with(":1\r\n"), "keys with numbers of their own too");
+}
+
+#[test]
 fn what_was_sent_is_answered_before_the_program_ends() {
     let mut program = Program::start("rate: 1/d, burst: 1000000");
     let mut silent = Client::tcp(program.lines);

@@ -37,7 +37,13 @@ impl Program {
     /// The same, with this port for lines.
     pub fn start_at(keys: &str, port: u16) -> Program {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = write(&folder, keys, port);
+        write(&folder, keys, port);
+        Program::start_in(folder)
+    }
+
+    /// The program with the configuration that lies in `folder`.
+    pub fn start_in(folder: tempfile::TempDir) -> Program {
+        let path = folder.path().join("tollgate.yaml");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--config"]).arg(path);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
@@ -79,6 +85,14 @@ impl Program {
     /// Waits for its end.
     pub fn end(&mut self) -> ExitStatus {
         self.child.wait().expect("its end")
+    }
+
+    /// Ends it, and starts it again where it was.
+    pub fn again(mut self) -> Program {
+        self.signal("TERM");
+        self.end();
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        Program::start_in(std::mem::replace(&mut self.folder, elsewhere))
     }
 
     /// The socket's file.
@@ -125,16 +139,18 @@ impl Drop for Program {
     }
 }
 
-fn write(folder: &tempfile::TempDir, keys: &str, port: u16) -> PathBuf {
+/// Writes a configuration whose debts outlive the program.
+fn write(folder: &tempfile::TempDir, keys: &str, port: u16) {
     let path = folder.path().join("tollgate.yaml");
+    let state = folder.path().join("state");
     let socket = folder.path().join("line.sock");
     let text = format!(
         "admin: {{listen: '127.0.0.1:0'}}\nline: {{resp: '127.0.0.1:0', {keys}, \
-         listen: ['tcp://127.0.0.1:{port}', 'unix://{}']}}\n",
-        socket.display()
+         listen: ['tcp://127.0.0.1:{port}', 'unix://{}']}}\nstate: {{file: '{}'}}\n",
+        socket.display(),
+        state.display()
     );
     fs::write(&path, text).expect("saved");
-    path
 }
 
 /// A connection to the door.

@@ -10,9 +10,11 @@ use super::commands::Session;
 use super::lines::Lines;
 use super::worker::Worker;
 use crate::engine::tags::{Batch, GROUP};
+use rustix::net::RecvFlags;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -22,6 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Bytes of answers after which no more questions are answered before these are taken.
 const ANSWER_BYTES: usize = 64 * 1024;
+/// Room that the beginning of a question may take beyond its length.
+const KEPT_BYTES: usize = 1024;
 /// Chunks read from one connection before others get their turn.
 const CHUNKS_PER_TURN: usize = 4;
 /// Bytes passed over after a fault, so that closing does not take the reply back.
@@ -161,7 +165,7 @@ pub struct Talk<S> {
     lingered: usize,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
+impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
     /// A connection that has just been opened.
     pub fn new(
         stream: S,
@@ -206,22 +210,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
         let worker = Rc::clone(&self.worker);
         let Scratch { input, output } = &mut *worker.scratch.borrow_mut();
         let mut chunk = ReadBuf::new(input);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut chunk) {
-            Poll::Pending if worker.is_draining() => return Poll::Ready(Ok(Next::End)),
-            poll => ready!(poll)?,
-        }
-        if chunk.filled().is_empty() {
+        let count = match Pin::new(&mut self.stream).poll_read(cx, &mut chunk) {
+            Poll::Pending if worker.is_draining() => self.last_look(input),
+            poll => ready!(poll).map(|()| chunk.filled().len())?,
+        };
+        if count == 0 {
             // Whole questions were answered; half of one is none.
             return Poll::Ready(Ok(Next::End));
         }
+        let chunk = &input[..count];
         if self.kept.is_empty() {
-            let used = self.answer(chunk.filled(), output);
-            self.kept.extend_from_slice(&chunk.filled()[used..]);
+            let used = self.answer(chunk, output);
+            self.kept.extend_from_slice(&chunk[used..]);
         } else {
-            self.kept.extend_from_slice(chunk.filled());
+            self.kept.extend_from_slice(chunk);
             self.answer_kept(output);
         }
         Poll::Ready(self.begin_to_send(cx, output))
+    }
+
+    /// What has arrived and the runtime was not told of yet: to close without having read it would
+    /// take back replies that are under way.
+    fn last_look(&self, input: &mut [u8]) -> usize {
+        rustix::net::recv(&self.stream, input, RecvFlags::DONTWAIT).map_or(0, |(count, _)| count)
     }
 
     /// Answers what there was no room for.
@@ -238,6 +249,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
         kept.drain(..used);
         // Ten thousand that are silent are to cost little.
         if !kept.is_empty() {
+            kept.shrink_to(KEPT_BYTES);
             self.kept = kept;
         }
     }

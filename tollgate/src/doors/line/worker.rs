@@ -18,6 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
@@ -185,7 +186,7 @@ impl Worker {
         }
     }
 
-    fn converse<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    fn converse<S: AsyncRead + AsyncWrite + AsFd + Unpin + 'static>(
         self: &Rc<Worker>,
         stream: S,
         client: Option<IpAddr>,
