@@ -82,7 +82,7 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 22] = [
+const KEPT: [&[&str]; 24] = [
     &["admin"],
     &["log", "format"],
     &["state"],
@@ -102,6 +102,8 @@ const KEPT: [&[&str]; 22] = [
     &["ratelimit", "calendar"],
     &["ratelimit", "keys_max"],
     &["ratelimit", "connections"],
+    &["ratelimit", "connection_age"],
+    &["ratelimit", "connection_age_grace"],
     &["ratelimit", "healthy_with_rules"],
     &["ratelimit", "statsd"],
     &["ratelimit", "prometheus"],
