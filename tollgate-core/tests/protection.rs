@@ -67,7 +67,13 @@ fn crawler(at: IpAddr, parallel: u32) -> Client {
 }
 
 fn queue() -> Settings {
-    Settings { concurrency: 2, reserve: 4, len_max: 4_096, wait_max: Nanos::from_secs(30) }
+    Settings {
+        concurrency: 2,
+        reserve: 4,
+        len_max: 4_096,
+        wait_max: Nanos::from_secs(30),
+        known_max: 0,
+    }
 }
 
 fn scene(clients: Vec<Client>) -> Scene {
@@ -82,6 +88,31 @@ fn scene(clients: Vec<Client>) -> Scene {
         length: Nanos::from_secs(LENGTH),
         seed: 1,
     }
+}
+
+/// A swarm of 72 000 addresses with five requests an hour each, a third of them heavy, from the
+/// fifth minute on; a hundred people who were there before, and a hundred who come meanwhile.
+fn swarm(known_max: usize) -> Scene {
+    let person = |n: u8, from: u64| {
+        let mut one = human(address(200, n, 1));
+        one.arrivals = Arrivals::Open { gap: Length::Between(millis(1_000), millis(3_000)) };
+        one.from = Nanos::from_secs(from);
+        one
+    };
+    let people = (0..100).map(|n| person(n, 0));
+    let visitors = (0..100_u8).map(|n| person(100 + n, 300 + u64::from(n)));
+    let swarm = (0..72_000_u32).map(|n| {
+        let at = address((n / 600) as u8, (n % 200) as u8, (n / 200 % 250) as u8);
+        let mut one = if n % 3 == 0 { crawler(at, 1) } else { human(at) };
+        one.arrivals = Arrivals::Open { gap: Length::Exponential(Nanos::from_secs(720)) };
+        one.from = Nanos::from_secs(300);
+        one
+    });
+    let mut limits = limits(false);
+    limits.iter_mut().for_each(|limit| limit.keys_max = 100_000);
+    let clients = people.chain(visitors).chain(swarm).collect();
+    let queue = Some(Settings { known_max, ..queue() });
+    Scene { limits, queue, length: Nanos::from_secs(500), ..scene(clients) }
 }
 
 /// Runs a scene, whose first `humans` are human, and prints a line of figures.
@@ -289,4 +320,30 @@ fn two_hundred_humans_and_a_shared_user_agent() {
     assert!(own(&ran).0 <= 3 * own(&calm).0, "{}", own(&ran));
     assert_eq!(ran.humans().refused, 0);
     assert!(ran.others() >= 0.98 * (CORES - 0.8), "{}", ran.others());
+}
+
+/// If strangers share one turn, people do not notice the swarm, whether they were known before or
+/// come for the first time. If each stranger has a turn of its own, there are always some that
+/// have had none yet, and those who have been served wait for ever.
+#[test]
+fn a_swarm_of_72_000_addresses() {
+    for known_max in [0, 100_000] {
+        let ran = Ran { outcome: Sim::new(swarm(known_max)).run(), humans: 200 };
+        let (people, visitors) = (ran.figures(0..100), ran.figures(100..200));
+        for (who, all) in [("known", &people), ("new", &visitors)] {
+            let (p95, worst) = (all.latency(95.0), all.latency(100.0));
+            let (answered, refused) = (all.answered, all.refused);
+            println!(
+                "swarm, {known_max:6} remembered, {who:5} p95 {p95} worst {worst}, \
+                 {answered} answered, {refused} refused"
+            );
+        }
+        if known_max > 0 {
+            assert_eq!((people.refused, visitors.refused), (0, 0));
+            let bound = Nanos(3 * millis(2).0);
+            assert!(people.latency(95.0) <= bound && visitors.latency(95.0) <= bound);
+        } else {
+            assert!(people.refused > people.answered / 10, "that is what it is for");
+        }
+    }
 }

@@ -136,7 +136,7 @@ fn what_is_shown_reads_like_this() {
          log:\n  level: info\n  format: text\nmetrics:\n  held_above: 3s\n\
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  cpus: 4\n  \
          cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
-         reserve: 8\n    len_max: 4096\n    wait_max: 30s\n  max_delay: 30s\n  \
+         reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known_max: 0\n  max_delay: 30s\n  \
          trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
          drain: 30s\n    abort_linger: 5s\n  \

@@ -19,7 +19,8 @@ fn bucket(n: u64) -> Place {
 }
 
 fn settings(concurrency: usize, reserve: usize) -> Settings {
-    Settings { concurrency, reserve, len_max: 4_096, wait_max: Nanos::from_secs(3_600) }
+    let wait_max = Nanos::from_secs(3_600);
+    Settings { concurrency, reserve, len_max: 4_096, wait_max, known_max: 0 }
 }
 
 fn arrival(from: u64, place: Place, cost: u64) -> Arrival {

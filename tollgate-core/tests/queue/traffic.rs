@@ -113,7 +113,7 @@ proptest! {
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
     ) {
         let settings = Settings {
-            concurrency: 2, reserve, len_max, wait_max: Nanos(wait),
+            concurrency: 2, reserve, len_max, wait_max: Nanos(wait), known_max: 0,
         };
         let mut watched = Watched::new(settings);
         for event in events {
@@ -139,7 +139,7 @@ proptest! {
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
     ) {
         let settings = Settings {
-            concurrency: 4, reserve, len_max, wait_max: Nanos(wait),
+            concurrency: 4, reserve, len_max, wait_max: Nanos(wait), known_max: 0,
         };
         let (mut quick, mut thorough) = (Watched::new(settings), Watched::new(settings));
         for event in events {

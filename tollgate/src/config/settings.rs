@@ -263,6 +263,9 @@ pub struct Queue {
     pub len_max: usize,
     /// How long a request waits at most. Default: 30 s.
     pub wait_max: Nanos,
+    /// How many clients are remembered as known; strangers share one turn. Default: 0, nobody is
+    /// told apart.
+    pub known_max: usize,
 }
 
 /// How many requests the backend works on at once.
@@ -293,6 +296,7 @@ impl Queue {
             debt_max: None,
             len_max: 4_096,
             wait_max: Nanos::from_secs(30),
+            known_max: 0,
         }
     }
 
@@ -308,6 +312,7 @@ impl Queue {
             reserve: self.reserve,
             len_max: self.len_max,
             wait_max: self.wait_max,
+            known_max: self.known_max,
         }
     }
 }

@@ -20,7 +20,7 @@ const CORE: [(&str, &[&str]); 13] = [
     ("limiter", &["classify", "table"]),
     ("meter", &["key", "units"]),
     ("top", &["key", "units"]),
-    ("queue", &["classify", "meter"]),
+    ("queue", &["classify", "meter", "table"]),
     ("sim", &["limiter", "meter", "queue", "top"]),
     ("lib", &["sim"]),
 ];

@@ -136,6 +136,7 @@ fn queue(section: &mut Section<'_, '_>, cpus: f64) -> Queue {
         len_max: section.value("len_max", default.len_max, many),
         wait_max: section
             .value("wait_max", default.wait_max, |t| within(duration(t)?, MILLI..=DAY)),
+        known_max: section.value("known_max", default.known_max, few),
     }
 }
 

@@ -1,0 +1,116 @@
+//! Who is known: clients that have been here for some minutes, and often enough to be somebody.
+//!
+//! Whoever comes once, or a few times an hour, is nobody in particular, and a crowd of such may be
+//! one swarm. Kept as buckets are: a hash and two words in fixed memory, no list, no sweeper.
+//! Strangers go before those who are known, so no flood of new names makes anybody forgotten. What
+//! becomes of strangers is up to the queue; why it is so: docs/adr/0006.
+
+use crate::key::KeyHash;
+use crate::table::Table;
+use crate::units::{Nanos, Time};
+
+/// From the first request on, until a client can be known.
+pub const AFTER: Nanos = Nanos::from_secs(120);
+/// How many requests it takes; those of [`HALF_LIFE`] ago count half.
+pub const ENOUGH: u64 = 8;
+/// How long until a request counts half.
+pub const HALF_LIFE: Nanos = Nanos::from_secs(600);
+/// Who has not come for so long is a stranger again.
+pub const FORGOTTEN: Nanos = Nanos::from_secs(86_400);
+/// One request, as it is counted.
+const ONE: u64 = 1 << 16;
+/// No count goes above this.
+const MOST: u64 = 64 * ONE;
+
+/// The clients that were here lately.
+pub struct Known {
+    table: Table,
+}
+
+impl Known {
+    /// Remembers `keys_max` clients, at 36 bytes each. Too few: those who come seldom are
+    /// strangers again at their next visit.
+    #[must_use]
+    pub fn new(keys_max: usize) -> Known {
+        Known { table: Table::new(keys_max, 2) }
+    }
+
+    /// A request of `client` comes. Whether it is known.
+    pub fn handle_request(&self, client: KeyHash, now: Time) -> bool {
+        let mut entry = self.table.take(client);
+        let worth = |state: &[u64]| worth(state, now);
+        entry.change(
+            |state| {
+                let (first, last, count) = unpacked(state);
+                let first = if state[1] == 0 || now.since(last) >= FORGOTTEN { now } else { first };
+                let count = (faded(count, now.since(last)) + ONE).min(MOST);
+                (state[0], state[1]) = (first.0, packed(now, count));
+                is_known(first, count, now)
+            },
+            worth,
+        )
+    }
+}
+
+/// The second word: the last request, in seconds, and the count.
+fn packed(last: Time, count: u64) -> u64 {
+    last.second() << 24 | count
+}
+
+fn unpacked(state: &[u64]) -> (Time, Time, u64) {
+    let last = Time::ZERO.plus(Nanos::from_secs(state[1] >> 24));
+    (Time(state[0]), last, state[1] & ((1 << 24) - 1))
+}
+
+fn is_known(first: Time, count: u64, now: Time) -> bool {
+    now.since(first) >= AFTER && count >= ENOUGH * ONE
+}
+
+/// Halved every [`HALF_LIFE`], in a straight line between.
+fn faded(count: u64, age: Nanos) -> u64 {
+    let halvings = (age.0 / HALF_LIFE.0).min(63);
+    let count = count >> halvings;
+    count - count * (age.0 % HALF_LIFE.0 / 1_000) / (HALF_LIFE.0 / 500)
+}
+
+/// Who is known is worth more than any stranger, and then who came last.
+fn worth(state: &[u64], now: Time) -> u64 {
+    let (first, last, count) = unpacked(state);
+    if now.since(last) >= FORGOTTEN {
+        return 0;
+    }
+    u64::from(is_known(first, count, last)) << 40 | last.second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time(Nanos::from_secs(1_700_000_000 + seconds).0)
+    }
+
+    fn client(n: u64) -> KeyHash {
+        KeyHash::from_bits(n + 1)
+    }
+
+    #[test]
+    fn it_takes_some_minutes_and_some_requests() {
+        let known = Known::new(100);
+        assert!((0..119).all(|second| !known.handle_request(client(1), at(second))));
+        assert!(known.handle_request(client(1), at(120)));
+        assert!(!known.handle_request(client(2), at(120)));
+        // Five an hour, for a day.
+        assert!((0..120).all(|n| !known.handle_request(client(3), at(720 * n))));
+    }
+
+    #[test]
+    fn a_flood_of_strangers_makes_nobody_forgotten() {
+        let known = Known::new(100);
+        (0..130).for_each(|second| _ = known.handle_request(client(1), at(second)));
+        (0..10_000).for_each(|n| _ = known.handle_request(client(10 + n), at(200)));
+        assert!(known.handle_request(client(1), at(300)));
+        let later = FORGOTTEN.plus(Nanos::from_secs(400));
+        assert!(!known.handle_request(client(1), at(0).plus(later)));
+    }
+}
