@@ -212,7 +212,8 @@ http {{
   }}
 """)
 
-    def haproxy(self, name, port, backend):
+    def haproxy(self, name, port, backend, rate=2000000000):
+        """HAProxy that denies whoever asks more than `rate` times in ten seconds."""
         path = self.file("haproxy.cfg", f"""\
 global
   nbthread 1
@@ -229,7 +230,7 @@ frontend front
   bind 127.0.0.1:{port}
   stick-table type ip size 1m expire 1m store http_req_rate(10s)
   http-request track-sc0 src
-  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 2000000000 }}
+  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {rate} }}
   default_backend origin
 backend origin
   server origin 127.0.0.1:{backend} maxconn 8000

@@ -25,15 +25,15 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// What happens to a client in debt: hold, delay or reject
-    #[arg(long, value_name = "ACTION", default_value = "hold", value_parser = action)]
+    /// What happens to a client in debt: queue, hold, delay or reject
+    #[arg(long, value_name = "ACTION", default_value = "queue", value_parser = action)]
     pub action: Action,
     /// How many connections the crawler opens
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 32)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
     pub connections: u16,
-    /// How many of the site's requests are worked on at once, one core each
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// How many of the site's requests are worked on at once, all on one core
+    #[arg(long, value_name = "N", default_value_t = 8)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
     /// Print the outcome as JSON, and nothing else
@@ -43,15 +43,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { seconds: 10, action: Action::Hold, connections: 10, workers: 1, json: false }
+        Options { seconds: 10, action: Action::Queue, connections: 32, workers: 8, json: false }
     }
 }
 
 fn action(text: &str) -> Result<Action, String> {
-    [Action::Hold, Action::Delay, Action::Reject]
+    [Action::Queue, Action::Hold, Action::Delay, Action::Reject]
         .into_iter()
         .find(|action| action.name() == text)
-        .ok_or_else(|| String::from("write hold, delay or reject"))
+        .ok_or_else(|| String::from("write queue, hold, delay or reject"))
 }
 
 /// Why the demo could not be shown. Nothing is left behind.
@@ -146,7 +146,7 @@ fn introduce(out: &mut impl Write, options: &Options) -> io::Result<()> {
         out,
         "  site     /page takes 2 ms of CPU time, /search 100 ms; it works on {workers}"
     )?;
-    writeln!(out, "           at a time, a core for each, first come, first served")?;
+    writeln!(out, "           at a time, all on one core, first come, first served")?;
     writeln!(out, "  crawler  {crawler}, {connections} connections that ask for /search without")?;
     writeln!(out, "           a rest ({pause} ms after a refusal)")?;
     writeln!(out, "  human    {human}, asks for /page, looks at it for {look} ms, asks again")?;
@@ -181,7 +181,7 @@ mod tests {
         }
         assert_eq!(with.human.refused, 0);
         let screen = String::from_utf8(screen).expect("text");
-        assert!(screen.contains("With the throttle (hold)"), "{screen}");
+        assert!(screen.contains("With the throttle (queue)"), "{screen}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct Account {
 /// One part of the demo: some seconds, with or without the throttle.
 #[derive(Clone, Debug, Serialize)]
 pub struct Part {
-    /// `hold`, `delay` or `reject`; `None` without the throttle.
+    /// `queue`, `hold`, `delay` or `reject`; `None` without the throttle.
     pub action: Option<&'static str>,
     /// Second by second.
     pub seconds: Vec<Second>,
@@ -154,13 +154,14 @@ pub fn summary(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
     row(out, "human: pages", parts.map(|part| part.human.served.to_string()))?;
     row(out, "human: refused", parts.map(|part| part.human.refused.to_string()))?;
     row(out, "human: wait, median", parts.map(|part| millis(part.human_wait_ms())))?;
+    row(out, "human: wait, 95th percentile", parts.map(tail))?;
     row(out, "human: wait, longest", parts.map(longest))?;
     writeln!(out, "\n{}", folded(&outcome.verdict))
 }
 
 fn row(out: &mut impl Write, name: &str, cells: [String; 2]) -> io::Result<()> {
     let [without, with] = cells;
-    writeln!(out, "  {name:26}{without:>22}{with:>30}")
+    writeln!(out, "  {name:28}{without:>20}{with:>30}")
 }
 
 fn owes(part: &Part) -> String {
@@ -171,6 +172,10 @@ fn owes(part: &Part) -> String {
         Some(_) => String::from("nothing"),
         None => String::from("-"),
     }
+}
+
+fn tail(part: &Part) -> String {
+    millis(part.human.wait_p95_ms.unwrap_or_default().max(part.human_waiting_ms))
 }
 
 fn longest(part: &Part) -> String {

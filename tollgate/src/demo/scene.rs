@@ -62,7 +62,7 @@ impl Scene {
     pub fn open(options: &Options, action: Option<Action>) -> Result<Scene, Error> {
         let workers = usize::from(options.workers);
         let site = Site::open(workers).map_err(|why| start("its site", why))?;
-        let settings = settings(site.address(), workers, action)?;
+        let settings = settings(site.address(), action)?;
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let engine = Engine::new(&settings, proxy::threads(), SEED, clock, Arc::clone(&watch));
@@ -170,11 +170,11 @@ impl Scene {
 
 /// A configuration of the proxy in front of `site`, read as from a file: everything that is not
 /// named has its default.
-fn settings(site: SocketAddr, cpus: usize, action: Option<Action>) -> Result<Proxy, Error> {
+fn settings(site: SocketAddr, action: Option<Action>) -> Result<Proxy, Error> {
     let limits = if action.is_some() { LIMITS } else { "" };
     let action = action.unwrap_or(Action::Hold).name();
     let text = format!(
-        "proxy: {{listen: 127.0.0.1:0, backend: \"http://{site}\", cpus: {cpus}, \
+        "proxy: {{listen: 127.0.0.1:0, backend: \"http://{site}\", cpus: 1, \
          action: {action}, trusted_proxies: [127.0.0.1], limits: [{limits}]}}"
     );
     let config = config::parse("demo", text.as_bytes(), 1.0)

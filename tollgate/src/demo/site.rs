@@ -1,9 +1,10 @@
 //! The site of the demo: two pages that burn CPU, a few workers that burn it, one queue.
 //!
 //! It is what a small dynamic site is: at most as many requests are worked on at once as there
-//! are workers, the others stand in line, first come, first served. The CPU time is real (a
-//! worker spins until its thread has used that much), and who used it is written down. It knows
-//! nothing of limits; those are in front of it.
+//! are workers, the others stand in line, first come, first served. The workers share one core, as
+//! under a scheduler that gives each a slice in turn; whatever else the machine has is for the
+//! proxy and the visitors. The CPU time is real (a worker spins until its thread has used that
+//! much), and who used it is written down. It knows nothing of limits; those are in front of it.
 
 use crate::clock;
 use crate::demo::visitors::Visitor;
@@ -13,7 +14,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
+use parking_lot::{FairMutex, Mutex};
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::io;
@@ -31,9 +32,15 @@ const QUEUE_MAX: usize = 1024;
 /// Rounds of arithmetic between two looks at the thread's CPU time: some microseconds.
 const ROUNDS: u32 = 4_000;
 
+/// How long a worker has the core before it is the next one's turn.
+const SLICE: Nanos = Nanos::from_millis(1);
+
 /// What a page costs.
 const PAGES: [(&str, Nanos); 2] =
     [("/page", Nanos::from_millis(2)), ("/search", Nanos::from_millis(100))];
+
+/// The site's only core. Who waits for it has it in turn.
+type Core = FairMutex<()>;
 
 /// A running site. Ends when dropped.
 pub struct Site {
@@ -59,11 +66,13 @@ impl Site {
         let ledger = Arc::new(Ledger::default());
         let (jobs, queue) = sync_channel(QUEUE_MAX);
         let queue = Arc::new(Mutex::new(queue));
+        let core = Arc::new(Core::default());
         let (stop, stopped) = oneshot::channel();
         let mut site = Site { address, ledger, stop: Some(stop), threads: Vec::new() };
         for _ in 0..workers {
-            let (queue, ledger) = (Arc::clone(&queue), Arc::clone(&site.ledger));
-            site.spawn("worker", move || work(&queue, &ledger))?;
+            let (queue, core) = (Arc::clone(&queue), Arc::clone(&core));
+            let ledger = Arc::clone(&site.ledger);
+            site.spawn("worker", move || work(&queue, &core, &ledger))?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         site.spawn("site", move || runtime.block_on(serve(listener, jobs, stopped)))?;
@@ -108,19 +117,29 @@ struct Job {
 
 /// A worker: takes the request that waits longest, burns what its page costs. Leaves out those
 /// whose client has gone.
-fn work(queue: &Mutex<Receiver<Job>>, ledger: &Ledger) {
+fn work(queue: &Mutex<Receiver<Job>>, core: &Core, ledger: &Ledger) {
     loop {
         let next = queue.lock().recv();
         let Ok(job) = next else { return };
         if job.done.is_closed() {
             continue;
         }
-        let used = burn(job.effort);
+        let used = share(core, job.effort);
         if let Some(visitor) = job.visitor {
             ledger.0[visitor as usize].fetch_add(used.0, Ordering::Relaxed);
         }
         let _ = job.done.send(());
     }
+}
+
+/// Burns `effort` in slices, in turn with whoever else needs the core; says how much it was.
+fn share(core: &Core, effort: Nanos) -> Nanos {
+    let mut used = Nanos::ZERO;
+    while used < effort {
+        let _turn = core.lock();
+        used = used.plus(burn(effort.minus(used).min(SLICE)));
+    }
+    used
 }
 
 /// Computes until this thread has used `effort` of CPU time; says how much it was.
@@ -191,6 +210,16 @@ mod tests {
         let used = burn(Nanos::from_millis(5));
         assert!(used >= Nanos::from_millis(5));
         assert!(clock::thread_cpu().minus(before) >= used);
+    }
+
+    #[test]
+    fn who_shares_the_core_uses_no_less_of_it() {
+        let core = Core::default();
+        let effort = Nanos(2_500_000);
+        std::thread::scope(|scope| {
+            let two = [(); 2].map(|()| scope.spawn(|| share(&core, effort)));
+            two.map(|one| assert!(one.join().expect("it ends") >= effort));
+        });
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Got {
     pub refused: u64,
     /// The median wait for a page, in milliseconds; `None` if there was none.
     pub wait_p50_ms: Option<f64>,
+    /// What one wait in twenty is longer than, in milliseconds; `None` if there was none.
+    pub wait_p95_ms: Option<f64>,
     /// The longest wait for a page, in milliseconds; `None` if there was none.
     pub wait_max_ms: Option<f64>,
     /// Its part of the CPU time that the site could give, from 0 to 1.
@@ -84,6 +86,7 @@ impl Tally {
             served: waits.len(),
             refused: now.refused - mark.refused,
             wait_p50_ms: waits.get(waits.len() / 2).map(ms),
+            wait_p95_ms: waits.get(waits.len() * 95 / 100).map(ms),
             wait_max_ms: waits.last().map(ms),
             cpu_share,
         }

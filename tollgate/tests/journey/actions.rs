@@ -4,6 +4,9 @@
 use crate::client::Client;
 use crate::gate::Gate;
 use crate::site::Site;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
 
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
@@ -160,4 +163,66 @@ fn the_backend_may_state_the_cost_itself() {
     assert!((gate.metric("tollgate_cost_seconds_total", &[]) - 0.4).abs() < 1e-6);
     crawler.get("/page?stated=-3s");
     gate.wait_for_metric("tollgate_cost_header_faults_total", &[], 1.0);
+}
+
+/// A crawler with two dozen connections that are never idle, and a human who asks ten times.
+#[test]
+fn a_queue_lets_the_human_pass_and_serves_the_crawler_as_well() {
+    const CONNECTIONS: usize = 24;
+    let site = Site::start(4);
+    let gate = Gate::start(&site, &format!("{}  queue: {{concurrency: 2}}\n", half_a_cpu("queue")));
+    let (served, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut passed: Vec<usize> = thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(|| {
+                let mut crawler = gate.client(CRAWLER);
+                while !over.load(Ordering::Relaxed) {
+                    assert_eq!(crawler.get("/heavy?ms=40").status, 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        gate.wait_for_metric("tollgate_waiting_requests", &[], 10.0);
+        let mut human = gate.client(HUMAN);
+        let asked = (0..10).map(|_| {
+            let before = served.load(Ordering::Relaxed);
+            let status = human.get("/light?ms=2").status;
+            (status, served.load(Ordering::Relaxed) - before)
+        });
+        let asked: Vec<(u16, usize)> = asked.collect();
+        over.store(true, Ordering::Relaxed);
+        assert!(asked.iter().all(|(status, _)| *status == 200), "{asked:?}");
+        asked.into_iter().map(|(_, passed)| passed).collect()
+    });
+    passed.sort_unstable();
+    // Behind all who came before, a score of the crawler's pages would be served first.
+    assert!(passed[passed.len() / 2] < CONNECTIONS / 2, "{passed:?}");
+    assert!(served.load(Ordering::Relaxed) >= CONNECTIONS / 2, "it got nothing");
+    let waited = gate.metric("tollgate_decisions_total", &[("verdict", "queue")]);
+    assert!(waited >= CONNECTIONS as f64 / 2.0, "{waited}");
+    let lines = gate.decisions_about(CRAWLER, 1);
+    for line in &lines {
+        assert_eq!(line.text("verdict"), "queue", "{line:?}");
+        assert!(line.number("wait") >= 0.0, "{line:?}");
+    }
+    assert_eq!(gate.metric("tollgate_decisions_total", &[("verdict", "reject")]), 0.0);
+}
+
+#[test]
+fn who_finds_no_place_to_wait_in_is_told_when_to_come_back() {
+    let site = Site::start(2);
+    let bounds = "  queue: {concurrency: 1, reserve: 0, len_max: 1}\n";
+    let gate = Gate::start(&site, &format!("{}{bounds}", half_a_cpu("queue")));
+    let (mut first, mut second) = (gate.client(HUMAN), gate.client(CRAWLER));
+    let started = Instant::now();
+    first.send("GET /page?sleep=1500 HTTP/1.1\r\nHost: site\r\n\r\n");
+    gate.wait_for_metric("tollgate_slots_used", &[], 1.0);
+    second.send("GET /page?ms=1 HTTP/1.1\r\nHost: site\r\n\r\n");
+    gate.wait_for_metric("tollgate_waiting_requests", &[], 1.0);
+    let refused = gate.client(CRAWLER).get("/page?ms=1");
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    let after: u64 = refused.header("retry-after").expect("when").parse().expect("seconds");
+    assert!((1..=3600).contains(&after), "{after}");
+    assert_eq!((first.read(started).status, second.read(started).status), (200, 200));
+    assert_eq!(gate.metric("tollgate_decisions_total", &[("verdict", "reject")]), 1.0);
 }

@@ -126,6 +126,36 @@ fn a_client_that_asks_many_times_at_once_is_charged_for_all_of_them_at_once() {
 }
 
 #[test]
+fn who_asks_for_little_goes_beside_what_is_there() {
+    let stage = one_at_a_time(|settings| settings.queue.reserve = 1);
+    let mut clients = [(); 4].map(|()| stage.client());
+    ask(&mut clients[0], "192.0.2.1", "/light");
+    let mut backend = stage.backend();
+    backend.head();
+    answer(&mut backend, "2ms");
+    clients[0].message();
+    ask(&mut clients[1], "192.0.2.2", "/heavy");
+    let mut heavy = stage.backend_for("/heavy", backend);
+    answer(&mut heavy, "900ms");
+    clients[1].message();
+    ask(&mut clients[1], "192.0.2.2", "/heavy");
+    let mut heavy = stage.backend_for("/heavy", heavy);
+    ask(&mut clients[2], "192.0.2.3", "/heavy");
+    is_crowd(&stage, 1, 1);
+    ask(&mut clients[3], "192.0.2.4", "/light");
+    let mut light = stage.backend();
+    assert!(light.head().starts_with("GET /light "));
+    is_crowd(&stage, 1, 2);
+    answer(&mut light, "2ms");
+    clients[3].message();
+    drop(light);
+    answer(&mut heavy, "1ms");
+    clients[1].message();
+    answer(&mut stage.backend_for("/heavy", heavy), "1ms");
+    clients[2].message();
+}
+
+#[test]
 fn a_queue_that_is_full_refuses_with_a_time_to_come_back() {
     let stage = one_at_a_time(|settings| settings.queue.len_max = 1);
     let (mut first, mut second, mut third) = (stage.client(), stage.client(), stage.client());

@@ -1,0 +1,147 @@
+"""Who visits the site of `protection`: a crawler that never backs off, and a human.
+
+Each is a process of its own on core 0, so that neither waits for the other. Addresses are those of
+127.0.0.0/8, from which everybody on this machine may speak. Only the standard library is used.
+"""
+
+import http.client
+import multiprocessing
+import os
+import socket
+import threading
+import time
+
+import contest
+
+PAUSE = 0.2
+HUMAN = "127.200.0.1"
+BROWSER = "Mozilla/5.0 (a human)"
+# A slow reader takes a megabyte in about two seconds.
+SIP, SIP_PAUSE = 16384, 0.03
+
+
+class Visitor:
+    """One connection from an address, opened when it is needed."""
+
+    def __init__(self, port, address, agent, slow=False):
+        self.port, self.address, self.slow = port, address, slow
+        self.headers = {"User-Agent": agent}
+        self.connection = None
+
+    def open(self):
+        link = socket.socket()
+        if self.slow:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SIP)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.settimeout(60)
+        link.bind((self.address, 0))
+        link.connect(("127.0.0.1", self.port))
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        self.connection.sock = link
+
+    def get(self, path):
+        """The status (0: no answer) and the seconds it took."""
+        started = time.monotonic()
+        try:
+            if self.connection is None or self.connection.sock is None:
+                self.open()
+            self.connection.request("GET", path, headers=self.headers)
+            answer = self.connection.getresponse()
+            self.read(answer)
+            return answer.status, time.monotonic() - started
+        except (OSError, http.client.HTTPException):
+            if self.connection:
+                self.connection.close()
+            self.connection = None
+            return 0, time.monotonic() - started
+
+    def read(self, answer):
+        if not self.slow:
+            answer.read()
+            return
+        while answer.read(SIP):
+            time.sleep(SIP_PAUSE)
+
+
+class Gang:
+    """`connections` of a crawler over its addresses and agents, all on one page."""
+
+    def __init__(self, connections, addresses, agents=("Crawler/1.0",), path="/heavy", slow=False):
+        self.connections, self.addresses, self.agents = connections, addresses, agents
+        self.path, self.slow = path, slow
+
+    def members(self, port):
+        for index in range(self.connections):
+            address = self.addresses[index % len(self.addresses)]
+            yield Visitor(port, address, self.agents[index % len(self.agents)], self.slow)
+
+
+class Crawl:
+    """Some gangs at work in a process of their own, counted while `counting`."""
+
+    def __init__(self, port, gangs):
+        self.phase = multiprocessing.Value("i", 0)
+        self.served = [multiprocessing.Value("i", 0) for _ in gangs]
+        self.refused = multiprocessing.Value("i", 0)
+        self.process = multiprocessing.Process(target=self.run, args=(port, gangs))
+        self.process.start()
+
+    def run(self, port, gangs):
+        os.sched_setaffinity(0, {contest.SERVER_CORE})
+        threading.stack_size(256 * 1024)
+        for gang, served in zip(gangs, self.served):
+            for visitor in gang.members(port):
+                args = (visitor, gang.path, served)
+                threading.Thread(target=self.crawl, args=args, daemon=True).start()
+        while self.phase.value != 2:
+            time.sleep(0.05)
+        os._exit(0)
+
+    def crawl(self, visitor, path, served):
+        while True:
+            status, _ = visitor.get(path)
+            if self.phase.value == 1:
+                counter = served if status == 200 else self.refused
+                with counter.get_lock():
+                    counter.value += 1
+
+    def count(self):
+        self.phase.value = 1
+
+    def stop(self):
+        self.phase.value = 2
+        self.process.join(5)
+        self.process.kill()
+        self.process.join()
+
+
+class Human:
+    """One request after the other, five a second at most; in a process of its own."""
+
+    def __init__(self, port, seconds, address=HUMAN, agent=BROWSER):
+        self.results = multiprocessing.Queue()
+        args = (port, seconds, address, agent)
+        self.process = multiprocessing.Process(target=self.run, args=args)
+        self.process.start()
+
+    def run(self, port, seconds, address, agent):
+        os.sched_setaffinity(0, {contest.SERVER_CORE})
+        visitor = Visitor(port, address, agent)
+        visitor.get("/light")
+        statuses, took = [], []
+        next_at = time.monotonic()
+        end = next_at + seconds
+        while next_at < end:
+            status, seconds_taken = visitor.get("/light")
+            statuses.append(status)
+            if status == 200:
+                took.append(seconds_taken * 1000)
+            next_at = max(next_at + PAUSE, time.monotonic())
+            time.sleep(max(0.0, next_at - time.monotonic()))
+        self.results.put((statuses, took))
+
+    def wait(self):
+        """The status of each answer, and the milliseconds that those took that were served."""
+        answer = self.results.get()
+        self.process.join()
+        return answer
