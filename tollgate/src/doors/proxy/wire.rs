@@ -20,6 +20,8 @@ use head::Framing;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response};
 use http_body::{Frame, SizeHint};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use sending::{Lost, Sending};
 use std::io;
 use std::pin::{Pin, pin};
@@ -356,9 +358,11 @@ impl Wire {
     }
 
     /// Whether another request may be sent now. What came unasked, the end included, makes the
-    /// connection useless: `None`.
+    /// connection useless: `None`. The system itself is asked: what it has may not have been
+    /// told of yet, and would be taken for the answer to the next request.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Option<bool> {
-        if self.poll_read(cx).is_ready() {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        if recv(self.reader.as_ref(), &mut [0; 1], flags) != Err(Errno::AGAIN) {
             return None;
         }
         match self.poll_task(cx) {
