@@ -12,6 +12,7 @@ pub mod config;
 pub mod demo;
 pub mod doors;
 pub mod engine;
+pub mod peers;
 pub mod run;
 pub mod state;
 pub mod watch;
