@@ -82,10 +82,11 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 24] = [
+const KEPT: [&[&str]; 25] = [
     &["admin"],
     &["log", "format"],
     &["state"],
+    &["peers"],
     &["proxy", "listen"],
     &["check"],
     &["line", "listen"],

@@ -2,6 +2,9 @@
 //!
 //! The table of faults is what users see, word for word. The last test lets any bytes in.
 
+#[path = "config/peers.rs"]
+mod peers;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -164,7 +167,7 @@ proxy:
     - {name: b, by: all, share: 10%, rate: 5/m}
     - {name: b, by: all, window: 15s}
     - {name: b, by: all, rate: 1/s, max: 3s}
-peers: {via: mesh}
+store: {redis: a}
 ";
     let told = faults(text);
     let expected = [
@@ -181,7 +184,7 @@ peers: {via: mesh}
         "t.yaml:12:7: a limit needs `max`",
         "t.yaml:13:42: `max` belongs to `window`, which is not here; add it, or remove `max`",
         "t.yaml:13:14: two limits are named `b`; rename one",
-        "t.yaml:14:1: `peers` is not built in this version; remove it",
+        "t.yaml:14:1: `store` is not built in this version; remove it",
     ];
     for line in expected {
         assert!(told.lines().any(|told| told == line), "missing: {line}\ntold:\n{told}");
@@ -504,7 +507,7 @@ fn the_guide_has_every_key() {
         let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
         assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
     }
-    for later in ["master", "gatekeeper", "peers", "store"] {
+    for later in ["master", "gatekeeper", "store"] {
         assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
     }

@@ -9,6 +9,7 @@ mod hosts;
 mod limits;
 mod line;
 mod metrics;
+mod peers;
 mod proxy;
 mod ratelimit;
 mod state;
@@ -23,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
-const LATER: &[&str] = &["master", "gatekeeper", "peers", "store"];
+const LATER: &[&str] = &["master", "gatekeeper", "store"];
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
@@ -45,7 +46,8 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         .written("line")
         .then(|| root.section("line", &[], |line| line::read(line, state.keys_max)));
     let ratelimit = ratelimit_section(root);
-    let settings = Settings { admin, log, metrics, state, proxy, check, line, ratelimit };
+    let peers = root.written("peers").then(|| root.section("peers", &[], peers::read));
+    let settings = Settings { admin, log, metrics, state, proxy, check, line, ratelimit, peers };
     separate(root, &settings);
     settings
 }
@@ -126,7 +128,9 @@ fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
     let ratelimit = settings.ratelimit.iter().flat_map(ratelimit::addresses);
     let named = |name| move |address: SocketAddr| (name, address);
     let doors = proxy.copied().map(named("proxy")).chain(check.copied().map(named("proxy")));
+    let peers = settings.peers.iter().flat_map(peers::addresses);
     let doors = doors.chain(line.map(named("line"))).chain(ratelimit.map(named("ratelimit")));
+    let doors = doors.chain(peers.map(named("peers")));
     let all: Vec<_> = admin.copied().map(named("admin")).chain(doors).collect();
     for (index, (door, address)) in all.iter().enumerate() {
         if all[..index].iter().any(|(_, other)| address::collide(*address, *other)) {

@@ -4,10 +4,12 @@
 //! with it: `config/section.rs`.
 
 pub mod hosts;
+pub mod peers;
 mod ratelimit;
 
 use hosts::Hosts;
 use ipnet::IpNet;
+pub use peers::Peers;
 pub use ratelimit::{Ratelimit, RatelimitAnswers, RuleFiles, Statsd};
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,6 +37,8 @@ pub struct Settings {
     pub line: Option<Line>,
     /// The rate limit service; `None` if the file has no such section.
     pub ratelimit: Option<Ratelimit>,
+    /// The instances that this one counts together with; `None` if it counts alone.
+    pub peers: Option<Peers>,
 }
 
 impl Settings {
