@@ -3,12 +3,14 @@
 //! Errors go to standard error and say what to do. Exit codes: 0 done, 1 it failed or a check
 //! found faults, 2 the command line is wrong. What a running program does: `run`.
 
+pub mod demo;
+
 use crate::config::fault::Faults;
 use crate::config::source::{NoFile, Source, default_path};
 use crate::config::{self, Config, Flags, cpus, secret};
-use crate::demo;
 use crate::doors::ratelimit;
 use crate::run;
+use crate::tls;
 use crate::watch::doctor::{self, Form, doctor};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -117,6 +119,7 @@ struct Doctor {
 /// Does what the command line says.
 #[must_use]
 pub fn main() -> ExitCode {
+    tls::install();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // Help and version are no errors; clap knows which is which.

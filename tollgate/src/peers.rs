@@ -5,6 +5,8 @@
 //! again and what is believed: the core. Nothing here is on the path of a request: a peer that is
 //! slow, away or hostile costs no client anything.
 
+pub mod seal;
+
 use bytes::Bytes;
 use tokio::sync::mpsc;
 

@@ -6,6 +6,7 @@
 pub mod hosts;
 pub mod peers;
 mod ratelimit;
+pub mod tls;
 
 use hosts::Hosts;
 use ipnet::IpNet;

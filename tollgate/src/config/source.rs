@@ -4,6 +4,7 @@
 //! Kubernetes does with mounted configurations) is a change like any other. Its bytes are compared,
 //! not its times: some file systems keep times of a second, and a copy may keep the old one.
 
+pub mod files;
 pub mod folder;
 
 use super::fault::{Fault, Faults, Place};

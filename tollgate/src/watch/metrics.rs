@@ -160,6 +160,10 @@ table! {
 
     RELOADS = Counter "tollgate_config_reloads_total" ["result"] "reloads"
         "Reloads of the configuration: ok, or failed (then the old one stays).";
+    TLS_RELOADS = Counter "tollgate_tls_reloads_total" ["of" "result"] "reloads"
+        "Certificates taken over from files that changed: ok, or failed (the one before stays).";
+    TLS_UNTIL = Gauge "tollgate_tls_certificate_expiry_time_seconds" ["of"] "seconds"
+        "When the certificate that is used expires, in seconds since the Unix epoch.";
     LINES_LEFT_OUT = Counter "tollgate_log_lines_left_out_total" [] "lines"
         "Decisions and failures of the backend that were not logged: too many came at once.";
     ADMIN_REFUSED = Counter "tollgate_admin_refused_total" ["why"] "requests"

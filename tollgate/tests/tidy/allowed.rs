@@ -15,7 +15,11 @@ const ALLOWED: [(&str, &str, &str); 12] = [
     ("spawn", "tollgate/src/doors/ratelimit/serve.rs", "as the proxy: a thread per core"),
     ("spawn", "tollgate/src/doors/admin.rs", "it answers when the proxy's threads are busy"),
     ("spawn", "tollgate/src/doors/check.rs", "it answers when the proxy's threads are busy"),
-    ("spawn", "tollgate/src/demo/site.rs", "its workers burn CPU, which no runtime may wait for"),
+    (
+        "spawn",
+        "tollgate/src/cli/demo/site.rs",
+        "its workers burn CPU, which no runtime may wait for",
+    ),
     ("spawn", "tollgate/src/state.rs", "a disk may be slow, and no request waits for it"),
     ("spawn", "tollgate/src/watch/metrics/push.rs", "a network may be slow, and nobody waits"),
     ("outside", "tollgate/src/state/", "the file of the snapshot"),

@@ -328,6 +328,8 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "tollgate_push_",
         "tollgate_check_",
         "tollgate_host_",
+        "tollgate_tls_",
+        "tollgate_peer",
     ];
     let shown = |metric: &&&Metric| !of_others.iter().any(|name| metric.name.starts_with(name));
     for metric in TABLE.iter().filter(shown) {

@@ -4,8 +4,8 @@
 //! say it for them; their addresses have no network of 16 bits or more in common. What they get is
 //! written into a [`Tally`]; the screen is made of that in `report`.
 
+use crate::cli::demo::tally::Tally;
 use crate::clock::Clock;
-use crate::demo::tally::Tally;
 use http::header::HOST;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Empty};

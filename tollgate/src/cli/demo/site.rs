@@ -6,8 +6,8 @@
 //! proxy and the visitors. The CPU time is real (a worker spins until its thread has used that
 //! much), and who used it is written down. It knows nothing of limits; those are in front of it.
 
+use crate::cli::demo::visitors::Visitor;
 use crate::clock;
-use crate::demo::visitors::Visitor;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};

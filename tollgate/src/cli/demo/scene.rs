@@ -4,14 +4,14 @@
 //! plain proxy; with it, the default shares. What each visitor got is read once a second from its
 //! tally (waits), from the site's ledger (CPU time) and, at the end, from the engine (debts).
 
+use crate::cli::demo::report::{self, Account, Part, Second};
+use crate::cli::demo::site::Site;
+use crate::cli::demo::tally::{Got, Mark, Tally};
+use crate::cli::demo::visitors::{self, Errand, Visitor};
+use crate::cli::demo::{Error, Options};
 use crate::clock::Clock;
 use crate::config;
 use crate::config::settings::Proxy;
-use crate::demo::report::{self, Account, Part, Second};
-use crate::demo::site::Site;
-use crate::demo::tally::{Got, Mark, Tally};
-use crate::demo::visitors::{self, Errand, Visitor};
-use crate::demo::{Error, Options};
 use crate::doors::proxy::{self, Running};
 use crate::engine::Engine;
 use crate::engine::counted::Counted;

@@ -3,7 +3,7 @@
 //! The verdict follows from the figures alone: where they show no difference it says so. The
 //! figures come from `tally` and, for what the crawler owes, from the engine.
 
-use crate::demo::tally::Got;
+use crate::cli::demo::tally::Got;
 use serde::Serialize;
 use std::io::{self, Write};
 

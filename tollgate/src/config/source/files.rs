@@ -1,0 +1,174 @@
+//! A few files that belong together, as one thing that changes: a certificate and its key.
+//!
+//! As with the configuration, they are looked at by their resolved paths and their contents are
+//! compared. Programs that renew certificates write one file after the other, so files that
+//! change from look to look are still being written. What is in them: `tls`.
+
+use super::{digest, stamp};
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The largest file, in bytes. A bundle of all public authorities has a quarter of it.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its path, as it was named.
+    pub path: PathBuf,
+    /// What it holds.
+    pub bytes: Vec<u8>,
+}
+
+/// A file that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {path}: {why}")]
+pub struct Unread {
+    /// Its path, as it was named.
+    pub path: PathBuf,
+    /// Why not.
+    pub why: io::Error,
+}
+
+/// What tells one state of the files from another.
+type Stamps = Vec<Option<[i64; 5]>>;
+
+/// Files, and what was last seen of them.
+#[derive(Clone, Debug)]
+pub struct Files {
+    paths: Vec<PathBuf>,
+    /// When they were last read.
+    read: Stamps,
+    /// When they were last looked at.
+    seen: Stamps,
+    digest: Vec<u64>,
+}
+
+impl Files {
+    /// Files that have not been looked at.
+    #[must_use]
+    pub fn new(paths: Vec<PathBuf>) -> Files {
+        Files { paths, read: Vec::new(), seen: Vec::new(), digest: Vec::new() }
+    }
+
+    /// Reads all of them, changed or not; in the order in which they were named.
+    ///
+    /// # Errors
+    /// The first that cannot be read, or is too large.
+    pub fn read(&mut self) -> Result<Vec<File>, Unread> {
+        self.read = self.stamps();
+        let files = self.files()?;
+        self.digest = files.iter().map(|file| digest(&file.bytes)).collect();
+        Ok(files)
+    }
+
+    /// Reads all of them if any was changed since they were last read, and none since the last
+    /// look. One that is gone, or that cannot be read just now, has not changed: it may be on its
+    /// way.
+    pub fn look(&mut self) -> Option<Vec<File>> {
+        let stamps = self.stamps();
+        let settled = self.seen == stamps;
+        self.seen.clone_from(&stamps);
+        if !settled || stamps == self.read || stamps.contains(&None) {
+            return None;
+        }
+        let files = self.files().ok()?;
+        self.read = stamps;
+        let digest: Vec<u64> = files.iter().map(|file| digest(&file.bytes)).collect();
+        let changed = digest != self.digest;
+        self.digest = digest;
+        changed.then_some(files)
+    }
+
+    fn stamps(&self) -> Stamps {
+        self.paths.iter().map(|path| stamp(path)).collect()
+    }
+
+    fn files(&self) -> Result<Vec<File>, Unread> {
+        let file = |path: &PathBuf| match bytes(path) {
+            Ok(bytes) => Ok(File { path: path.clone(), bytes }),
+            Err(why) => Err(Unread { path: path.clone(), why }),
+        };
+        self.paths.iter().map(file).collect()
+    }
+}
+
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let meta = fs::metadata(path)?;
+    // To open a pipe would wait for somebody who writes to it.
+    if !meta.is_file() {
+        return Err(io::Error::other("it is no plain file"));
+    }
+    if meta.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn texts(files: &[File]) -> Vec<String> {
+        files.iter().map(|file| String::from_utf8_lossy(&file.bytes).into_owned()).collect()
+    }
+
+    #[test]
+    fn a_change_is_seen_once_it_has_settled() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        fs::write(&a, "1").expect("written");
+        fs::write(&b, "2").expect("written");
+        let mut files = Files::new(vec![a.clone(), b.clone()]);
+        assert_eq!(texts(&files.read().expect("there")), ["1", "2"]);
+        assert_eq!((files.look(), files.look()), (None, None));
+        fs::write(&a, "11").expect("written");
+        assert_eq!(files.look(), None);
+        fs::write(&b, "22").expect("written");
+        assert_eq!(files.look(), None);
+        assert_eq!(texts(&files.look().expect("changed")), ["11", "22"]);
+        assert_eq!(files.look(), None);
+        // The same text anew is no change.
+        fs::remove_file(&a).expect("removed");
+        assert_eq!((files.look(), files.look()), (None, None));
+        fs::write(&a, "11").expect("written");
+        assert_eq!((files.look(), files.look(), files.look()), (None, None, None));
+    }
+
+    #[test]
+    fn a_link_that_leads_elsewhere_is_a_change() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = folder.path().join("link");
+        for name in ["one", "two"] {
+            fs::write(folder.path().join(name), name).expect("written");
+        }
+        symlink("one", &link).expect("linked");
+        let mut files = Files::new(vec![link.clone()]);
+        assert_eq!(texts(&files.read().expect("there")), ["one"]);
+        symlink("two", folder.path().join("next")).expect("linked");
+        fs::rename(folder.path().join("next"), &link).expect("renamed");
+        assert_eq!(files.look(), None);
+        assert_eq!(texts(&files.look().expect("changed")), ["two"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let large = folder.path().join("large");
+        fs::File::create(&large).and_then(|file| file.set_len(FILE_BYTES_MAX + 1)).expect("made");
+        for (path, told) in [
+            (folder.path().join("none"), "No such file"),
+            (folder.path().to_owned(), "no plain file"),
+            (large, "more than"),
+        ] {
+            let mut files = Files::new(vec![path.clone()]);
+            let error = files.read().expect_err("unread").to_string();
+            assert!(error.contains(told) && error.contains(&path.display().to_string()), "{error}");
+            assert_eq!((files.look(), files.look()), (None, None));
+        }
+    }
+}

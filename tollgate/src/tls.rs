@@ -1,0 +1,175 @@
+//! TLS: who we are, whom we believe, and how both change while the program runs.
+//!
+//! Everything comes from files in PEM (`pem`); what is made of them is built here and kept up to
+//! date by `live`, so a certificate that is renewed needs no restart. Who uses it chooses whom to
+//! believe (`verify`). One certificate is served under every name that a client may ask for; a
+//! choice by name is a resolver in place of `SingleCertAndKey`. Nothing here opens a connection.
+
+pub mod live;
+pub mod pem;
+mod verify;
+
+use crate::config::settings::tls::ServerTls;
+use crate::config::source::files::File;
+use pem::Fault;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{ALL_VERSIONS, ClientConfig, RootCertStore, ServerConfig};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Makes our cryptography that of every crate in the program which asks for none by name. What
+/// else chose one before stays.
+pub fn install() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// Both ends of connections between equals: each shows the same, and believes the same.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// For connections that are accepted.
+    pub server: Arc<ServerConfig>,
+    /// For those that are made.
+    pub client: Arc<ClientConfig>,
+}
+
+/// The files of a server, in the order in which [`server`] takes them.
+#[must_use]
+pub fn server_files(tls: &ServerTls) -> Vec<PathBuf> {
+    let ca = tls.clients.iter().map(|clients| clients.ca.clone());
+    [tls.cert.clone(), tls.key.clone()].into_iter().chain(ca).collect()
+}
+
+/// What a server serves with, which speaks one of `protocols` (ALPN). `files` are those of
+/// [`server_files`], and so is `name` what `clients` must be called.
+///
+/// # Errors
+/// [`Fault`], with the file that is at fault.
+pub fn server(
+    files: &[File],
+    name: Option<&str>,
+    protocols: &[&[u8]],
+) -> Result<live::Made<Arc<ServerConfig>>, Fault> {
+    let identity = pem::identity(of(files, 0)?, of(files, 1)?)?;
+    let clients = match files.get(2) {
+        None => Arc::new(NoClientAuth) as Arc<dyn ClientCertVerifier>,
+        Some(ca) => clients(ca, name)?,
+    };
+    let key = SingleCertAndKey::from(identity.key);
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(ALL_VERSIONS)
+        .map_err(Fault::Library)?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(Arc::new(key));
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    Ok(live::Made { value: Arc::new(config), validity: identity.validity })
+}
+
+/// What peers speak with, who all have a certificate of the same authority. `files` are the
+/// certificate, its key and the authority's certificate.
+///
+/// # Errors
+/// [`Fault`], with the file that is at fault.
+pub fn peers(files: &[File]) -> Result<live::Made<Ends>, Fault> {
+    let ca = of(files, 2)?;
+    let identity = pem::identity(of(files, 0)?, of(files, 1)?)?;
+    let server = verify::AnyName::new(pem::authorities(ca)?, provider());
+    pem::usable_by_peers(&identity, of(files, 0)?, ca)?;
+    let clients = clients(ca, None)?;
+    let value = ends(identity.key, clients, Arc::new(server))?;
+    Ok(live::Made { value, validity: identity.validity })
+}
+
+/// What peers speak with, who all know the same secret: the key that follows from it and from the
+/// name of their cluster, and that very key is the only one they believe.
+///
+/// # Errors
+/// [`Fault`] if the library refuses the key.
+pub fn peers_by_secret(secret: &[u8], cluster: &str) -> Result<Ends, Fault> {
+    let identity = verify::key_of(secret, cluster)?;
+    let only = Arc::new(verify::OnlyKey::new(&identity, provider()));
+    let key = CertifiedKey::new(vec![identity.as_certificate()], identity.key);
+    raw_ends(Arc::new(key), only)
+}
+
+fn of(files: &[File], index: usize) -> Result<&File, Fault> {
+    files.get(index).ok_or(Fault::Missing)
+}
+
+fn clients(ca: &File, name: Option<&str>) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
+    let roots: RootCertStore = pem::authorities(ca)?;
+    let believed = |why: rustls::server::VerifierBuilderError| Fault::Authority {
+        path: ca.path.clone(),
+        why: why.to_string(),
+    };
+    let any = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    let any = any.build().map_err(believed)?;
+    let Some(name) = name else { return Ok(any) };
+    let parsed = ServerName::try_from(name.to_owned());
+    let name = parsed.map_err(|_| Fault::Name(name.to_owned()))?;
+    Ok(Arc::new(verify::Named { any, name }))
+}
+
+fn ends(
+    key: CertifiedKey,
+    clients: Arc<dyn ClientCertVerifier>,
+    servers: Arc<verify::AnyName>,
+) -> Result<Ends, Fault> {
+    let key = Arc::new(SingleCertAndKey::from(key));
+    let server = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(Fault::Library)?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(Arc::clone(&key) as _);
+    let client = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(Fault::Library)?
+        .dangerous()
+        .with_custom_certificate_verifier(servers)
+        .with_client_cert_resolver(key);
+    Ok(between_equals(server, client))
+}
+
+fn raw_ends(key: Arc<CertifiedKey>, only: Arc<verify::OnlyKey>) -> Result<Ends, Fault> {
+    use rustls::client::AlwaysResolvesClientRawPublicKeys;
+    use rustls::server::AlwaysResolvesServerRawPublicKeys;
+    let server = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(Fault::Library)?
+        .with_client_cert_verifier(Arc::clone(&only) as _)
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&key))));
+    let client = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(Fault::Library)?
+        .dangerous()
+        .with_custom_certificate_verifier(only)
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
+    Ok(between_equals(server, client))
+}
+
+/// A connection between peers is made seldom and lives long: nothing is kept for the next one, so
+/// each shows anew that it may be believed.
+fn between_equals(mut server: ServerConfig, mut client: ClientConfig) -> Ends {
+    server.send_tls13_tickets = 0;
+    client.resumption = rustls::client::Resumption::disabled();
+    client.enable_sni = false;
+    Ends { server: Arc::new(server), client: Arc::new(client) }
+}
+
+/// The name that peers are asked for: they are known by their key or by their authority, whatever
+/// address they have.
+#[must_use]
+pub fn nobody_in_particular() -> ServerName<'static> {
+    ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
