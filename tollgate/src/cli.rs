@@ -4,6 +4,9 @@
 //! found faults, 2 the command line is wrong. What a running program does: `run`.
 
 pub mod demo;
+pub mod doctor;
+pub mod remote;
+mod top;
 
 use crate::config::fault::Faults;
 use crate::config::source::{NoFile, Source, default_path};
@@ -11,12 +14,15 @@ use crate::config::{self, Config, Flags, cpus, secret};
 use crate::doors::ratelimit;
 use crate::run;
 use crate::tls;
-use crate::watch::doctor::{self, Form, doctor};
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+use doctor::{Form, doctor};
+use remote::Remote;
 
 /// Charges every client for the CPU time its requests cost, and keeps a web server fair.
 #[derive(Parser)]
@@ -48,6 +54,8 @@ enum Command {
     },
     /// Print the busiest clients of a running server
     Doctor(Doctor),
+    /// Watch the busiest clients of a running server, live in the terminal
+    Top(Top),
     /// Show what the throttle does: a site, a crawler and a human, all in this program
     Demo(demo::Options),
     /// Print a script that completes commands in a shell
@@ -82,7 +90,7 @@ struct Proxy {
     /// CPU-seconds per second to share out [default: this machine's, or its cgroup's quota]
     #[arg(long, value_name = "N")]
     cpus: Option<String>,
-    /// What happens to a client in debt: hold, delay or reject [default: hold]
+    /// What happens to a client in debt: queue, hold, delay or reject [default: queue]
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
     /// How a request's cost is measured: wall, shared or header:NAME [default: shared]
@@ -96,8 +104,9 @@ struct Proxy {
     trusted_proxies: Vec<String>,
 }
 
+/// A running server.
 #[derive(clap::Args)]
-struct Doctor {
+struct Server {
     /// The admin address of the server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
     #[arg(value_parser = host_port)]
@@ -105,6 +114,31 @@ struct Doctor {
     /// A file with the token of the server's admin.token_file; needed from another machine
     #[arg(long, value_name = "FILE", env = "TOLLGATE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+}
+
+impl Server {
+    /// The token, where its file is named.
+    fn token(&self) -> anyhow::Result<Option<String>> {
+        Ok(self.token_file.as_deref().map(secret::token).transpose()?)
+    }
+}
+
+#[derive(clap::Args)]
+struct Top {
+    #[command(flatten)]
+    server: Server,
+    /// The limit to begin with [default: the first]
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+    /// Seconds from one look to the next, 0.2 to 60
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+}
+
+#[derive(clap::Args)]
+struct Doctor {
+    #[command(flatten)]
+    server: Server,
     /// Only this limit
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
@@ -157,6 +191,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check { paths } => check(&paths),
         Command::Show { config } => show(&named(config)?),
         Command::Doctor(asked) => ask_doctor(&asked),
+        Command::Top(asked) => watch_top(&asked),
         Command::Demo(options) => Ok(demo::run(&options)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -230,17 +265,31 @@ fn host_port(text: &str) -> Result<String, &'static str> {
     if good { Ok(text.to_owned()) } else { Err("not an address; write HOST:PORT") }
 }
 
+/// Seconds, with a fraction if wanted.
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok().filter(|seconds| (0.2..=60.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or("not a number of seconds from 0.2 to 60")
+}
+
+fn watch_top(asked: &Top) -> anyhow::Result<()> {
+    let token = asked.server.token()?;
+    let remote = Remote { address: &asked.server.admin, token: token.as_deref() };
+    let limit = asked.limit.as_deref();
+    Ok(top::run(&top::Options { remote, limit, every: asked.interval })?)
+}
+
 /// An unknown limit is shown as an empty table, and is a failure besides: scripts shall see it.
 fn ask_doctor(asked: &Doctor) -> anyhow::Result<()> {
-    let token = asked.token_file.as_deref().map(secret::token).transpose()?;
-    let Doctor { admin, limit, bucket, json, .. } = asked;
+    let token = asked.server.token()?;
+    let Doctor { server, limit, bucket, json } = asked;
     let form = match (bucket, json) {
         (Some(_), _) => Form::Buckets,
         (None, true) => Form::Json,
         (None, false) => Form::Tables,
     };
-    let (token, limit) = (token.as_deref(), limit.as_deref().or(bucket.as_deref()));
-    let report = doctor(&doctor::Question { admin, token, limit, form })?;
+    let limit = limit.as_deref().or(bucket.as_deref());
+    let remote = Remote { address: &server.admin, token: token.as_deref() };
+    let report = doctor(&doctor::Question { remote, limit, form })?;
     io::stdout().write_all(report.text.as_bytes())?;
     report.unknown.map_or(Ok(()), |names| Err(anyhow::anyhow!(names)))
 }

@@ -1,4 +1,4 @@
-//! What can be seen of a running Tollgate: counters, the decision log, doctor.
+//! What can be seen of a running Tollgate: counters, the decision log, the busiest clients.
 //!
 //! [`Watch`] holds a handle of everything that is counted on the path of a request and writes the
 //! line of each decision, thinned out under flood. It reads no clock: whoever decides says when.
@@ -6,7 +6,6 @@
 
 pub mod counts;
 pub mod decision;
-pub mod doctor;
 pub mod failure;
 pub mod front;
 pub mod log;

@@ -99,8 +99,10 @@ fn check_refuses_what_serve_refuses() {
 #[test]
 fn doctor_says_what_is_wrong_with_an_address_and_a_token_file() {
     for wrong in ["foo", "foo:", ":1", "127.0.0.1:0", "::1:80", "http://a:80", "a:99999"] {
-        let told = text(&tollgate(&["doctor", "--admin", wrong]).stderr);
-        assert!(told.contains("not an address; write HOST:PORT"), "{wrong}: {told}");
+        for command in ["doctor", "top"] {
+            let told = text(&tollgate(&[command, "--admin", wrong]).stderr);
+            assert!(told.contains("not an address; write HOST:PORT"), "{wrong}: {told}");
+        }
     }
     let output = tollgate(&["doctor", "--admin", "[::1]:1", "--token-file", "/nonexistent/key"]);
     assert_eq!(output.status.code(), Some(1));

@@ -149,8 +149,36 @@ fn flags_are_enough_to_run_the_proxy() {
     assert_eq!(doctor.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&doctor.stdout).starts_with("Limit: pi\n"));
     assert!(String::from_utf8_lossy(&doctor.stderr).contains("there are: ip, net24, net16"));
+    top_draws_and_leaves_the_terminal_as_it_was(addresses[1]);
     program.signal("TERM");
     assert_eq!(program.end().code(), Some(0));
+}
+
+/// In a terminal of its own, which `script` makes.
+fn top_draws_and_leaves_the_terminal_as_it_was(admin: SocketAddr) {
+    let top = format!("{} top --admin {admin}", env!("CARGO_BIN_EXE_tollgate"));
+    let mut terminal = Command::new("script")
+        .args(["-qfec", &format!("stty rows 24 cols 100; {top}"), "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script runs");
+    let mut output = terminal.stdout.take().expect("piped");
+    let mut drawn = String::new();
+    let mut piece = [0; 4096];
+    while !(drawn.contains("net24") && drawn.contains("CPUs") && drawn.contains("Client")) {
+        let count = output.read(&mut piece).expect("it draws");
+        assert!(count > 0, "it ended: {drawn}");
+        drawn += &String::from_utf8_lossy(&piece[..count]);
+    }
+    terminal.stdin.as_mut().expect("piped").write_all(b"q").expect("a key");
+    output.read_to_string(&mut drawn).expect("it ends");
+    assert!(drawn.contains("\x1b[?1049h") && drawn.ends_with("\x1b[?25h"), "{drawn:?}");
+    assert_eq!(terminal.wait().expect("its end").code(), Some(0));
+    let piped = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("top").output().expect("it runs");
+    assert_eq!(piped.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&piped.stderr).contains("for scripts and pipes"));
 }
 
 #[test]

@@ -11,6 +11,10 @@ use std::fmt::Write;
 pub const ROWS_DEFAULT: usize = 50;
 /// The most rows of one limit.
 pub const ROWS_MAX: usize = 1_000;
+/// What levels in CPU-seconds are called,
+pub const UNIT_CPU: &str = "cpu";
+/// and those in requests or whatever is counted.
+pub const UNIT_HITS: &str = "hits";
 
 /// One look at a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +40,19 @@ pub struct Load {
     pub cpus: f64,
     /// CPU-seconds that it has worked since the start.
     pub busy_seconds: f64,
+    /// Who waits for room there; `null` where nobody has to.
+    pub crowd: Option<Crowd>,
+}
+
+/// Who waits for room at a backend, and who has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Crowd {
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Requests that it works on for the queue.
+    pub running: usize,
+    /// How many it is given at once.
+    pub concurrency: usize,
 }
 
 /// The busiest clients of one limit, the heaviest first.
@@ -45,9 +62,9 @@ pub struct Table {
     pub door: String,
     /// The limit's name.
     pub name: String,
-    /// What its levels are in: `cpu` (seconds) or `hits`.
+    /// What its levels are in: [`UNIT_CPU`] (seconds) or [`UNIT_HITS`].
     pub unit: String,
-    /// What happens to who is over it: `hold`, `delay` or `reject`.
+    /// What happens to who is over it: `queue`, `hold`, `delay` or `reject`.
     pub action: String,
     /// Its clients.
     pub rows: Vec<Row>,
@@ -62,7 +79,7 @@ pub struct Row {
     pub level: Option<f64>,
     /// Seconds until it is within the limit again.
     pub wait: f64,
-    /// CPU-seconds per second, of late.
+    /// CPU-seconds (or hits, by the limit's unit) per second, of late.
     pub cpu_per_second: f64,
     /// Requests per second, of late.
     pub requests_per_second: f64,
@@ -70,7 +87,7 @@ pub struct Row {
     pub wait_average: f64,
     /// Seconds since it was last seen.
     pub last_seen: f64,
-    /// CPU-seconds since it is listed.
+    /// CPU-seconds or hits since it is listed.
     pub cpu_total: f64,
 }
 

@@ -11,7 +11,7 @@ use crate::watch::metrics::{
     TABLE_BYTES, UP, WAITING, WORKING,
 };
 use crate::watch::prometheus::Observed;
-use crate::watch::snapshot::{Load, Query, Row, Snapshot, Table};
+use crate::watch::snapshot::{self, Load, Query, Row, Snapshot, Table, UNIT_CPU, UNIT_HITS};
 use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::units::{Nanos, SECOND, Time};
 
@@ -85,14 +85,24 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
 }
 
 fn load(door: &str, work: &Work) -> Load {
-    let (working, cpus) = (work.working, work.cpus);
-    Load { door: door.to_owned(), working, cpus, busy_seconds: work.busy.as_units() }
+    let crowd = work.crowd.as_ref().map(|crowd| snapshot::Crowd {
+        waiting: crowd.waiting,
+        running: crowd.running,
+        concurrency: crowd.concurrency,
+    });
+    Load {
+        door: door.to_owned(),
+        working: work.working,
+        cpus: work.cpus,
+        busy_seconds: work.busy.as_units(),
+        crowd,
+    }
 }
 
 fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
     let unit = match limit.unit {
-        Unit::Cpu => "cpu",
-        Unit::Hits => "hits",
+        Unit::Cpu => UNIT_CPU,
+        Unit::Hits => UNIT_HITS,
     };
     Table {
         door: door.to_owned(),

@@ -3,7 +3,7 @@
 //! No scripts, nothing from outside. Names come from strangers: everything is escaped.
 
 use crate::watch::printable::printable;
-use crate::watch::snapshot::{Row, Snapshot, Table};
+use crate::watch::snapshot::{Row, Snapshot, Table, UNIT_CPU};
 use std::fmt::Write;
 
 /// Rows of each limit on the page.
@@ -58,7 +58,7 @@ fn table(html: &mut String, limit: &Table) {
          <th>Req/s<th>Last[s]<th>Level<th>Title",
         escaped(&limit.name),
         escaped(&limit.action),
-        if limit.unit == "cpu" { "CPU-seconds" } else { "requests" },
+        if limit.unit == UNIT_CPU { "CPU-seconds" } else { "requests" },
     );
     for row in &limit.rows {
         line(html, row);

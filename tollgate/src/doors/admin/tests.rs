@@ -1,8 +1,9 @@
 use super::*;
+use crate::cli::doctor::{Form, Question, doctor};
+use crate::cli::remote::Remote;
 use crate::config::settings::{Backend, ClientAddress, CostSource, Proxy};
 use crate::engine::Engine;
 use crate::engine::{Asked, Lane};
-use crate::watch::doctor::{Form, Question, doctor};
 use crate::watch::metrics::{Metric, TABLE};
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use tollgate_core::bucket::{Algorithm, debt::Debt};
 use tollgate_core::classify::Attributes;
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
-use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Weight};
+use tollgate_core::units::{Cost, Nanos, Rate, SECOND};
 
 /// A request from one address.
 struct From(IpAddr);
@@ -42,7 +43,6 @@ fn limit(name: &str, by: Part, unit: Unit) -> Limit {
         unit,
         algorithm: Algorithm::Debt(Debt::new(rate, Cost(2 * SECOND))),
         action: None,
-        weight: Weight::ONE,
         keys_max: 100,
     }
 }
@@ -343,7 +343,11 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
 fn doctor_prints_what_top_answers() {
     let (_running, address) = open();
     let address = address.to_string();
-    let all = Question { admin: &address, token: None, limit: None, form: Form::Tables };
+    let all = Question {
+        remote: Remote { address: &address, token: None },
+        limit: None,
+        form: Form::Tables,
+    };
     let text = doctor(&all).expect("a table").text;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "Limit: ip");

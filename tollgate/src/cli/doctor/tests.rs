@@ -90,7 +90,7 @@ fn when_nothing_listens_the_error_says_so() {
 }
 
 fn asked<'a>(admin: &'a str, limit: Option<&'a str>) -> Question<'a> {
-    Question { admin, token: None, limit, form: Form::Tables }
+    Question { remote: Remote { address: admin, token: None }, limit, form: Form::Tables }
 }
 
 /// What doctor makes of a server that answers `bytes`, and what it sent.
@@ -105,7 +105,10 @@ fn exchange(bytes: &'static [u8], token: Option<&str>) -> (Result<Report, Error>
         stream.write_all(bytes).expect("an answer");
         String::from_utf8_lossy(&head[..count]).into_owned()
     });
-    let result = doctor(&Question { token, ..asked(&address, Some("a b")) });
+    let result = doctor(&Question {
+        remote: Remote { address: &address, token },
+        ..asked(&address, Some("a b"))
+    });
     (result, server.join().expect("the server ends"))
 }
 

@@ -1,0 +1,234 @@
+//! What is looked at, and how: the last answer, the limit, order and filter that were chosen.
+//!
+//! Keys and answers change it; it knows no terminal.
+
+use crate::cli::remote::Error;
+use crate::watch::snapshot::{Row, Snapshot, Table};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use std::cmp::Ordering;
+use std::ops::ControlFlow;
+
+/// Characters of a filter; nobody types more.
+const FILTER_MAX: usize = 100;
+/// Rows that a page moves by.
+const PAGE: usize = 10;
+
+/// What rows are ordered by, the most of it first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Cost,
+    Debt,
+    Wait,
+    Requests,
+    Total,
+    Seen,
+    Name,
+}
+
+impl Order {
+    const ALL: [Order; 7] = [
+        Order::Cost,
+        Order::Debt,
+        Order::Wait,
+        Order::Requests,
+        Order::Total,
+        Order::Seen,
+        Order::Name,
+    ];
+
+    fn next(self) -> Order {
+        let at = Order::ALL.iter().position(|order| *order == self).unwrap_or_default();
+        Order::ALL[(at + 1) % Order::ALL.len()]
+    }
+
+    fn compare(self, a: &Row, b: &Row) -> Ordering {
+        // A level that is not known is no debt.
+        let level = |row: &Row| row.level.unwrap_or(f64::INFINITY);
+        match self {
+            Order::Cost => b.cpu_per_second.total_cmp(&a.cpu_per_second),
+            Order::Debt => level(a).total_cmp(&level(b)),
+            Order::Wait => b.wait_average.total_cmp(&a.wait_average),
+            Order::Requests => b.requests_per_second.total_cmp(&a.requests_per_second),
+            Order::Total => b.cpu_total.total_cmp(&a.cpu_total),
+            Order::Seen => a.last_seen.total_cmp(&b.last_seen),
+            Order::Name => a.key.cmp(&b.key),
+        }
+    }
+}
+
+/// The state of the screen.
+pub struct View {
+    pub address: String,
+    pub order: Order,
+    pub reversed: bool,
+    /// Shown are clients whose names hold this, whatever its case.
+    pub filter: String,
+    pub mode: Mode,
+    pub snapshot: Option<Snapshot>,
+    /// CPU-seconds per second that each door's backend worked between the last two answers.
+    pub busy: Vec<Option<f64>>,
+    /// Why the last question was not answered.
+    pub fault: Option<String>,
+    /// Rows that are scrolled past.
+    scrolled: usize,
+    paused: bool,
+    /// Door and name of the limit that is shown; a reload may have moved it.
+    limit: Option<(String, String)>,
+    /// The limit to begin with, until it has been seen.
+    wanted: Option<String>,
+}
+
+/// What keys mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Look,
+    Filter,
+    Help,
+}
+
+impl View {
+    pub fn new(address: &str, limit: Option<&str>) -> View {
+        View {
+            address: address.to_owned(),
+            order: Order::Cost,
+            reversed: false,
+            filter: String::new(),
+            mode: Mode::Look,
+            snapshot: None,
+            busy: Vec::new(),
+            fault: None,
+            scrolled: 0,
+            paused: false,
+            limit: None,
+            wanted: limit.map(String::from),
+        }
+    }
+
+    pub fn paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Takes an answer over, or notes why there is none.
+    pub fn answered(&mut self, answer: Result<(String, Snapshot), Error>) {
+        let snapshot = match answer {
+            Ok((_, snapshot)) => snapshot,
+            Err(fault) => {
+                self.fault = Some(fault.to_string());
+                return;
+            }
+        };
+        self.fault = None;
+        self.busy = snapshot.load.iter().map(|load| self.busy(load, snapshot.now)).collect();
+        if let Some(wanted) = self.wanted.take() {
+            let found = snapshot.limits.iter().find(|table| table.name == wanted);
+            self.limit = found.map(place);
+            if found.is_none() {
+                self.fault = Some(format!(
+                    "no limit is called {wanted}; there are: {}",
+                    snapshot.known.join(", ")
+                ));
+            }
+        }
+        self.snapshot = Some(snapshot);
+    }
+
+    /// How busy a door's backend was since the last answer.
+    fn busy(&self, load: &crate::watch::snapshot::Load, now: f64) -> Option<f64> {
+        let before = self.snapshot.as_ref()?;
+        let was = before.load.iter().find(|was| was.door == load.door)?;
+        let (worked, time) = (load.busy_seconds - was.busy_seconds, now - before.now);
+        // A server that was started anew counts from nothing.
+        (time > 0.0 && worked >= 0.0).then(|| worked / time)
+    }
+
+    /// All limits.
+    pub fn limits(&self) -> &[Table] {
+        self.snapshot.as_ref().map(|snapshot| &snapshot.limits[..]).unwrap_or_default()
+    }
+
+    /// The place of the limit that is shown; the first if none was chosen or it is gone.
+    pub fn shown(&self) -> usize {
+        let chosen = |table: &Table| self.limit.as_ref() == Some(&place(table));
+        self.limits().iter().position(chosen).unwrap_or_default()
+    }
+
+    /// The clients that are shown, in order, after those scrolled past.
+    pub fn rows(&self) -> Vec<&Row> {
+        let Some(table) = self.limits().get(self.shown()) else { return Vec::new() };
+        let filter = self.filter.to_lowercase();
+        let fits = |row: &&Row| row.key.to_lowercase().contains(&filter);
+        let mut rows: Vec<&Row> = table.rows.iter().filter(fits).collect();
+        rows.sort_by(|a, b| self.order.compare(a, b).then_with(|| a.key.cmp(&b.key)));
+        if self.reversed {
+            rows.reverse();
+        }
+        rows.drain(..self.scrolled.min(rows.len().saturating_sub(1)));
+        rows
+    }
+
+    /// A key was pressed. `Break`: enough was seen.
+    pub fn pressed(&mut self, key: KeyEvent) -> ControlFlow<()> {
+        if key.kind == KeyEventKind::Release {
+            return ControlFlow::Continue(());
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return ControlFlow::Break(());
+        }
+        match self.mode {
+            Mode::Look => return self.looking(key.code),
+            Mode::Filter => self.filtering(key.code),
+            Mode::Help => self.mode = Mode::Look,
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn looking(&mut self, key: KeyCode) -> ControlFlow<()> {
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return ControlFlow::Break(()),
+            KeyCode::Tab | KeyCode::Right => self.turn(1),
+            KeyCode::BackTab | KeyCode::Left => self.turn(self.limits().len().saturating_sub(1)),
+            KeyCode::Char('s') => self.order = self.order.next(),
+            KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
+            KeyCode::Down => self.scroll(1),
+            KeyCode::PageDown => self.scroll(PAGE),
+            KeyCode::Up => self.scrolled = self.scrolled.saturating_sub(1),
+            KeyCode::PageUp => self.scrolled = self.scrolled.saturating_sub(PAGE),
+            KeyCode::Home => self.scrolled = 0,
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn filtering(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Enter => self.mode = Mode::Look,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.mode = Mode::Look;
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(c) if self.filter.chars().count() < FILTER_MAX => self.filter.push(c),
+            _ => {}
+        }
+        self.scrolled = 0;
+    }
+
+    fn scroll(&mut self, by: usize) {
+        // No further than the last row.
+        self.scrolled += by.min(self.rows().len().saturating_sub(1));
+    }
+
+    /// Shows the limit `by` places on.
+    fn turn(&mut self, by: usize) {
+        let at = (self.shown() + by) % self.limits().len().max(1);
+        self.limit = self.limits().get(at).map(place);
+        self.scrolled = 0;
+    }
+}
+
+fn place(table: &Table) -> (String, String) {
+    (table.door.clone(), table.name.clone())
+}
