@@ -15,8 +15,8 @@ use tollgate_core::classify::Key;
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::meter::estimate::RouteHash;
 use tollgate_core::queue::concurrency::Concurrency;
-use tollgate_core::queue::{Arrival, Id, Place, Queue, Settings, Weight};
-use tollgate_core::units::{Cost, Nanos, Time};
+use tollgate_core::queue::{Arrival, Id, Place, Queue, Settings};
+use tollgate_core::units::{Cost, Nanos, Time, Weight};
 
 const ROUNDS: usize = 15;
 const STEPS: u64 = 200_000;

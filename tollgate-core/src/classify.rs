@@ -9,6 +9,7 @@ pub mod prefix;
 
 use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
 use crate::limit::{LIMITS_MAX, Limit, Part, When};
+use crate::units::Weight;
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
@@ -80,6 +81,14 @@ pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
         }
     }
     keys
+}
+
+/// How much more than others a request with these keys gets where requests queue: the weights of
+/// all its limits, multiplied.
+#[must_use]
+pub fn weight(limits: &[Limit], keys: &Keys) -> Weight {
+    let named = keys.as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
+    named.fold(Weight::ONE, |weight, limit| weight.times(limit.weight))
 }
 
 /// The key of a request under one limit.

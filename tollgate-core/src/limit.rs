@@ -4,6 +4,7 @@
 //! fail. What a request's key is under a limit: `classify`. The arithmetic: `bucket`.
 
 use crate::bucket::Algorithm;
+use crate::units::Weight;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -109,6 +110,10 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// What happens over it; `None`: `Reject` for hits and windows, else what the door says.
     pub action: Option<Action>,
+    /// How much more (or less) than others whoever it applies to gets where requests queue; the
+    /// weights of all limits of a request are multiplied. Too low: its users wait for everybody
+    /// else. Too high: everybody else waits for them.
+    pub weight: Weight,
     /// How many keys it remembers, at most. Too low: debts of the least indebted are forgiven
     /// early. Too high: memory, some 24 bytes a key (more for windows).
     pub keys_max: usize,
@@ -205,6 +210,7 @@ mod tests {
             unit: Unit::Hits,
             algorithm: debt(Cost::hits(1)),
             action: None,
+            weight: Weight::ONE,
             keys_max: 1_000,
         }
     }

@@ -24,7 +24,7 @@ mod turns;
 
 use crate::classify::Key;
 use crate::key::KeyHash;
-use crate::units::{Cost, Nanos, Time};
+use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use crowd::{Crowd, Crowds, Flow, Pace};
 use hashbrown::hash_map::Entry;
@@ -56,31 +56,6 @@ pub struct Settings {
     /// turn among those in debt. 0, the default: nobody is told apart. Too low: who comes seldom
     /// is a stranger at each visit. Too high: memory, 36 bytes each.
     pub known_max: usize,
-}
-
-/// How much more than others a flow gets, in thousandths: from 0.001 to 1000 times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Weight(u32);
-
-impl Weight {
-    /// As much as any other.
-    pub const ONE: Weight = Weight(1_000);
-
-    /// `thousandths` of a common share, brought to between 1 and 1 000 000.
-    #[must_use]
-    pub const fn new(thousandths: u32) -> Weight {
-        match thousandths {
-            0 => Weight(1),
-            1..=1_000_000 => Weight(thousandths),
-            _ => Weight(1_000_000),
-        }
-    }
-
-    /// Thousandths of a common share.
-    #[must_use]
-    pub const fn thousandths(self) -> u32 {
-        self.0
-    }
 }
 
 /// Where a request waits.

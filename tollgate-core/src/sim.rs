@@ -260,8 +260,8 @@ impl Sim {
             self.plan_request(client, gap);
         }
         let keys = self.limiter.keys(&self.clients[client]);
-        let latest = self.limiter.latest(&keys, self.now);
-        let request = Request::of(&self.clients[client], &keys, latest, self.gate.as_ref());
+        let (asks, gate) = (&self.clients[client], self.gate.as_ref());
+        let request = Request::of(asks, &keys, &self.limiter, gate, self.now);
         let (verdict, ticket) = self.limiter.ask(&keys, request.estimate, self.now);
         match verdict {
             Verdict::Deny { .. } => self.handle_refusal(client, self.now),

@@ -1,4 +1,4 @@
-//! Quantities as types: a point in time, a length of time, a cost, a rate, a share.
+//! Quantities as types: a point in time, a length of time, a cost, a rate, a share, a weight.
 //!
 //! All are plain numbers underneath and all arithmetic saturates: a hostile or absurd figure ends
 //! at a bound, it never wraps. Text forms (`250ms`, `10%`, `5/m`) are parsed here, because
@@ -7,6 +7,10 @@
 
 use core::fmt;
 use core::str::FromStr;
+
+mod weight;
+
+pub use weight::Weight;
 
 /// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
@@ -266,6 +270,8 @@ pub enum ParseError {
     Share,
     /// Not of the form `10/s 100/m 5000/h 1/d` or `1 per 5s`, or zero.
     Rate,
+    /// Not of the form `4` or `0.25`, or not from 0.001 to 1000.
+    Weight,
 }
 
 impl fmt::Display for ParseError {
@@ -274,6 +280,7 @@ impl fmt::Display for ParseError {
             ParseError::Duration => "not a duration; write 250ms, 30s, 5m, 1h or 1d",
             ParseError::Share => "not a share; write 10% or 0.1, above 0 and at most 1",
             ParseError::Rate => "not a rate; write 10/s, 100/m, 5000/h, 1/d or 1 per 5s",
+            ParseError::Weight => "not a weight; write 4 or 0.25",
         })
     }
 }

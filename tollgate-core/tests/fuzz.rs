@@ -9,7 +9,7 @@ use tollgate_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
 use tollgate_core::limit::{Limit, Part, Unit, When};
 use tollgate_core::meter::estimate::fold;
 use tollgate_core::meter::header_cost;
-use tollgate_core::units::{Cost, Nanos, Rate, Share};
+use tollgate_core::units::{Cost, Nanos, Rate, Share, Weight};
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
@@ -45,6 +45,7 @@ fn limit(by: Vec<Part>) -> Limit {
         unit: Unit::Hits,
         algorithm: Algorithm::Debt(Debt::new(rate, Cost::hits(1))),
         action: None,
+        weight: Weight::ONE,
         keys_max: 1,
     }
 }
@@ -59,6 +60,9 @@ fn fuzz_units() {
         }
         if let Ok(share) = text.parse::<Share>() {
             assert!(share.fraction() > 0.0 && share.fraction() <= 1.0, "{text}");
+        }
+        if let Ok(weight) = text.parse::<Weight>() {
+            assert_eq!(weight.to_string().parse(), Ok(weight), "{text}");
         }
         if let Ok(rate) = text.parse::<Rate>() {
             assert!(rate.per_second() > 0.0 && rate.per_second().is_finite(), "{text}");
@@ -91,6 +95,9 @@ fn fuzz_units_of_likely_pieces() {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         let _ = text.parse::<Nanos>();
         let _ = text.parse::<Share>();
+        if let Ok(weight) = text.parse::<Weight>() {
+            assert_eq!(weight.to_string().parse(), Ok(weight), "{text}");
+        }
         if let Ok(rate) = text.parse::<Rate>() {
             assert!(rate.per_second() > 0.0 && rate.per_second().is_finite(), "{text}");
         }

@@ -9,7 +9,7 @@ use tollgate_core::classify::{Key, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
 use tollgate_core::limiter::{Limiter, Policy, Ticket, Verdict};
-use tollgate_core::units::{Cost, Nanos, Rate, Time};
+use tollgate_core::units::{Cost, Nanos, Rate, Time, Weight};
 
 const SEED: Seed = Seed([3; 16]);
 const T0: Time = Time(1_000_000_000_000);
@@ -31,6 +31,7 @@ fn limit(name: &str, unit: Unit, per_second: u64, burst: Cost) -> Limit {
         unit,
         algorithm: Algorithm::Debt(Debt::new(rate, burst)),
         action: None,
+        weight: Weight::ONE,
         keys_max: 100,
     };
     limit.checked().expect("a sound limit")

@@ -13,7 +13,7 @@ use tollgate_core::sim::client::{Arrivals, Client};
 use tollgate_core::sim::outcome::{Figures, Outcome};
 use tollgate_core::sim::random::Length;
 use tollgate_core::sim::{Scene, Sim};
-use tollgate_core::units::{Cost, Nanos, Share};
+use tollgate_core::units::{Cost, Nanos, Share, Weight};
 
 const CORES: f64 = 2.0;
 const LENGTH: u64 = 180;
@@ -31,6 +31,7 @@ fn limit(name: &str, by: Part, share: f64, burst: u64) -> Limit {
         unit: Unit::Cpu,
         algorithm: Algorithm::Debt(Debt::new(rate, Cost::cpu(Nanos::from_secs(burst)))),
         action: None,
+        weight: Weight::ONE,
         keys_max: 10_000,
     }
 }
@@ -278,6 +279,30 @@ fn two_crawlers_with_32_and_4_connections() {
     let (many, few) = (ran.cpu(1), ran.cpu(2));
     println!("{:34} {many:.3} and {few:.3} CPU-s/s", "");
     assert!((many / few - 1.0).abs() < 0.1, "{many} and {few}");
+}
+
+/// A class that has four times the weight gets four times the CPU while both have enough to do, be
+/// it in credit or in debt, and all of it while the other has not.
+#[test]
+fn a_class_with_four_times_the_weight() {
+    for (share, burst) in [(1.0, 80_000), (0.001, 1)] {
+        let mut clients = vec![crawler(address(2, 2, 2), 8), crawler(address(3, 3, 3), 8)];
+        clients[1].path = "/members".into();
+        clients[0].until = Nanos::from_secs(LENGTH / 2);
+        let members = When { path: vec!["/members".into()], ..When::default() };
+        let class = limit("members", Part::All, 1.0, 80_000);
+        let class = Limit { when: members, weight: Weight::new(4_000), ..class };
+        let limits = vec![limit("ip", Part::Ip { v4: 32, v6: 64 }, share, burst), class];
+        let ran = Ran { outcome: Sim::new(Scene { limits, ..scene(clients) }).run(), humans: 0 };
+        let cpu = |client, from, until| {
+            ran.outcome.figures(client, Nanos::from_secs(from), Nanos::from_secs(until)).cpu
+        };
+        let (one, four) = (cpu(0, 5, LENGTH / 2), cpu(1, 5, LENGTH / 2));
+        println!("{:34} {one:.3} and {four:.3} CPU-s/s", "weights of 1 and 4");
+        assert!((four / one - 4.0).abs() < 0.2, "{one} and {four}");
+        let alone = cpu(1, LENGTH / 2 + 5, LENGTH);
+        assert!(alone >= 0.98 * CORES, "{alone}");
+    }
 }
 
 /// Who shares a network with a crawler of 49 addresses waits for none of their requests, once it is

@@ -12,7 +12,7 @@ use tollgate_core::sim::client::{Arrivals, Client};
 use tollgate_core::sim::outcome::{Fate, Figures, Outcome};
 use tollgate_core::sim::random::{Length, Random};
 use tollgate_core::sim::{START, Scene, Sim};
-use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Time};
+use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Time, Weight};
 
 const SEED_BYTES: tollgate_core::key::Seed = tollgate_core::key::Seed([7; 16]);
 
@@ -59,6 +59,7 @@ fn cpu_limit(name: &str, by: Part, rate: f64, burst: f64) -> Limit {
         unit: Unit::Cpu,
         algorithm: Algorithm::Debt(Debt::new(rate, Cost::cpu(seconds(burst)))),
         action: None,
+        weight: Weight::ONE,
         keys_max: 1_000,
     }
 }

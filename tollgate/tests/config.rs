@@ -147,7 +147,7 @@ fn what_is_shown_reads_like_this() {
          requests_per_connection: 0\n  \
          exempt: [ip:192.0.2.1]\n  shadow: false\n  cost_header: strip\n  names_max: 1000\n  \
          limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \
-         action: reject\n      keys_max: 262144\n"
+         action: reject\n      weight: 1\n      keys_max: 262144\n"
     );
 }
 
@@ -251,7 +251,9 @@ fn each_of_these_is_faulty() {
         ("proxy: {limits: [{name: a, by: all, rate: 5/m, burst: 30s}]}", "not a whole number"),
         ("proxy: {limits: [{name: a, by: all, window: 1500ms, max: 1s}]}", "window"),
         ("proxy: {limits: [{name: a, by: all, window: 5s, max: 1s, burst: 3s}]}", "remove it"),
-        ("proxy: {limits: [{name: a, by: all, share: 1%, weight: 4}]}", "`weight` is not built"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, weight: 0}]}", "not a weight"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, weight: 101}]}", "from 0.01 to 100"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, weight: -1}]}", "write 4 or 0.25"),
         ("proxy: {limits: [{name: a, by: all, share: 1%, keys_max: 0}]}", "must be from 1 to"),
         ("proxy: {limits: [{name: a, by: all, share: 1%, when: {path: x}}]}", "begins with /"),
         ("proxy: {limits: [5]}", "must be a section"),

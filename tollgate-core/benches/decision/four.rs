@@ -11,7 +11,7 @@ use tollgate_core::classify::Attributes;
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
 use tollgate_core::limiter::{Limiter, Policy};
-use tollgate_core::units::{Cost, Nanos, Rate, Time};
+use tollgate_core::units::{Cost, Nanos, Rate, Time, Weight};
 
 const KEYS: u64 = 1_000_000;
 const ROUNDS: usize = 15;
@@ -67,6 +67,7 @@ fn limiter() -> Limiter {
             Cost(3_000_000_000),
         )),
         action: Some(Action::Hold),
+        weight: Weight::ONE,
         keys_max: KEYS as usize,
     });
     let policy = Policy { action: Action::Hold, max_delay: Nanos::from_secs(30) };

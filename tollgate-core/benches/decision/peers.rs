@@ -12,7 +12,7 @@ use tollgate_core::key::{KeyHash, KeyHasher, Seed};
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
 use tollgate_core::limiter::{Limiter, Policy, Verdict};
 use tollgate_core::table::Table;
-use tollgate_core::units::{Cost, Nanos, Rate, Time};
+use tollgate_core::units::{Cost, Nanos, Rate, Time, Weight};
 
 /// In the order of their rows; the first is the floor.
 pub const NAMES: [&str; 6] = [
@@ -132,6 +132,7 @@ impl One {
             unit: Unit::Hits,
             algorithm: Algorithm::Debt(Debt::new(rate, Cost::hits(u64::from(BURST)))),
             action: None,
+            weight: Weight::ONE,
             keys_max,
         };
         let policy = Policy { action: Action::Reject, max_delay: Nanos::from_secs(30) };

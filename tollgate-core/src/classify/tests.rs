@@ -5,6 +5,7 @@ use super::*;
 use crate::bucket::Algorithm;
 use crate::bucket::fixed::Fixed;
 use crate::limit::Unit;
+use crate::units::Weight;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -61,6 +62,7 @@ fn limit(by: Vec<Part>) -> Limit {
         unit: Unit::Hits,
         algorithm: Algorithm::Fixed(Fixed::new(1, 1).expect("a window")),
         action: None,
+        weight: Weight::ONE,
         keys_max: 1,
     }
 }
@@ -262,6 +264,18 @@ fn keys_come_in_the_order_of_the_limits_that_apply() {
     assert!(keys(&[], &SEED, &request()).as_slice().is_empty());
     let many = vec![limit(by()); LIMITS_MAX + 3];
     assert_eq!(keys(&many, &SEED, &request()).as_slice().len(), LIMITS_MAX);
+}
+
+#[test]
+fn the_weights_of_all_limits_that_apply_are_multiplied() {
+    let by = || vec![Part::All];
+    let posts = When { method: vec!["POST".into()], ..When::default() };
+    let weighing = |times| Limit { weight: Weight::new(times), ..limit(by()) };
+    let limits = [weighing(4_000), Limit { when: posts, ..weighing(250) }, limit(by())];
+    let of = |request: &Request| weight(&limits, &keys(&limits, &SEED, request));
+    assert_eq!(of(&request()), Weight::new(4_000));
+    assert_eq!(of(&Request { method: "POST", ..request() }), Weight::ONE);
+    assert_eq!(weight(&[], &keys(&limits, &SEED, &request())), Weight::ONE);
 }
 
 #[test]

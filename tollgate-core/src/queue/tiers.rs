@@ -4,12 +4,12 @@
 //! clients take turns by the same rule: so one who shares a network with a crawler waits behind
 //! one request of it, not behind all. Knows nothing of single requests: see `queue`.
 
+use super::Place;
 use super::spread::Map;
 use super::turns::{Head, Order, Tag, Turns};
-use super::{Place, Weight};
 use crate::classify::Key;
 use crate::key::KeyHash;
-use crate::units::Cost;
+use crate::units::{Cost, Weight};
 
 /// Clients and buckets that have gone, but are ahead of those that wait: so many are remembered.
 const FLOWS_IDLE_MAX: usize = 4_096;

@@ -19,22 +19,26 @@
 //! tag: the part that a later `max` with V would have swallowed anyway stays. So opening
 //! requests and cancelling them leaves nobody better off than never having asked.
 
+use super::Id;
 use super::spread::Map;
-use super::{Id, Weight};
-use crate::units::Cost;
+use crate::units::{Cost, Weight};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::hash::Hash;
 
-/// Cost over weight, in nano-units.
+/// Cost over weight, in thousandths of nano-units: a large weight is not rounded off.
 pub(super) type Tag = u128;
+
+/// How many of these are a nano-unit.
+const PER_UNIT: Tag = 1_000;
 
 /// What `cost` adds to a tag; never nothing, or what costs nothing would be served for ever.
 fn length(cost: Cost, weight: Weight) -> Tag {
+    let cost = Tag::from(cost.0.max(1));
     if weight == Weight::ONE {
-        return Tag::from(cost.0.max(1));
+        return cost * PER_UNIT;
     }
-    (Tag::from(cost.0) * 1_000 / Tag::from(weight.thousandths())).max(1)
+    cost * PER_UNIT * Tag::from(Weight::ONE.thousandths()) / Tag::from(weight.thousandths())
 }
 
 /// The request that a member waits with.

@@ -4,12 +4,13 @@
 //! drives them. Which client waits for what is up to `sim`.
 
 use super::client::Client;
-use crate::classify::{Attributes, Key, Keys};
+use crate::classify::{self, Attributes, Keys};
 use crate::key::KeyHash;
+use crate::limiter::Limiter;
 use crate::meter::estimate::{Estimates, RouteHash};
 use crate::queue::concurrency::Concurrency;
-use crate::queue::{Arrival, Id, Place, Queue, Settings, Weight};
-use crate::units::{Cost, Nanos, Time};
+use crate::queue::{Arrival, Id, Place, Queue, Settings};
+use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
 
 /// How many routes are remembered.
@@ -19,19 +20,28 @@ const ROUTES_MAX: usize = 1_024;
 pub(super) struct Request {
     client: KeyHash,
     place: Place,
+    weight: Weight,
     route: RouteHash,
     /// What it will probably cost; nothing where there is no queue.
     pub estimate: Cost,
 }
 
 impl Request {
-    /// A request of `client`, before it is charged; `latest` is its bucket furthest in debt.
-    pub fn of(client: &Client, keys: &Keys, latest: Option<Key>, gate: Option<&Gate>) -> Request {
+    /// A request of `client`, before it is charged.
+    pub fn of(
+        client: &Client,
+        keys: &Keys,
+        limiter: &Limiter,
+        gate: Option<&Gate>,
+        now: Time,
+    ) -> Request {
+        let latest = limiter.latest(keys, now);
         let route = RouteHash::of(&super::SEED, client.method(), client.path());
         let nobody = KeyHash::from_bits(0);
         Request {
             client: keys.as_slice().first().map_or(nobody, |key| key.hash),
             place: latest.map_or(Place::Credit, Place::Debt),
+            weight: classify::weight(limiter.limits(), keys),
             route,
             estimate: gate.map_or(Cost::ZERO, |gate| gate.estimates.of(route)),
         }
@@ -67,8 +77,8 @@ impl Gate {
     }
 
     pub fn handle_arrival(&mut self, flight: u64, request: &Request, now: Time) {
-        let Request { client, place, estimate, .. } = *request;
-        let arrival = Arrival { client, place, estimate, weight: Weight::ONE };
+        let Request { client, place, weight, estimate, .. } = *request;
+        let arrival = Arrival { client, place, estimate, weight };
         let id = self.queue.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
         self.ids.insert(flight, id);

@@ -13,7 +13,7 @@ use tollgate_core::classify::{Attributes, Keys};
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
 use tollgate_core::limiter::{Limiter, Policy, Ticket, Verdict};
-use tollgate_core::units::{Cost, Nanos, SECOND, Time};
+use tollgate_core::units::{Cost, Nanos, SECOND, Time, Weight};
 
 /// `passes COST -> SUM [blocks]` asks and ends at once; `refused` asks in vain; `begins` asks and
 /// `ends COST -> SUM` ends that request later; `owes SUM` only looks; `forgotten`: nothing is kept.
@@ -155,6 +155,7 @@ impl Throttle {
             unit: Unit::Cpu,
             algorithm: Algorithm::Sliding(window.rounded(hundredths("1"))),
             action: None,
+            weight: Weight::ONE,
             keys_max: 64,
         };
         let policy = Policy { action: Action::Hold, max_delay: Nanos::from_secs(30) };

@@ -166,7 +166,7 @@ fn check_drift(
 }
 
 fn flows() -> impl Strategy<Value = Vec<(u32, u64)>> {
-    prop::collection::vec((200..5_000_u32, 1..2_000_u64), 2..5)
+    prop::collection::vec((10..100_000_u32, 1..2_000_u64), 2..5)
 }
 
 fn steps() -> impl Strategy<Value = Vec<(usize, u64, u64)>> {

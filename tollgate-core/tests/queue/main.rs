@@ -7,8 +7,8 @@ mod traffic;
 
 use tollgate_core::classify::Key;
 use tollgate_core::key::KeyHash;
-use tollgate_core::queue::{Arrival, Cancelled, Id, Place, Queue, Settings, Weight};
-use tollgate_core::units::{Cost, Nanos, Time};
+use tollgate_core::queue::{Arrival, Cancelled, Id, Place, Queue, Settings};
+use tollgate_core::units::{Cost, Nanos, Time, Weight};
 
 fn client(n: u64) -> KeyHash {
     KeyHash::from_bits(n + 1)

@@ -24,7 +24,7 @@ use tollgate_core::key::{KeyHasher, Seed};
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
 use tollgate_core::limiter::{Limiter, Policy, Reason};
 use tollgate_core::top::{Row, Top};
-use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Time};
+use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Time, Weight};
 
 use super::Standing;
 use super::counted::{Counted, Work};
@@ -172,6 +172,7 @@ fn limits(line: &Line) -> Vec<Limit> {
         unit: Unit::Hits,
         algorithm: Algorithm::Debt(Debt::new(rate, Cost::ZERO)),
         action: None,
+        weight: Weight::ONE,
         keys_max: line.keys_max,
     }));
     limits

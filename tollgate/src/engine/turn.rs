@@ -9,10 +9,10 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tollgate_core::classify::{Key, Keys};
+use tollgate_core::classify::{self, Key, Keys};
 use tollgate_core::key::{KeyHash, KeyHasher, Seed};
 use tollgate_core::limiter::{Limiter, Reason};
-use tollgate_core::queue::{Arrival, Id, Place, Weight};
+use tollgate_core::queue::{Arrival, Id, Place};
 use tollgate_core::units::{Cost, Nanos, Time};
 
 /// How a request stands with the queue.
@@ -204,7 +204,8 @@ pub(super) fn slot(
     let first = keys.as_slice().first().map(|key| key.hash);
     let place = latest.map_or(Place::Credit, Place::Debt);
     let client = first.unwrap_or_else(|| address_hash(&rules.seed, client));
-    Slot::Outside(Arrival { client, place, estimate, weight: Weight::ONE })
+    let weight = classify::weight(rules.limiter.limits(), keys);
+    Slot::Outside(Arrival { client, place, estimate, weight })
 }
 
 /// Whose turn it is where no limit says who a client is.

@@ -6,8 +6,8 @@ use tollgate::config::settings::{Concurrency, CostSource, Proxy};
 use tollgate::engine::Crowd;
 use tollgate::engine::counted::Counted;
 use tollgate::watch::prometheus;
-use tollgate_core::limit::Action;
-use tollgate_core::units::Nanos;
+use tollgate_core::limit::{Action, Limit, When};
+use tollgate_core::units::{Nanos, Weight};
 
 /// A proxy before a backend that is sent one request at a time; all clients are named by a proxy.
 fn one_at_a_time(change: impl FnOnce(&mut Proxy)) -> Stage {
@@ -153,6 +153,44 @@ fn who_asks_for_little_goes_beside_what_is_there() {
     clients[1].message();
     answer(&mut stage.backend_for("/heavy", heavy), "1ms");
     clients[2].message();
+}
+
+/// Two clients with as much to do; one of them shows the cookie of a class with four times the
+/// weight.
+#[test]
+fn a_class_with_more_weight_has_more_turns() {
+    let stage = one_at_a_time(|settings| {
+        let cookie = When { cookie: vec!["session".into()], ..When::default() };
+        let class = Limit { name: "staff".into(), when: cookie, ..settings.limits[0].clone() };
+        settings.limits.push(Limit { weight: Weight::new(4_000), ..class });
+    });
+    let mut first = stage.client();
+    ask(&mut first, "192.0.2.9", "/page/0");
+    let mut backend = stage.backend();
+    backend.head();
+    answer(&mut backend, "10ms");
+    first.message();
+    ask(&mut first, "192.0.2.9", "/page/0");
+    let mut backend = stage.backend_for("/page/0", backend);
+    let mut clients: Vec<Wire> = (0..8).map(|_| stage.client()).collect();
+    for (place, client) in clients.iter_mut().enumerate() {
+        let (address, cookie) = match place {
+            0..4 => ("192.0.2.1", "theme=dark"),
+            _ => ("192.0.2.2", "theme=dark; session=s"),
+        };
+        client.send(format!(
+            "GET /page/{place} HTTP/1.1\r\nhost: a\r\nx-forwarded-for: {address}\r\n\
+             cookie: {cookie}\r\n\r\n"
+        ));
+        is_crowd(&stage, place + 1, 1);
+    }
+    answer(&mut backend, "10ms");
+    first.message();
+    for place in [0, 4, 5, 6, 7, 1, 2, 3] {
+        backend = stage.backend_for(&format!("/page/{place}"), backend);
+        answer(&mut backend, "10ms");
+        clients[place].message();
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
-use tollgate_core::units::{Cost, Nanos, Rate};
+use tollgate_core::units::{Cost, Nanos, Rate, Weight};
 
 /// Longer than anything here takes on the slowest machine; only a failing test waits so long.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -136,6 +136,7 @@ fn limit(name: &str, unit: Unit, debt: Debt) -> Limit {
         unit,
         algorithm: Algorithm::Debt(debt),
         action: None,
+        weight: Weight::ONE,
         keys_max: 1000,
     }
 }

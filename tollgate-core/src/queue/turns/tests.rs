@@ -74,7 +74,7 @@ proptest! {
         let (mut meant, mut extra, mut now) = (Vec::new(), Vec::new(), 0);
         for event in events {
             match event {
-                Event::Pass(length) => now += Tag::from(length),
+                Event::Pass(length) => now += Tag::from(length) * PER_UNIT,
                 Event::Ask(cost) => {
                     with.ask(cost);
                     without.ask(cost);
@@ -111,7 +111,7 @@ fn what_was_estimated_too_high_is_given_back() {
     let mut world = World::new();
     world.ask(100);
     world.turns.settle(X, Cost(100), Weight::ONE, Cost(30));
-    assert_eq!(world.turns.members.get(&X).map(|member| member.finish), Some(30));
+    assert_eq!(world.turns.members.get(&X).map(|member| member.finish), Some(30 * PER_UNIT));
 }
 
 #[test]

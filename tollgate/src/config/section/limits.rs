@@ -6,12 +6,13 @@
 use super::proxy::{count, duration, read_action};
 use crate::config::reader::{Read, Section, within};
 use crate::config::tree::{self, Node, Value};
+use std::ops::RangeInclusive;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::sliding::Sliding;
 use tollgate_core::classify::normal_path;
 use tollgate_core::limit::{Action, KEYS_MAX, LIMITS_MAX, Limit, Part, Unit, When};
-use tollgate_core::units::{Cost, Nanos, Rate, Share};
+use tollgate_core::units::{Cost, Nanos, ParseError, Rate, Share, Weight};
 
 /// What runs if a file names no limits.
 pub const DEFAULT: &str = "
@@ -20,8 +21,8 @@ pub const DEFAULT: &str = "
 - {name: net16, by: ip/16, share: 50%, burst: 30s}
 ";
 
-/// Keys that are not built.
-const LATER: &[&str] = &["weight"];
+/// Beyond these a class as good as shuts the others out, or is shut out by them.
+const WEIGHTS: RangeInclusive<Weight> = Weight::new(10)..=Weight::new(100_000);
 /// Keys remembered by default: 24 bytes each.
 const KEYS: usize = 262_144;
 /// Keys of a window limit remembered by default: 228 bytes each for 15 s, 768 for a minute.
@@ -66,7 +67,7 @@ pub fn read(
         _ => std::slice::from_ref(node),
     };
     let mut names: Vec<Box<str>> = Vec::new();
-    let limits = proxy.sections("limits", nodes, LATER, |section| {
+    let limits = proxy.sections("limits", nodes, &[], |section| {
         let limit = limit(section, door)?;
         if names.contains(&limit.name) {
             let what = format!("two limits are named `{}`; rename one", limit.name);
@@ -89,7 +90,7 @@ fn default_limits(proxy: &mut Section<'_, '_>, door: Door) -> Vec<Limit> {
     let mut faults = Vec::new();
     let root = Node::map([]);
     let mut section = Section::open("proxy", Some(&root), root.place, &mut faults);
-    let limits = section.sections("limits", nodes, LATER, |section| limit(section, door));
+    let limits = section.sections("limits", nodes, &[], |section| limit(section, door));
     if let Value::Map(shown) = section.close(&[]).value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
@@ -109,12 +110,13 @@ fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
     };
     let action = if refuses { Action::Reject } else { door.action };
     let action = section.value("action", action, read_action);
+    let weight = section.value("weight", Weight::ONE, weight);
     let keys_max = section.value("keys_max", door.ground.keys.unwrap_or(keys), keys_max);
     let debt_max = section.optional("debt_max", burst).or(door.debt_max);
     let (unit, algorithm) = counted?;
     let algorithm = capped(unit, algorithm, action, debt_max);
     let (name, action) = (name?, Some(action));
-    let limit = Limit { name, by: by?, when, unit, algorithm, action, keys_max };
+    let limit = Limit { name, by: by?, when, unit, algorithm, action, weight, keys_max };
     let checked = limit.checked();
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
 }
@@ -125,6 +127,10 @@ fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
 /// If it is not a number in range.
 pub fn keys_max(text: &str) -> Read<usize> {
     within(count(text)?, 1..=KEYS_MAX as u64).map(|n| n as usize)
+}
+
+fn weight(text: &str) -> Read<Weight> {
+    within(text.parse().map_err(|e: ParseError| e.to_string())?, WEIGHTS)
 }
 
 /// A queue is no place to serve a sentence in: there a debt stops, at its bucket's burst if

@@ -17,7 +17,7 @@ use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::grid::Grid;
 use tollgate_core::limit::{LIMITS_MAX, Limit, Part, Unit, When};
-use tollgate_core::units::{Cost, Nanos, Pace};
+use tollgate_core::units::{Cost, Nanos, Pace, Weight};
 
 /// Keys remembered by default: 24 bytes each.
 const KEYS: usize = 262_144;
@@ -164,6 +164,7 @@ fn limit(name: Box<str>, rate: &Written, burst: u64, refill: Refill, keys_max: u
         unit: Unit::Hits,
         algorithm,
         action: None,
+        weight: Weight::ONE,
         keys_max,
     }
 }

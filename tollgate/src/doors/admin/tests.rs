@@ -11,7 +11,7 @@ use tollgate_core::bucket::{Algorithm, debt::Debt};
 use tollgate_core::classify::Attributes;
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
-use tollgate_core::units::{Cost, Nanos, Rate, SECOND};
+use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Weight};
 
 /// A request from one address.
 struct From(IpAddr);
@@ -43,6 +43,7 @@ fn limit(name: &str, by: Part, unit: Unit) -> Limit {
         unit,
         algorithm: Algorithm::Debt(Debt::new(rate, Cost(2 * SECOND))),
         action: None,
+        weight: Weight::ONE,
         keys_max: 100,
     }
 }
