@@ -153,6 +153,26 @@ impl Windows {
         &self.table
     }
 
+    /// Calls `f` with the word of every counter that still counts, set by set: nobody waits for
+    /// longer than for another request.
+    pub fn for_each(&self, now: Time, mut f: impl FnMut(KeyHash, u64)) {
+        self.table.for_each(|key, words| {
+            if worth(words[0], now) > 0 {
+                f(key, words[0]);
+            }
+        });
+    }
+
+    /// Puts back a counter as [`Windows::for_each`] had it. False if it counts no longer. Keys are
+    /// found again only under the seed that they were hashed with.
+    pub fn restore(&self, key: KeyHash, word: u64, now: Time) -> bool {
+        let counts = worth(word, now) > 0;
+        if counts {
+            self.table.take(key).put(&[word], |words| worth(words[0], now));
+        }
+        counts
+    }
+
     /// Counts all, in order; a counter that is named twice counts twice. No other request comes
     /// between. `sets` is room to work in, kept by the caller to save making it anew.
     pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {

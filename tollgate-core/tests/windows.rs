@@ -39,6 +39,37 @@ fn hits_grow_over_the_limit_and_start_anew_in_the_next_window() {
     assert_eq!(hits[0].after, 0);
 }
 
+/// What a snapshot does: counters of every kind go on where they were, and who has ended is left.
+#[test]
+fn counters_that_are_put_back_count_on() {
+    let kinds = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
+    let ask = |windows: &Windows, now: Time| {
+        let numbered = kinds.into_iter().zip(1..);
+        let mut hits: Vec<Hit> =
+            numbered.map(|(algorithm, n)| Hit { algorithm, ..hit(n, 9, 2, now) }).collect();
+        count(windows, &mut hits, Policy::default(), now);
+        hits.iter().map(|hit| hit.after).collect::<Vec<_>>()
+    };
+    let before = Windows::new(10);
+    assert_eq!(ask(&before, at(600)), [2, 2, 2]);
+    assert_eq!(ask(&before, at(601)), [4, 4, 4]);
+    let kept = |now| {
+        let mut words = Vec::new();
+        before.for_each(now, |key, word| words.push((key, word)));
+        words
+    };
+    let words = kept(at(602));
+    assert_eq!(words.len(), 3);
+    let after = Windows::new(10);
+    assert!(words.iter().all(|(key, word)| after.restore(*key, *word, at(602))));
+    assert_eq!(ask(&after, at(602)), ask(&before, at(602)));
+    // The fixed window has ended; the sliding one still reaches into the next.
+    assert_eq!(kept(at(660)).len(), 1);
+    let later = Windows::new(10);
+    let restored = words.iter().filter(|(key, word)| later.restore(*key, *word, at(660))).count();
+    assert_eq!((restored, ask(&later, at(660))), (1, vec![2, 6, 2]));
+}
+
 #[test]
 fn who_writes_just_after_the_boundary_was_passed_undoes_nothing() {
     let windows = Windows::new(10);

@@ -125,7 +125,7 @@ impl Program {
         let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources()));
         let admin = admin.transpose()?;
         let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
-        let (seed, kept, shown) = (engines.seed, engines.all(), engines.shown());
+        let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
         let doors = Doors::open(settings, engines, &watch, addresses)?;
         // Only now: who cannot open its doors must not touch what another one keeps.
         let state = state::start(&settings.state, seed, kept, &watch, clock);

@@ -1,5 +1,6 @@
-//! Debts that outlive the program: a snapshot of all buckets, written every few seconds by a thread
-//! of its own and once more at the end, and taken over at the next start (`restore`).
+//! Debts that outlive the program: a snapshot of all buckets and counters, written every few
+//! seconds by a thread of its own and once more at the end, and taken over at the next start
+//! (`restore`).
 //!
 //! A bucket is a few numbers whose times count from the Unix epoch, so nothing has to be converted:
 //! what was refilled while nobody ran is refilled. Buckets that owe nothing are not written. The
@@ -21,7 +22,7 @@ use crate::engine::counted::Counted;
 use crate::watch::Watch;
 use crate::watch::counts::StateCounts;
 use crate::watch::sampler::Seldom;
-use format::{Head, Kept, Writer};
+use format::{Counting, Head, Kept, Writer};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,11 +30,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tollgate_core::key::Seed;
-use tollgate_core::limit::{Limit, Part};
+use tollgate_core::limit::{Limit, Part, Unit};
 use tollgate_core::units::Time;
+use tollgate_core::windows::Windows;
 
 /// An engine and the door it belongs to.
 pub type DoorEngine = (&'static str, Arc<dyn Counted>);
+
+/// What is kept, each part with its door.
+#[derive(Clone, Default)]
+pub struct Accounts {
+    /// Limits with their buckets.
+    pub engines: Vec<DoorEngine>,
+    /// Counters of windows.
+    pub windows: Option<(&'static str, Arc<Windows>)>,
+}
 
 /// The thread that writes. When this is dropped it writes once more and ends.
 pub struct Running {
@@ -51,21 +62,21 @@ impl Drop for Running {
     }
 }
 
-/// Starts to write snapshots of `engines`, whose keys are hashed with `seed`; `None` if there is no
-/// file to write to.
+/// Starts to write snapshots of `accounts`, whose keys are hashed with `seed`; `None` if there is
+/// no file to write to.
 ///
 /// # Errors
 /// If the system gives no thread.
 pub fn start(
     settings: &settings::State,
     seed: Seed,
-    engines: Vec<DoorEngine>,
+    accounts: Accounts,
     watch: &Watch,
     clock: Clock,
 ) -> io::Result<Option<Running>> {
     let Some(path) = settings.file.clone() else { return Ok(None) };
     let counts = StateCounts::new(watch.registry());
-    let scribe = Scribe { path, seed, engines, counts, clock, complaints: Seldom::default() };
+    let scribe = Scribe { path, seed, accounts, counts, clock, complaints: Seldom::default() };
     let (stop, stopped) = sync_channel(1);
     let every = settings.every;
     let thread = std::thread::Builder::new().name("state".into());
@@ -77,21 +88,19 @@ pub fn start(
 struct Scribe {
     path: PathBuf,
     seed: Seed,
-    engines: Vec<DoorEngine>,
+    accounts: Accounts,
     counts: StateCounts,
     clock: Clock,
     complaints: Seldom,
 }
 
 impl Scribe {
-    /// Writes until it is stopped, and once more. What a crash loses is what happened since the
-    /// last snapshot that was complete was begun: so each is begun as much earlier as it takes.
+    /// Writes until it is stopped, and once more.
     fn work(&self, every: Duration, stopped: &Receiver<()>) {
         let mut failing = false;
         let mut took = Duration::ZERO;
         loop {
-            let pause = every.saturating_sub(took.saturating_mul(2)).max(every / 2);
-            let last = stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+            let last = stopped.recv_timeout(pause(every, took)) != Err(RecvTimeoutError::Timeout);
             let before = self.clock.now();
             failing = self.write(before, failing);
             took = Duration::from_nanos(self.clock.now().since(before).0);
@@ -135,8 +144,9 @@ impl Scribe {
     ) -> io::Result<BufWriter<W>> {
         // A reload between counting and writing must not change how many there are.
         let held: Vec<_> =
-            self.engines.iter().map(|(door, engine)| (door, engine.held())).collect();
+            self.accounts.engines.iter().map(|(door, engine)| (door, engine.held())).collect();
         let limits = held.iter().map(|(_, held)| held.limits().len()).sum::<usize>();
+        let limits = limits + usize::from(self.accounts.windows.is_some());
         let limits = u16::try_from(limits).map_err(io::Error::other)?;
         let mut writer = Writer::begin(file, Head { seed: self.seed, written: now, limits })?;
         for (door, held) in &held {
@@ -153,8 +163,40 @@ impl Scribe {
                 writer.end_limit()?;
             }
         }
+        if let Some((door, windows)) = &self.accounts.windows {
+            self.fill_windows(&mut writer, door, windows, now, keys)?;
+        }
         writer.finish()
     }
+
+    /// Windows follow the system's clock, also where it was set since the start.
+    fn fill_windows<W: Write>(
+        &self,
+        writer: &mut Writer<BufWriter<W>>,
+        door: &str,
+        windows: &Windows,
+        now: Time,
+        keys: &mut u64,
+    ) -> io::Result<()> {
+        writer.limit(&kept_windows(door))?;
+        let mut result = Ok(());
+        windows.for_each(Time(now.0.saturating_add_signed(self.clock.step())), |key, word| {
+            if result.is_ok() {
+                *keys += 1;
+                result = writer.bucket(key, &[word]);
+            }
+        });
+        result?;
+        writer.end_limit()
+    }
+}
+
+/// How long to wait before the next snapshot is begun, where the last one took so long. What a
+/// crash loses is what happened since the last snapshot that was complete was begun: so each is
+/// begun as much earlier as it takes. A disk that is too slow for that is given half of the time
+/// to rest.
+fn pause(every: Duration, took: Duration) -> Duration {
+    every.saturating_sub(took.saturating_mul(2)).max(every / 2)
 }
 
 /// What a snapshot says of a limit.
@@ -165,8 +207,14 @@ fn kept(door: &str, limit: &Limit) -> Kept {
         name: limit.name.to_string(),
         by: by.join(","),
         unit: limit.unit,
-        algorithm: limit.algorithm.clone(),
+        counting: Counting::Bucket(limit.algorithm.clone()),
     }
+}
+
+/// What a snapshot says of the counters of all windows. What each counts lies in its key.
+fn kept_windows(door: &str) -> Kept {
+    let (name, by) = ("windows".to_owned(), String::new());
+    Kept { door: door.to_owned(), name, by, unit: Unit::Hits, counting: Counting::Windows }
 }
 
 /// What a limit counts by, in a form that means the same in every version.

@@ -121,6 +121,9 @@ impl Reader<'_> {
             };
             root.push((named("admin"), admin));
         }
+        if let Some(file) = self.text("TOLLGATE_STATE") {
+            root.push((named("state"), Node::map([("file", Node::text(file))])));
+        }
         map(root)
     }
 

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::key::Seed;
+use tollgate_core::windows::Windows;
 
 /// The engine of each door that has one.
 pub struct Engines {
@@ -26,6 +27,7 @@ pub struct Engines {
     clock: Clock,
     proxy: Option<Arc<Engine>>,
     line: Option<Arc<Tags>>,
+    ratelimit: Option<Arc<Windows>>,
 }
 
 impl Engines {
@@ -42,15 +44,23 @@ impl Engines {
             .line
             .as_ref()
             .map(|line| Tags::new(line, line::threads(), seed, clock, Arc::clone(watch)));
-        let engines = Engines { seed, clock, proxy, line };
+        let ratelimit = settings.ratelimit.as_ref();
+        let ratelimit = ratelimit.map(|settings| Arc::new(Windows::new(settings.keys_max)));
+        let engines = Engines { seed, clock, proxy, line, ratelimit };
         if let Some(found) = found {
-            found.restore(&engines.all(), watch, clock.now());
+            found.restore(&engines.accounts(), watch, clock.now());
         }
         Ok(engines)
     }
 
+    /// All that a snapshot keeps.
+    pub fn accounts(&self) -> state::Accounts {
+        let windows = self.ratelimit.as_ref().map(|windows| ("ratelimit", Arc::clone(windows)));
+        state::Accounts { engines: self.all(), windows }
+    }
+
     /// Each with its door.
-    pub fn all(&self) -> Vec<state::DoorEngine> {
+    fn all(&self) -> Vec<state::DoorEngine> {
         let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn Counted>;
         let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
         let shared = |tags: &Arc<Tags>| Arc::clone(tags) as Arc<dyn Counted>;
@@ -93,8 +103,9 @@ impl Doors {
             anyhow::Ok((tags, running))
         });
         let line = line.transpose()?;
-        let ratelimit = settings.ratelimit.as_ref().map(|settings| {
-            let running = ratelimit::start(settings, engines.seed, engines.clock, watch)?;
+        let ratelimit = settings.ratelimit.as_ref().zip(engines.ratelimit);
+        let ratelimit = ratelimit.map(|(settings, windows)| {
+            let running = ratelimit::start(settings, windows, engines.seed, engines.clock, watch)?;
             tell_ratelimit(settings, running.addresses());
             anyhow::Ok(running)
         });

@@ -9,6 +9,7 @@
 //! end      CRC-32 (IEEE) of everything before it, u32
 //! ```
 //!
+//! The counters of the rate limit service lie under one limit of algorithm 6, of a word each.
 //! Times are nanoseconds since the Unix epoch. Reading is strict: whatever is not exactly this is a
 //! fault, and then nothing of it is to be believed. What is done with it: `state`. No file is
 //! opened here.
@@ -31,6 +32,8 @@ const MAGIC: [u8; 8] = *b"TOLLGATE";
 const VERSION: u16 = 1;
 /// The most buckets in a block: half a megabyte of the widest.
 const BLOCK_MAX: usize = 1_024;
+/// The algorithm of [`Counting::Windows`].
+const WINDOWS: u8 = 6;
 /// The longest text of what a limit counts by, in bytes.
 const BY_BYTES_MAX: usize = 4_096;
 
@@ -69,7 +72,8 @@ pub struct Head {
 }
 
 /// Which limit the buckets that follow are of. Buckets are taken over by a limit of the same door,
-/// name, key and unit, whose algorithm continues this one.
+/// name, key and unit, whose algorithm continues this one; counters of windows, by those of the
+/// same door.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// The limit's door.
@@ -80,8 +84,28 @@ pub struct Kept {
     pub by: String,
     /// What it counts.
     pub unit: Unit,
-    /// How, with its numbers.
-    pub algorithm: Algorithm,
+    /// How.
+    pub counting: Counting,
+}
+
+/// How something is counted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Counting {
+    /// By an algorithm with its numbers.
+    Bucket(Algorithm),
+    /// By `tollgate_core::windows`, where a counter's word says itself how.
+    Windows,
+}
+
+impl Counting {
+    /// How many words a bucket has.
+    #[must_use]
+    pub fn words(&self) -> usize {
+        match self {
+            Counting::Bucket(algorithm) => algorithm.words(),
+            Counting::Windows => 1,
+        }
+    }
 }
 
 /// Writes one snapshot.
@@ -126,8 +150,8 @@ impl<W: Write> Writer<W> {
             Unit::Cpu => 0,
             Unit::Hits => 1,
         };
-        let (algorithm, numbers) = numbers(&kept.algorithm);
-        let words = u8::try_from(kept.algorithm.words()).map_err(io::Error::other)?;
+        let (algorithm, numbers) = numbers(&kept.counting);
+        let words = u8::try_from(kept.counting.words()).map_err(io::Error::other)?;
         self.put(&[unit, algorithm, words])?;
         numbers.into_iter().try_for_each(|number| self.put(&number.to_le_bytes()))
     }
@@ -183,7 +207,8 @@ impl<W: Write> Writer<W> {
 }
 
 /// An algorithm's kind and its numbers; zero where it has fewer.
-fn numbers(algorithm: &Algorithm) -> (u8, [u64; 3]) {
+fn numbers(counting: &Counting) -> (u8, [u64; 3]) {
+    let Counting::Bucket(algorithm) = counting else { return (WINDOWS, [0; 3]) };
     match algorithm {
         Algorithm::Debt(debt) => (1, [debt.rate().to_bits(), debt.burst().0, 0]),
         Algorithm::Sliding(sliding) => {
@@ -192,6 +217,13 @@ fn numbers(algorithm: &Algorithm) -> (u8, [u64; 3]) {
         Algorithm::Fixed(fixed) => (3, [fixed.limit().into(), fixed.window().0, 0]),
         Algorithm::History(history) => (4, [history.burst() as u64, history.interval().0, 0]),
         Algorithm::Grid(grid) => (5, grid.numbers()),
+    }
+}
+
+fn counting(kind: u8, numbers: [u64; 3]) -> Option<Counting> {
+    match (kind, numbers) {
+        (WINDOWS, [0, 0, 0]) => Some(Counting::Windows),
+        _ => algorithm(kind, numbers).map(Counting::Bucket),
     }
 }
 
@@ -300,11 +332,11 @@ impl<R: Read> Reader<R> {
         for number in &mut numbers {
             *number = u64::from_le_bytes(self.bytes()?);
         }
-        let algorithm = algorithm(kind, numbers).ok_or(Fault::Shape("an algorithm"))?;
-        if algorithm.words() != usize::from(words) {
+        let counting = counting(kind, numbers).ok_or(Fault::Shape("an algorithm"))?;
+        if counting.words() != usize::from(words) {
             return Err(Fault::Shape("the width of a bucket"));
         }
-        Ok((Kept { door, name, by, unit, algorithm }, usize::from(words)))
+        Ok((Kept { door, name, by, unit, counting }, usize::from(words)))
     }
 
     /// How many buckets the next block has; `None`: there is none.

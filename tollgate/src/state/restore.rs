@@ -1,11 +1,12 @@
 //! From a snapshot back to buckets: looked at whole first, and only then taken over.
 //!
 //! A limit takes over the buckets of the one with its door, name, key and unit, if its numbers let
-//! it; other limits' buckets are left. A clock that was set back since would make debts of hours
+//! it; other limits' buckets are left. The rate limit service takes over its counters: what they
+//! count is part of their keys. A clock that was set back since would make debts of hours
 //! out of seconds: then they count from now. What is not whole is put aside; nothing of it is used.
 
-use super::format::{self, Fault, Head, Kept, Seen};
-use super::{DoorEngine, disk, kept};
+use super::format::{self, Counting, Fault, Head, Kept, Seen};
+use super::{Accounts, disk, kept, kept_windows};
 use crate::config::settings;
 use crate::watch::Watch;
 use crate::watch::counts::StateCounts;
@@ -18,6 +19,7 @@ use tollgate_core::bucket::Algorithm;
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limiter::Limiter;
 use tollgate_core::units::{Nanos, Time};
+use tollgate_core::windows::Windows;
 
 /// Collected of the file before it is looked at.
 const BUFFER_BYTES: usize = 1 << 18;
@@ -72,8 +74,8 @@ impl Found {
     }
 
     /// Puts the buckets back whose limits still mean the same. To be done before any request comes.
-    pub fn restore(mut self, engines: &[DoorEngine], watch: &Watch, now: Time) {
-        let mut restorer = Restorer::new(engines, &self.head, now);
+    pub fn restore(mut self, accounts: &Accounts, watch: &Watch, now: Time) {
+        let mut restorer = Restorer::new(accounts, &self.head, now);
         if let Err(fault) = self.show(|seen| restorer.see(seen)) {
             tracing::error!(
                 target: "tollgate::state",
@@ -100,21 +102,28 @@ impl Found {
 
 /// Puts buckets back, one after the other.
 struct Restorer<'a> {
-    engines: &'a [DoorEngine],
+    accounts: &'a Accounts,
     now: Time,
     /// How far the clock was set back since.
     back: Nanos,
-    /// Where the buckets of the present limit go, and how they were counted.
-    place: Option<(Arc<Limiter>, usize, Algorithm)>,
+    /// Where the buckets of the present limit go.
+    place: Option<Place>,
     restored: u64,
     /// Buckets that owe nothing any more, or whose limit is gone.
     left: u64,
 }
 
+/// Where buckets go.
+enum Place {
+    /// To a limit, and how they were counted.
+    Limit(Arc<Limiter>, usize, Algorithm),
+    Windows(Arc<Windows>),
+}
+
 impl<'a> Restorer<'a> {
-    fn new(engines: &'a [DoorEngine], head: &Head, now: Time) -> Restorer<'a> {
+    fn new(accounts: &'a Accounts, head: &Head, now: Time) -> Restorer<'a> {
         let back = head.written.since(now);
-        Restorer { engines, now, back, place: None, restored: 0, left: 0 }
+        Restorer { accounts, now, back, place: None, restored: 0, left: 0 }
     }
 
     fn see(&mut self, seen: Seen<'_>) {
@@ -126,23 +135,39 @@ impl<'a> Restorer<'a> {
     }
 
     /// The limit of today that means the same.
-    fn find(&self, was: &Kept) -> Option<(Arc<Limiter>, usize, Algorithm)> {
-        for (door, engine) in self.engines.iter().filter(|(door, _)| *door == was.door) {
+    fn find(&self, was: &Kept) -> Option<Place> {
+        let Counting::Bucket(counted) = &was.counting else {
+            return self.windows(was).map(Place::Windows);
+        };
+        for (door, engine) in self.accounts.engines.iter().filter(|(door, _)| *door == was.door) {
             let same = |today: &Kept| {
+                let Counting::Bucket(counts) = &today.counting else { return false };
                 (&today.name, &today.by, today.unit) == (&was.name, &was.by, was.unit)
-                    && today.algorithm.continues(&was.algorithm)
+                    && counts.continues(counted)
             };
             let limiter = engine.held();
             let index = limiter.limits().iter().position(|limit| same(&kept(door, limit)));
             if let Some(index) = index {
-                return Some((limiter, index, was.algorithm.clone()));
+                return Some(Place::Limit(limiter, index, counted.clone()));
             }
         }
         None
     }
 
+    fn windows(&self, was: &Kept) -> Option<Arc<Windows>> {
+        let (door, windows) = self.accounts.windows.as_ref()?;
+        (*was == kept_windows(door)).then(|| Arc::clone(windows))
+    }
+
     fn put(&self, hash: KeyHash, state: &[u64]) -> bool {
-        let Some((limiter, index, was)) = &self.place else { return false };
+        let (limiter, index, was) = match &self.place {
+            None => return false,
+            // Windows stand where the system's clock has them: under another they are not these.
+            Some(Place::Windows(windows)) => {
+                return self.back <= SKEW && windows.restore(hash, state[0], self.now);
+            }
+            Some(Place::Limit(limiter, index, was)) => (limiter, index, was),
+        };
         if self.back <= SKEW {
             return limiter.restore(*index, was, hash, state, self.now);
         }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use tollgate_core::key::KeyHash;
 use tollgate_core::units::{Nanos, SECOND};
+use tollgate_core::windows::{Hit, Length, Policy};
 
 const SEED: Seed = Seed([9; 16]);
 const LIMITS: &str = "proxy: {cpus: 1, limits: [\
@@ -16,7 +17,7 @@ const LIMITS: &str = "proxy: {cpus: 1, limits: [\
 struct Stage {
     clock: Clock,
     watch: Arc<Watch>,
-    engines: Vec<DoorEngine>,
+    accounts: Accounts,
 }
 
 impl Stage {
@@ -26,14 +27,15 @@ impl Stage {
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let engine = Engine::new(&proxy, 1, SEED, clock, Arc::clone(&watch));
-        Stage { clock, watch, engines: vec![("proxy", engine)] }
+        let windows = Some(("ratelimit", Arc::new(Windows::new(100))));
+        Stage { clock, watch, accounts: Accounts { engines: vec![("proxy", engine)], windows } }
     }
 
     /// Makes the key `hash` of the limit at `index` owe so that it is full after `seconds`.
     fn owe(&self, index: usize, hash: u64, seconds: u64) {
         let now = self.clock.now();
         let full_at = now.plus(Nanos::from_secs(seconds));
-        let engine = &self.engines[0].1;
+        let engine = &self.accounts.engines[0].1;
         let was = engine.held().limits()[index].algorithm.clone();
         let hash = KeyHash::from_bits(hash);
         assert!(engine.held().restore(index, &was, hash, &[full_at.0], now.minus(Nanos(1))));
@@ -41,7 +43,8 @@ impl Stage {
 
     /// After how many seconds that key is full.
     fn full_after(&self, index: usize, hash: u64) -> Option<f64> {
-        let state = self.engines[0].1.held().tables()[index].peek(KeyHash::from_bits(hash));
+        let state =
+            self.accounts.engines[0].1.held().tables()[index].peek(KeyHash::from_bits(hash));
         state.map(|state| Time(state).since(self.clock.now()).as_secs_f64())
     }
 
@@ -49,7 +52,7 @@ impl Stage {
         Scribe {
             path: path.to_owned(),
             seed: SEED,
-            engines: self.engines.clone(),
+            accounts: self.accounts.clone(),
             counts: StateCounts::new(self.watch.registry()),
             clock: self.clock,
             complaints: Seldom::default(),
@@ -66,7 +69,7 @@ impl Stage {
         let there = found.is_some();
         if let Some(found) = found {
             assert!(found.seed() == SEED);
-            found.restore(&self.engines, &self.watch, self.clock.now());
+            found.restore(&self.accounts, &self.watch, self.clock.now());
         }
         there
     }
@@ -140,16 +143,50 @@ fn blocks_are_kept_as_well() {
     let path = folder.path().join("state");
     let before = Stage::new(LIMITS);
     let (hash, now) = (KeyHash::from_bits(77), before.clock.now());
-    let window = before.engines[0].1.held().limits()[2].algorithm.clone();
+    let window = before.accounts.engines[0].1.held().limits()[2].algorithm.clone();
     let mut state = vec![0; window.words()];
     window.charge(&mut state, tollgate_core::units::Cost(SECOND), now, now);
     assert!(window.wait(&state, tollgate_core::units::Cost::ZERO, now) > Nanos::ZERO, "a block");
-    assert!(before.engines[0].1.held().restore(2, &window, hash, &state, now));
+    assert!(before.accounts.engines[0].1.held().restore(2, &window, hash, &state, now));
     assert!(before.write(&path, now));
     let after = Stage::new(LIMITS);
     assert!(after.take_over(&path));
-    let held = after.engines[0].1.held();
+    let held = after.accounts.engines[0].1.held();
     held.tables()[2].take(hash).with(|found| assert_eq!(found, state));
+}
+
+/// Counts hits of a window of a day in `windows`; how many there are then.
+fn hit(windows: &Windows, now: Time) -> u32 {
+    let window = Length::Seconds(86_400).window(now);
+    let mut hits = [Hit::new(KeyHash::from_bits(5), window, 100, 3)];
+    windows.count(&mut hits, &mut Vec::new(), Policy::default(), now);
+    hits[0].after
+}
+
+#[test]
+fn counters_of_the_rate_limit_service_are_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    let before = Stage::new(LIMITS);
+    let now = before.clock.now();
+    let windows = |stage: &Stage| Arc::clone(&stage.accounts.windows.as_ref().expect("some").1);
+    assert_eq!(hit(&windows(&before), now), 3);
+    assert!(before.write(&path, now));
+    assert!(before.metric("tollgate_state_keys 1"));
+    let after = Stage::new(LIMITS);
+    assert!(after.take_over(&path));
+    assert_eq!(hit(&windows(&after), now), 6);
+    // Who has no such service takes over the rest.
+    let without = Stage::new(LIMITS);
+    let without =
+        Stage { accounts: Accounts { windows: None, ..without.accounts.clone() }, ..without };
+    assert!(without.take_over(&path));
+    assert!(without.metric("tollgate_state_restored_keys 0"));
+    // Of the future: the clock was set back since.
+    assert!(before.write(&path, now.plus(Nanos::from_secs(10))));
+    let back = Stage::new(LIMITS);
+    assert!(back.take_over(&path));
+    assert_eq!(hit(&windows(&back), now), 3);
 }
 
 /// A machine without a clock of its own wakes up in 1970: debts are not to last for decades.
@@ -223,6 +260,23 @@ fn what_is_no_plain_file_is_left_alone() {
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing beside them");
 }
 
+/// The longest that a crash can lose: from when the last whole snapshot was begun to just before
+/// the next one is whole.
+#[test]
+fn a_crash_loses_no_more_than_every() {
+    for millis in [100, 300, 5_000, 86_400_000] {
+        let every = Duration::from_millis(millis);
+        for took in [0, 1, 10, 20, 25].map(|percent| every * percent / 100) {
+            let lost = took + pause(every, took) + took;
+            assert!(lost <= every, "{lost:?} of {every:?}, where one takes {took:?}");
+        }
+        // Slower than that, it loses what two of them take, and half of `every`.
+        for took in [every / 3, every, every * 10] {
+            assert_eq!(took + pause(every, took) + took, took * 2 + every / 2);
+        }
+    }
+}
+
 #[test]
 fn only_the_owner_may_read_it() {
     use std::os::unix::fs::PermissionsExt;
@@ -240,14 +294,15 @@ fn the_last_snapshot_is_written_when_the_program_ends() {
     let path = folder.path().join("state");
     let stage = Stage::new(LIMITS);
     let settings = settings::State { every: Duration::from_secs(3_600), ..kept_in(&path) };
-    let running = start(&settings, SEED, stage.engines.clone(), &stage.watch, stage.clock);
+    let running = start(&settings, SEED, stage.accounts.clone(), &stage.watch, stage.clock);
     stage.owe(0, 5, 1_000);
     drop(running.expect("a thread"));
     let after = Stage::new(LIMITS);
     assert!(after.take_over(&path));
     near(after.full_after(0, 5), 1_000.0);
     let nowhere = settings::State { file: None, ..settings };
-    let none = start(&nowhere, SEED, Vec::new(), &stage.watch, stage.clock).expect("nothing");
+    let none =
+        start(&nowhere, SEED, Accounts::default(), &stage.watch, stage.clock).expect("nothing");
     assert!(none.is_none());
 }
 
@@ -271,7 +326,7 @@ fn a_million_debts_are_written_and_taken_over() {
     let took = after.clock.now().since(begun);
     let bytes = fs::metadata(&path).expect("there").len();
     println!("written in {wrote}, taken over in {took}, {bytes} bytes");
-    let held = after.engines[0].1.held();
+    let held = after.accounts.engines[0].1.held();
     assert!(held.tables()[0].used() > 990_000, "{}", held.tables()[0].used());
 }
 
@@ -287,7 +342,7 @@ fn buckets_are_to_be_had_while_a_snapshot_is_written() {
         let stage = Stage::new(&format!("proxy: {{cpus: 1, limits: [{limit}]}}"));
         let hash = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (1..=keys * 3 / 4).for_each(|n| stage.owe(0, hash(n), 3_600));
-        let held = stage.engines[0].1.held();
+        let held = stage.accounts.engines[0].1.held();
         let waits = || {
             let wait = |n: u64| {
                 let before = stage.clock.now();

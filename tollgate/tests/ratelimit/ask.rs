@@ -4,6 +4,7 @@
 //! descriptor may stand `+3` (its hits), `-3` (hits given back) and `limit 2/HOUR`; behind the
 //! domain `+9` (hits for all). An answer: `OK [5/HOUR 4, OVER 0/MINUTE 0, -, max]`.
 
+use std::sync::Arc;
 use tollgate::clock::Clock;
 use tollgate::config::settings::RatelimitAnswers;
 use tollgate::config::source::folder::File;
@@ -15,6 +16,7 @@ use tollgate::doors::ratelimit::wire::view::View;
 use tollgate::doors::ratelimit::wire::{Code, Descriptor, Entry, Override, Request, Response};
 use tollgate_core::key::Seed;
 use tollgate_core::units::{SECOND, Time};
+use tollgate_core::windows::Windows;
 
 /// The rules that most cases are of.
 pub const C1: &str = "
@@ -59,7 +61,8 @@ impl Service {
     }
 
     pub fn with(rules: &str, answers: RatelimitAnswers, options: Options) -> Service {
-        let decider = Decider::new(answers, 1_000, Seed([5; 16]), Clock::start());
+        let windows = Arc::new(Windows::new(1_000));
+        let decider = Decider::new(answers, windows, Seed([5; 16]), Clock::start());
         let service = Service { decider, options, now: Time(2222 * SECOND) };
         service.load(rules);
         service

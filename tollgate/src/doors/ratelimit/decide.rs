@@ -19,6 +19,7 @@ use crate::watch::registry::{Counter, Registry};
 use answer::Answer;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use meet::Met;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use tollgate_core::key::Seed;
 use tollgate_core::units::Time;
@@ -86,7 +87,7 @@ pub struct Decider {
     /// How it answers.
     pub settings: ArcSwap<RatelimitAnswers>,
     /// The counters.
-    pub windows: Windows,
+    pub windows: Arc<Windows>,
     clock: Clock,
     /// How far the system's clock was moved since the start: windows follow it.
     step: AtomicI64,
@@ -101,16 +102,21 @@ pub struct Room {
 }
 
 impl Decider {
-    /// A service without rules that can count `keys_max` windows at once.
+    /// A service without rules that counts in `windows`, whose keys are hashed with `seed`.
     #[must_use]
-    pub fn new(settings: RatelimitAnswers, keys_max: usize, seed: Seed, clock: Clock) -> Decider {
+    pub fn new(
+        settings: RatelimitAnswers,
+        windows: Arc<Windows>,
+        seed: Seed,
+        clock: Clock,
+    ) -> Decider {
         Decider {
             rules: ArcSwapOption::empty(),
             tallies: Tallies::default(),
             unknown_domains: Tallies::default(),
             events: Events::default(),
             settings: ArcSwap::from_pointee(settings),
-            windows: Windows::new(keys_max),
+            windows,
             clock,
             step: AtomicI64::new(0),
             seed,

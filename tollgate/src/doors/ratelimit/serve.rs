@@ -33,6 +33,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_core::key::Seed;
 use tollgate_core::table::Table;
+use tollgate_core::windows::Windows;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -86,12 +87,13 @@ struct Listeners {
     addresses: Vec<SocketAddr>,
 }
 
-/// Opens every port and starts the threads.
+/// Opens every port and starts the threads. Keys are hashed with `seed`, and counted in `windows`.
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
 pub fn start(
     settings: &Ratelimit,
+    windows: Arc<Windows>,
     seed: Seed,
     clock: Clock,
     watch: &Watch,
@@ -99,7 +101,7 @@ pub fn start(
     let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let listeners = Listeners::bind(settings, count)?;
     let registry = watch.registry();
-    let mut decider = Decider::new(settings.answers.clone(), settings.keys_max, seed, clock);
+    let mut decider = Decider::new(settings.answers.clone(), windows, seed, clock);
     decider.events = Events::of(registry);
     let decider = Arc::new(decider);
     let reporter = HealthReporter::new();

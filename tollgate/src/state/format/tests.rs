@@ -11,17 +11,17 @@ fn debt() -> Kept {
         name: "ip".into(),
         by: "ip/32/64".into(),
         unit: Unit::Cpu,
-        algorithm: Algorithm::Debt(Debt::new(rate, Cost(5))),
+        counting: Counting::Bucket(Algorithm::Debt(Debt::new(rate, Cost(5)))),
     }
 }
 
-/// One limit of each algorithm.
+/// One limit of each way to count.
 fn each() -> Vec<Kept> {
     let hits = |name: &str, algorithm| Kept {
         name: name.into(),
         by: "all".into(),
         unit: Unit::Hits,
-        algorithm,
+        counting: Counting::Bucket(algorithm),
         ..debt()
     };
     let second = Nanos::from_secs(1);
@@ -34,6 +34,7 @@ fn each() -> Vec<Kept> {
         hits("fixed", Algorithm::Fixed(Fixed::new(10, 60).expect("a window"))),
         hits("grid", Algorithm::Grid(Grid::new("3/m".parse().expect("a pace"), 10))),
         hits("history", Algorithm::History(History::new(2, second).expect("a history"))),
+        Kept { unit: Unit::Hits, counting: Counting::Windows, ..debt() },
     ]
 }
 
@@ -86,7 +87,7 @@ fn the_bytes_are_these() {
 #[test]
 fn what_is_written_is_read_back() {
     let buckets = |kept: &Kept, count: u64| -> Buckets {
-        let words = kept.algorithm.words() as u64;
+        let words = kept.counting.words() as u64;
         (1..=count).map(|n| (n * 3, (0..words).map(|word| n * 1_000 + word).collect())).collect()
     };
     for count in [0, 1, 1_023, 1_024, 1_025, 3_000] {
