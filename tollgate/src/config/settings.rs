@@ -88,8 +88,8 @@ pub struct Check {
     /// Where access logs come in. Default: nowhere.
     pub syslog: Vec<Datagrams>,
     /// After this a pass of which nothing was told costs what its route does on average. Too
-    /// short: long requests are charged a guess. Too long: where nothing is told, requests count
-    /// as running, and those beside them as cheaper than they are. Default: 300 s.
+    /// short: long requests are charged a guess. Too long: where nothing is told, debts are known
+    /// late. Default: 300 s.
     pub report_within: Duration,
     /// Passes waiting for their report; beyond it the oldest settles early. Default: 65 536.
     pub open_max: usize,

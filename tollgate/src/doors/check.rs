@@ -39,8 +39,9 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// For a head to arrive, also on an idle connection. Longer than fronts keep theirs (60 s), so that
 /// none is closed just when it is used again.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
-/// The most bytes of one line of an access log; what follows is cut off.
-const LINE_BYTES_MAX: usize = 16 * 1024;
+/// The most bytes of one line of an access log: more than a datagram can have. A client must not be
+/// able to hide what its request took by making the line long.
+const LINE_BYTES_MAX: usize = 64 * 1024;
 /// What the system is asked to keep of lines that were not read yet.
 const LINES_BYTES: usize = 4 * 1024 * 1024;
 

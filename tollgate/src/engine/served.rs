@@ -3,7 +3,7 @@
 //!
 //! It measures nothing: whoever serves a request says what it took. Who asks so: the `check` door.
 
-use super::{Charge, Lane, Rules};
+use super::{Charge, Lane, Refusal, Rules, refusal};
 use crate::config::settings::CostSource;
 use crate::watch::decision::notice::Notice;
 use tollgate_core::bucket::Algorithm;
@@ -72,13 +72,31 @@ impl Charge {
         (!self.rules.shadow).then_some(Wait { until, while_busy })
     }
 
-    /// Closes the account of a request that has been in work for `elapsed`. Returns what was
-    /// charged.
-    pub fn close(mut self, told: Told, elapsed: Nanos) -> Cost {
+    /// What a client is told that would have to wait and finds no place to.
+    #[must_use]
+    pub fn crowded_out(&self, wait: Wait) -> Refusal {
+        let now = self.lane.0.now();
+        let debt = |action| self.rules.limiter.debt(&self.ticket, action, now);
+        let reason = [Action::Delay, Action::Hold, Action::Queue].into_iter().find_map(debt);
+        let left = wait.until.since(now);
+        match reason {
+            Some(reason) => refusal(&self.rules, reason, left),
+            // It is paid meanwhile.
+            None => Refusal {
+                limit: "waiting".to_owned(),
+                retry_after_secs: left.retry_after_secs(),
+                by_rate: false,
+            },
+        }
+    }
+
+    /// Closes the account of a request that was let in `elapsed` ago and has counted as running for
+    /// `counted` of it. Returns what was charged.
+    pub fn close(mut self, told: Told, elapsed: Nanos, counted: Nanos) -> Cost {
         self.rest();
         let (cost, measure) = match told {
             Told::Cost(cost) => (cost, Measure::Report),
-            Told::Time(took) => (self.cost_of(took.min(elapsed), elapsed), Measure::Report),
+            Told::Time(took) => (self.cost_of(took.min(elapsed), counted), Measure::Report),
             Told::Nothing(cost) => (cost, Measure::Estimate),
         };
         self.whole = measure != Measure::Estimate;
@@ -86,11 +104,13 @@ impl Charge {
         cost
     }
 
-    /// What `took` cost out of an account that was open for `elapsed`. The virtual clock has run
-    /// all the while, also while the front waited for a slow client: it says how much of the
-    /// backend a request had on average, and the report how long it had it.
-    fn cost_of(&self, took: Nanos, elapsed: Nanos) -> Cost {
-        let share = self.cost.0 as f64 / elapsed.0.max(1) as f64;
+    /// What `took` cost out of an account that was on the virtual clock for `counted`. That clock
+    /// has run also while the front waited for a slow client: it says how much of the backend a
+    /// request had on average, and the report how long it had it. Of one that was never on it
+    /// nothing is known but that.
+    fn cost_of(&self, took: Nanos, counted: Nanos) -> Cost {
+        let share =
+            if counted == Nanos::ZERO { 1.0 } else { self.cost.0 as f64 / counted.0 as f64 };
         match self.rules.cost {
             CostSource::Wall => Cost::cpu(took),
             CostSource::Shared | CostSource::Header(_) => {

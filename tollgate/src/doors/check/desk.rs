@@ -9,6 +9,7 @@ use super::asked::Original;
 use super::ledger::Ledger;
 use super::report::{self, Fault, Id};
 use crate::client::address::Trust;
+use crate::client::form::{self, Form};
 use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
 use crate::engine::{Asked, Charge, Lane, Refusal, Told, Wait};
@@ -18,7 +19,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -33,6 +34,7 @@ use tollgate_core::units::{Nanos, Time};
 
 const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
 const STATUS: HeaderName = HeaderName::from_static("x-tollgate-status");
+const LIMIT: HeaderName = HeaderName::from_static("x-tollgate-limit");
 const NOT_HERE: &str = "not here; there are GET /check and POST /report?id=ID&cost=12ms\n";
 const FORWARDED: [&str; 3] = ["x-real-ip", "x-forwarded-for", "forwarded"];
 
@@ -96,7 +98,7 @@ impl Desk {
         let query = head.uri.query().unwrap_or_default();
         let reads = head.method == Method::GET || head.method == Method::HEAD;
         Ok(match head.uri.path() {
-            "/check" if reads => self.check(head, peer, Denial::read(query)).await,
+            "/check" if reads => self.check(head, peer, Denial::read(query, &head.headers)).await,
             "/report" if head.method == Method::POST => self.report(query),
             "/check" => not_allowed("GET, HEAD"),
             "/report" => not_allowed("POST"),
@@ -115,7 +117,7 @@ impl Desk {
         let path = normal_path(original.path());
         let route = RouteHash::of(&self.routes, original.method(), &path);
         match self.lane.ask(&original) {
-            Asked::Refused(refusal) => denial.of_limit(&refusal),
+            Asked::Refused(refusal) => denial.answer(&refusal),
             Asked::Pass(charge) => self.pass(charge, route, denial).await,
         }
     }
@@ -127,9 +129,7 @@ impl Desk {
             let since = self.clock.now();
             let Ok(_place) = self.waiting.try_acquire() else {
                 self.counts.crowded_waiting.increment(1);
-                let seconds = wait.until.since(since).retry_after_secs();
-                let text = format!("too many wait already; try again in {seconds} s\n");
-                return denial.answer(StatusCode::SERVICE_UNAVAILABLE, seconds, text);
+                return denial.answer(&charge.crowded_out(wait));
             };
             let _held = self.counts.waiting.hold();
             self.wait(wait).await;
@@ -137,7 +137,6 @@ impl Desk {
         }
         let mut response = empty(StatusCode::NO_CONTENT);
         let Some(secret) = secret() else { return response };
-        charge.work();
         let id = self.issue(charge, route, secret, self.clock.now());
         if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
             response.headers_mut().insert(ID, value);
@@ -223,53 +222,62 @@ fn secret() -> Option<u64> {
     (count == bytes.len()).then(|| u64::from_ne_bytes(bytes))
 }
 
+/// How a refusal is told.
+#[derive(Clone, Copy)]
+struct Denial {
+    code: Code,
+    /// As the client likes it: fronts that hand the answer on ask with its headers.
+    form: Form,
+}
+
 /// The code that a refusal is told with.
 #[derive(Clone, Copy)]
-enum Denial {
+enum Code {
     /// 403, and the true one in a header: all that `auth_request` understands.
     Forbidden,
     /// The same for all refusals.
-    Code(StatusCode),
+    Always(StatusCode),
     /// The true one, for fronts that hand the answer on as it is.
     Own,
 }
 
 impl Denial {
     /// `deny=429` or `deny=status`.
-    fn read(query: &str) -> Denial {
+    fn read(query: &str, headers: &HeaderMap) -> Denial {
+        Denial { code: Code::read(query), form: Form::of(headers) }
+    }
+
+    fn answer(self, refusal: &Refusal) -> Answer {
+        let (status, seconds) = (form::refused(refusal.by_rate), refusal.retry_after_secs);
+        let code = match self.code {
+            Code::Forbidden => StatusCode::FORBIDDEN,
+            Code::Always(code) => code,
+            Code::Own => status,
+        };
+        let mut response = text(code, self.form.refusal(status, &refusal.limit, seconds));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, self.form.content_type());
+        headers.insert(STATUS, HeaderValue::from(status.as_u16()));
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        if let Ok(limit) = HeaderValue::from_str(&refusal.limit) {
+            headers.insert(LIMIT, limit);
+        }
+        response
+    }
+}
+
+impl Code {
+    fn read(query: &str) -> Code {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let Some((_, value)) = pairs.find(|(key, _)| *key == "deny") else {
-            return Denial::Forbidden;
+            return Code::Forbidden;
         };
         let code = value.parse().ok().and_then(|code: u16| StatusCode::from_u16(code).ok());
         match code.filter(|code| code.is_client_error() || code.is_server_error()) {
-            Some(code) => Denial::Code(code),
-            None if value == "status" => Denial::Own,
-            None => Denial::Forbidden,
+            Some(code) => Code::Always(code),
+            None if value == "status" => Code::Own,
+            None => Code::Forbidden,
         }
-    }
-
-    fn of_limit(self, refusal: &Refusal) -> Answer {
-        let status = match refusal.by_rate {
-            true => StatusCode::TOO_MANY_REQUESTS,
-            false => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        let (limit, seconds) = (&refusal.limit, refusal.retry_after_secs);
-        let text = format!("over the limit \"{limit}\"; try again in {seconds} s\n");
-        self.answer(status, seconds, text)
-    }
-
-    fn answer(self, status: StatusCode, seconds: u64, message: String) -> Answer {
-        let code = match self {
-            Denial::Forbidden => StatusCode::FORBIDDEN,
-            Denial::Code(code) => code,
-            Denial::Own => status,
-        };
-        let mut response = text(code, message);
-        let headers = response.headers_mut();
-        headers.insert(STATUS, HeaderValue::from(status.as_u16()));
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        response
     }
 }
 

@@ -4,7 +4,8 @@
 //! oldest is always the first: looking one up, settling it and letting the late ones go take no
 //! search. The other half of an id is a random secret: who cannot guess it settles nothing of
 //! anybody's. There are at most `open_max` passes; beyond that the oldest settles early. What is
-//! not told costs what requests of its route cost on average, as reports have it.
+//! not told costs what requests of its route cost on average, as reports have it; and it counts
+//! as running for no longer than requests do here.
 //!
 //! It reads no clock and knows no protocol.
 
@@ -12,12 +13,19 @@ use super::report::Id;
 use crate::engine::{Charge, Told};
 use std::collections::VecDeque;
 use tollgate_core::meter::estimate::{Estimates, RouteHash};
-use tollgate_core::units::{Nanos, Time};
+use tollgate_core::units::{Cost, Nanos, Time};
 
 /// Places kept for each pass that may be open: those between two open ones are settled already.
 const PLACES_PER_PASS: usize = 16;
 /// Routes whose cost is remembered.
 const ROUTES_MAX: usize = 4096;
+/// For how long a request is taken to run at least and at most, if nothing is told of it.
+const PATIENCE_MIN: Nanos = Nanos::from_secs(1);
+const PATIENCE_MAX: Nanos = Nanos::from_secs(30);
+/// How many times as long as those that are met running.
+const TIMES_MET: f64 = 4.0;
+/// What is left of the weight of a request's time with each later one.
+const FADE: f64 = 1.0 - 1.0 / 256.0;
 
 /// A pass that is open.
 struct Pass {
@@ -25,6 +33,23 @@ struct Pass {
     charge: Charge,
     since: Time,
     route: RouteHash,
+    /// For how long it counted as running, once it does not any more.
+    counted: Option<Nanos>,
+}
+
+impl Pass {
+    /// It runs no longer, as far as anybody can tell.
+    fn rest(&mut self, now: Time) {
+        if self.counted.is_none() {
+            self.charge.rest();
+            self.counted = Some(now.since(self.since));
+        }
+    }
+
+    fn close(self, told: Told, now: Time) -> Cost {
+        let elapsed = now.since(self.since);
+        self.charge.close(told, elapsed, self.counted.unwrap_or(elapsed))
+    }
 }
 
 /// All of them.
@@ -32,16 +57,26 @@ pub struct Ledger {
     /// The number of the first place.
     first: u64,
     places: VecDeque<Option<Box<Pass>>>,
+    /// The number of the first place that may count as running; all before do not.
+    running: u64,
     open: usize,
     open_max: usize,
     estimates: Estimates,
+    usual: Usual,
 }
 
 impl Ledger {
     /// For at most `open_max` passes at once.
     pub fn new(open_max: usize) -> Ledger {
-        let estimates = Estimates::new(ROUTES_MAX);
-        Ledger { first: 1, places: VecDeque::new(), open: 0, open_max, estimates }
+        Ledger {
+            first: 1,
+            places: VecDeque::new(),
+            running: 1,
+            open: 0,
+            open_max,
+            estimates: Estimates::new(ROUTES_MAX),
+            usual: Usual::default(),
+        }
     }
 
     /// How many are open.
@@ -50,13 +85,23 @@ impl Ledger {
     }
 
     /// Gives out a pass. Also returns how many had to settle early to make room.
-    pub fn issue(&mut self, charge: Charge, route: RouteHash, secret: u64, now: Time) -> (Id, u64) {
+    pub fn issue(
+        &mut self,
+        mut charge: Charge,
+        route: RouteHash,
+        secret: u64,
+        now: Time,
+    ) -> (Id, u64) {
         let mut crowded = 0;
         while self.open >= self.open_max || self.places.len() >= self.open_max * PLACES_PER_PASS {
             crowded += u64::from(self.forget_first(now));
         }
         let number = self.first + self.places.len() as u64;
-        self.places.push_back(Some(Box::new(Pass { secret, charge, since: now, route })));
+        let counted = self.usual.silent.then_some(Nanos::ZERO);
+        if counted.is_none() {
+            charge.work();
+        }
+        self.places.push_back(Some(Box::new(Pass { secret, charge, since: now, route, counted })));
         self.open += 1;
         (Id { number, secret }, crowded)
     }
@@ -67,13 +112,17 @@ impl Ledger {
         let Some(place) = place.and_then(|at| self.places.get_mut(at)) else { return false };
         let Some(pass) = place.take_if(|pass| pass.secret == id.secret) else { return false };
         self.open -= 1;
-        let cost = pass.charge.close(told, now.since(pass.since));
-        self.estimates.learn(pass.route, cost, now);
+        let (route, elapsed) = (pass.route, now.since(pass.since));
+        let cost = pass.close(told, now);
+        self.estimates.learn(route, cost, now);
+        self.usual
+            .learn(if let Told::Time(took) = told { took.min(elapsed) } else { elapsed }, now);
         self.tidy();
         true
     }
 
-    /// Settles what was given out more than `within` ago and not told of. Returns how many.
+    /// Settles what was given out more than `within` ago and not told of. Returns how many. What
+    /// should have been told of by now counts as running no longer.
     pub fn sweep(&mut self, within: Nanos, now: Time) -> u64 {
         let mut late = 0;
         self.tidy();
@@ -82,7 +131,25 @@ impl Ledger {
         {
             late += u64::from(self.forget_first(now));
         }
+        if let Some(Some(oldest)) = self.places.front() {
+            self.usual.look(oldest.since, now);
+        }
+        self.rest_late(now);
         late
+    }
+
+    /// Lets passes rest whose requests have most probably ended.
+    fn rest_late(&mut self, now: Time) {
+        self.running = self.running.max(self.first);
+        while let Some(place) = self.places.get_mut((self.running - self.first) as usize) {
+            if let Some(pass) = place {
+                if now.since(pass.since) < self.usual.patience() {
+                    return;
+                }
+                pass.rest(now);
+            }
+            self.running += 1;
+        }
     }
 
     /// Settles the oldest by its route. False if its place was empty.
@@ -91,7 +158,7 @@ impl Ledger {
         self.first += 1;
         let pass = place.map(|pass| {
             let estimate = self.estimates.of(pass.route);
-            pass.charge.close(Told::Nothing(estimate), now.since(pass.since));
+            pass.close(Told::Nothing(estimate), now);
             self.open -= 1;
         });
         self.tidy();
@@ -103,6 +170,50 @@ impl Ledger {
         while let Some(None) = self.places.front() {
             self.places.pop_front();
             self.first += 1;
+        }
+    }
+}
+
+/// For how long a pass may be taken to run that nothing was told of. A front that does not report,
+/// or a line that was lost, must not look like a backend that is busy: that would make those beside
+/// it cheaper, and clients in debt wait for nothing.
+#[derive(Default)]
+struct Usual {
+    /// What reported requests took, in seconds; older ones fade.
+    sum: f64,
+    /// The same of their squares.
+    squares: f64,
+    told: bool,
+    last: Time,
+    /// Nobody reports, so nobody knows what runs.
+    silent: bool,
+}
+
+impl Usual {
+    fn learn(&mut self, took: Nanos, now: Time) {
+        let seconds = took.as_secs_f64();
+        self.sum = self.sum * FADE + seconds;
+        self.squares = self.squares * FADE + seconds * seconds;
+        (self.told, self.last, self.silent) = (true, self.last.max(now), false);
+    }
+
+    /// The oldest pass that is open is of then. If nothing at all was told since, and for long,
+    /// nobody reports.
+    fn look(&mut self, since: Time, now: Time) {
+        self.silent |= self.last < since && now.since(since) >= PATIENCE_MAX;
+    }
+
+    /// Several times what a request takes that is met running: long ones are met more often, in
+    /// proportion to their length, and it is them that matter.
+    fn patience(&self) -> Nanos {
+        match self.told {
+            _ if self.silent => Nanos::ZERO,
+            true if self.sum > 0.0 => {
+                let met = self.squares / self.sum;
+                Nanos::from_secs_f64(TIMES_MET * met).clamp(PATIENCE_MIN, PATIENCE_MAX)
+            }
+            true => PATIENCE_MIN,
+            false => PATIENCE_MAX,
         }
     }
 }
@@ -119,11 +230,12 @@ mod tests {
     use crate::watch::metrics::CHARGED;
     use std::sync::Arc;
     use tollgate_core::key::Seed;
-    use tollgate_core::units::{Cost, SECOND};
+    use tollgate_core::units::SECOND;
 
     const SEED: Seed = Seed([1; 16]);
 
     struct Front {
+        engine: Arc<Engine>,
         lane: Lane,
         watch: Arc<Watch>,
         ledger: Ledger,
@@ -136,7 +248,7 @@ mod tests {
             let clock = Clock::start();
             let watch = Arc::new(Watch::new(clock.now()));
             let engine = Engine::new(&proxy, 1, SEED, clock, Arc::clone(&watch));
-            Front { lane: engine.lane(0), watch, ledger: Ledger::new(open_max) }
+            Front { lane: engine.lane(0), engine, watch, ledger: Ledger::new(open_max) }
         }
 
         fn issue(&mut self, secret: u64, second: u64) -> (Id, u64) {
@@ -148,6 +260,11 @@ mod tests {
             };
             let route = RouteHash::of(&SEED, "GET", "/");
             self.ledger.issue(charge, route, secret, at(second))
+        }
+
+        /// How many requests run, as far as the engine knows.
+        fn running(&self) -> u32 {
+            self.engine.load().0
         }
 
         fn charged(&self) -> Cost {
@@ -210,6 +327,62 @@ mod tests {
         assert!(!front.ledger.settle(first, cost(1), at(1)));
         assert!(front.ledger.settle(third, cost(1), at(1)));
         assert!(front.ledger.settle(second, cost(1), at(1)));
+    }
+
+    const WITHIN: Nanos = Nanos::from_secs(300);
+
+    #[test]
+    fn a_front_that_never_reports_has_nothing_running() {
+        let mut front = Front::new(1_000);
+        let ids: Vec<Id> = (0..100).map(|n| front.issue(n, n).0).collect();
+        assert_eq!(front.running(), 100, "nobody knows yet");
+        front.ledger.sweep(WITHIN, at(29));
+        assert_eq!(front.running(), 100);
+        front.ledger.sweep(WITHIN, at(30));
+        assert_eq!((front.running(), front.ledger.open()), (0, 100));
+        front.issue(100, 101);
+        assert_eq!(front.running(), 0);
+        // It begins to: who is let in from now on counts.
+        assert!(front.ledger.settle(ids[50], cost(1), at(102)));
+        let (late, _) = front.issue(101, 102);
+        assert_eq!(front.running(), 1);
+        assert!(front.ledger.settle(late, cost(1), at(103)));
+        assert_eq!(front.running(), 0);
+        // What did not count costs all of its time; there is no telling what ran beside it.
+        let before = front.charged();
+        assert!(front.ledger.settle(ids[60], Told::Time(Nanos::from_secs(2)), at(104)));
+        assert_eq!(front.charged().minus(before), Cost(2 * SECOND));
+    }
+
+    #[test]
+    fn a_report_that_is_lost_counts_for_as_long_as_requests_take() {
+        let mut front = Front::new(10);
+        for second in 0..20 {
+            let (id, _) = front.issue(second, second);
+            assert!(front.ledger.settle(id, Told::Time(Nanos::from_millis(500)), at(second + 1)));
+        }
+        let (lost, _) = front.issue(99, 20);
+        front.ledger.sweep(WITHIN, at(21));
+        assert_eq!(front.running(), 1);
+        let (running, _) = front.issue(100, 21);
+        front.ledger.sweep(WITHIN, at(22));
+        assert_eq!(front.running(), 1, "four times half a second is over");
+        assert!(front.ledger.settle(running, cost(1), at(22)));
+        assert!(front.ledger.settle(lost, cost(1), at(200)), "it was late, not lost");
+        assert_eq!((front.running(), front.ledger.open()), (0, 0));
+    }
+
+    #[test]
+    fn a_few_long_requests_among_many_short_ones_are_waited_for() {
+        let mut front = Front::new(10);
+        for n in 0..300 {
+            let took = Nanos::from_millis(if n % 100 == 99 { 5_000 } else { 50 });
+            let (id, _) = front.issue(n, n);
+            assert!(front.ledger.settle(id, Told::Time(took), at(n + 5)));
+        }
+        front.issue(0, 400);
+        front.ledger.sweep(WITHIN, at(406));
+        assert_eq!(front.running(), 1);
     }
 
     /// One request that never ends does not make places pile up behind it.

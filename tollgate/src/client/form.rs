@@ -1,0 +1,158 @@
+//! In which form a client likes to be told something: HTML, JSON or text, by its `Accept`; and the
+//! few things that it is told.
+//!
+//! What is told here is all that doors of HTTP say of their own accord to clients, in one wording.
+//! Who is told what is up to them.
+
+use http::StatusCode;
+use http::header::{self, HeaderMap, HeaderValue};
+
+/// The forms an answer can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// For people.
+    Html,
+    /// For programs.
+    Json,
+    /// For whoever says nothing.
+    Text,
+}
+
+/// The code of a refusal: by a limit in requests, or one in CPU time.
+#[must_use]
+pub const fn refused(by_rate: bool) -> StatusCode {
+    if by_rate { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+impl Form {
+    /// The form that `Accept` likes best; the first of equals; text for who names none of ours.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Form {
+        let Some(accept) = headers.get(header::ACCEPT) else { return Form::Text };
+        let mut best = (Form::Text, 0);
+        for range in accept.as_bytes().split(|byte| *byte == b',') {
+            let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+            let kind = parts.next().unwrap_or_default();
+            let form = match kind.to_ascii_lowercase().as_slice() {
+                b"text/html" | b"application/xhtml+xml" => Form::Html,
+                b"application/json" | b"text/json" => Form::Json,
+                kind if kind.starts_with(b"application/") && kind.ends_with(b"+json") => Form::Json,
+                b"text/plain" | b"text/*" | b"*/*" => Form::Text,
+                _ => continue,
+            };
+            let weight = parts.find_map(weight).unwrap_or(1000);
+            if weight > best.1 {
+                best = (form, weight);
+            }
+        }
+        best.0
+    }
+
+    /// Its `Content-Type`.
+    #[must_use]
+    pub fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Form::Html => "text/html; charset=utf-8",
+            Form::Json => "application/json",
+            Form::Text => "text/plain; charset=utf-8",
+        })
+    }
+
+    /// That `limit` refused a request, which may come again after so many seconds.
+    #[must_use]
+    pub fn refusal(self, status: StatusCode, limit: &str, seconds: u64) -> String {
+        match self {
+            Form::Json => format!(
+                "{{\"status\":{},\"limit\":{},\"retry_after\":{seconds}}}\n",
+                status.as_u16(),
+                serde_json::Value::from(limit),
+            ),
+            Form::Text => format!("over the limit \"{limit}\"; try again in {seconds} s\n"),
+            Form::Html => page(
+                status,
+                &format!(
+                    "Over the limit \u{201c}{}\u{201d}. Try again in {seconds} s.",
+                    escaped(limit)
+                ),
+            ),
+        }
+    }
+
+    /// That something went wrong.
+    #[must_use]
+    pub fn fault(self, status: StatusCode) -> String {
+        let reason = status.canonical_reason().unwrap_or("error");
+        let code = status.as_u16();
+        match self {
+            Form::Json => format!("{{\"status\":{code},\"error\":\"{reason}\"}}\n"),
+            Form::Text => format!("{code} {reason}\n"),
+            Form::Html => page(status, ""),
+        }
+    }
+}
+
+fn page(status: StatusCode, sentence: &str) -> String {
+    let reason = status.canonical_reason().unwrap_or("error");
+    let code = status.as_u16();
+    format!(
+        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{code} {reason}</title>\n\
+         <h1>{code} {reason}</h1>\n<p>{sentence}</p>\n"
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// `q=0.5` in thousandths.
+fn weight(parameter: &[u8]) -> Option<u32> {
+    let value = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;
+    let value: f64 = str::from_utf8(value).ok()?.parse().ok()?;
+    // Between 0 and 1000, so the cast loses nothing that counts.
+    Some((value.clamp(0.0, 1.0) * 1000.0) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form_of(accept: &[u8]) -> Option<Form> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_bytes(accept).ok()?);
+        Some(Form::of(&headers))
+    }
+
+    #[test]
+    fn the_form_that_is_liked_best() {
+        for (accept, expected) in [
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Form::Html),
+            ("application/json", Form::Json),
+            ("application/problem+json", Form::Json),
+            ("*/*", Form::Text),
+            ("text/html;q=0.2, application/json;q=0.7", Form::Json),
+            ("text/html;q=0", Form::Text),
+            ("image/png", Form::Text),
+        ] {
+            assert_eq!(form_of(accept.as_bytes()), Some(expected), "{accept}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_its_limit_and_the_seconds_and_nothing_of_it_is_markup() {
+        let told = |form: Form| form.refusal(StatusCode::TOO_MANY_REQUESTS, "a<\"b", 7);
+        assert_eq!(told(Form::Text), "over the limit \"a<\"b\"; try again in 7 s\n");
+        let json: serde_json::Value = serde_json::from_str(&told(Form::Json)).expect("JSON");
+        assert_eq!(json, serde_json::json!({"status": 429, "limit": "a<\"b", "retry_after": 7}));
+        let html = told(Form::Html);
+        assert!(html.contains("\u{201c}a&lt;&quot;b\u{201d}. Try again in 7 s."), "{html}");
+        assert!(html.contains("<title>429 Too Many Requests</title>"), "{html}");
+    }
+
+    #[test]
+    fn fuzz_any_accept_header_gets_some_form() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let _ = form_of(bytes);
+            let _ = weight(bytes);
+        });
+    }
+}
