@@ -1,15 +1,19 @@
 -- HAProxy asks Tollgate before a request goes to its server. For `lua-load`; needs HAProxy 2.6.
 --
--- Sets txn.tollgate_status (503 or 429) and txn.tollgate_retry where Tollgate refuses, and
--- txn.tollgate_id, which the log reports. Whatever goes wrong here, the request passes.
+-- Where Tollgate refuses, its answer goes to the client as it is: 503 or 429, Retry-After, and a
+-- line that names the limit, in the form that the client accepts. Else txn.tollgate_id is set,
+-- which the log reports. Whatever goes wrong here, the request passes.
 
-local url = "http://127.0.0.1:9971/check"
--- Longer than `max_delay`: with `hold` and `delay` the answer comes when the wait is over.
-local timeout_ms = 60000
+local url = "http://127.0.0.1:9971/check?deny=status"
+-- With `hold`, `delay` or `queue`, which answer when the wait is over: longer than `max_delay`.
+local timeout_ms = 2000
 -- HAProxy tries three times to connect, a second each: who finds nobody there spares the others
 -- that, for so many seconds.
 local pause_s = 5
 local gone_until = 0
+
+local asked_with = { host = "x-original-host", ["user-agent"] = "user-agent", cookie = "cookie",
+                     accept = "accept" }
 
 local function first(headers, name)
     local values = headers and headers[name]
@@ -22,8 +26,7 @@ local function ask(txn)
         ["x-original-method"] = { txn.f:method() },
         ["x-original-uri"] = { txn.f:url() },
     }
-    for original, name in pairs({ ["host"] = "x-original-host", ["user-agent"] = "user-agent",
-                                  ["cookie"] = "cookie" }) do
+    for original, name in pairs(asked_with) do
         local value = txn.f:req_hdr(original)
         if value and value ~= "" then
             headers[name] = { value }
@@ -37,14 +40,16 @@ core.register_action("tollgate", { "http-req" }, function(txn)
         return
     end
     local asked, answer = pcall(ask, txn)
-    if not asked or not answer or answer.status < 200 or answer.status >= 500 then
+    local refused = asked and answer and first(answer.headers, "x-tollgate-status")
+    if refused then
+        local reply = txn:reply({ status = answer.status, body = answer.body })
+        for _, name in ipairs({ "retry-after", "content-type", "cache-control" }) do
+            reply:add_header(name, first(answer.headers, name) or "")
+        end
+        txn:done(reply)
+    elseif not asked or not answer or answer.status < 200 or answer.status >= 500 then
         gone_until = core.now().sec + pause_s
-        return
-    end
-    if answer.status == 204 then
+    elseif answer.status == 204 then
         txn:set_var("txn.tollgate_id", first(answer.headers, "x-tollgate-id") or "-")
-    elseif answer.status == 403 then
-        txn:set_var("txn.tollgate_status", first(answer.headers, "x-tollgate-status") or "")
-        txn:set_var("txn.tollgate_retry", first(answer.headers, "retry-after") or "1")
     end
 end)

@@ -5,6 +5,8 @@
 //! at a time. nginx and PHP-FPM must be there: `ci/test` installs them; without them a journey
 //! fails and says so.
 
+#[path = "journey/front/abuse.rs"]
+mod abuse;
 #[path = "journey/actions.rs"]
 mod actions;
 #[path = "journey/front/check.rs"]
@@ -13,10 +15,16 @@ mod check;
 mod client;
 #[path = "journey/conservation.rs"]
 mod conservation;
+#[path = "journey/state/crash.rs"]
+mod crash;
+#[path = "journey/front/door.rs"]
+mod door;
 #[path = "journey/front.rs"]
 mod front;
 #[path = "journey/gate.rs"]
 mod gate;
+#[path = "journey/front/hand.rs"]
+mod hand;
 #[path = "journey/life.rs"]
 mod life;
 #[path = "journey/front/names.rs"]

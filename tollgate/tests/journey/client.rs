@@ -61,17 +61,27 @@ impl Client {
         self.read(started)
     }
 
-    /// Asks once on a connection of its own; whether there was any answer at all.
-    pub fn try_ask(&self, request: &str) -> bool {
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        socket.bind(&SocketAddr::from((self.address, 0)).into()).expect("an address of loopback");
-        if socket.connect(&to.into()).is_err() {
-            return false;
+    /// Asks once on a connection of its own. The head of the answer, unless the server is gone
+    /// before it is complete.
+    pub fn try_ask(&self, request: &str) -> Option<Answer> {
+        let mut stream = TcpStream::from(self.socket().ok()?);
+        stream.write_all(request.as_bytes()).ok()?;
+        let (mut bytes, mut next) = (Vec::new(), [0; 1]);
+        while !bytes.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut next).ok()?;
+            bytes.extend(next);
         }
-        let mut stream = TcpStream::from(socket);
-        let mut first = [0; 1];
-        stream.write_all(request.as_bytes()).is_ok() && stream.read_exact(&mut first).is_ok()
+        let (status, headers) = head(&mut bytes.as_slice());
+        Some(Answer { status, headers, body: Vec::new(), took: Duration::ZERO })
+    }
+
+    /// A socket of this client that is connected.
+    fn socket(&self) -> std::io::Result<Socket> {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((self.address, 0)).into())?;
+        socket.connect(&to.into())?;
+        Ok(socket)
     }
 
     /// Sends bytes and reads nothing.
@@ -82,8 +92,13 @@ impl Client {
 
     /// Opens the connection if there is none.
     pub fn connect(&mut self) -> &mut BufReader<TcpStream> {
-        let (address, port) = (self.address, self.port);
-        self.connection.get_or_insert_with(|| BufReader::new(connect(address, port)))
+        if self.connection.is_none() {
+            let stream = TcpStream::from(self.socket().expect("a listener"));
+            stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+            stream.set_nodelay(true).expect("a socket");
+            self.connection = Some(BufReader::new(stream));
+        }
+        self.connection.as_mut().expect("a connection")
     }
 
     /// Goes away, whatever is under way.
@@ -103,17 +118,6 @@ impl Client {
         }
         answer
     }
-}
-
-fn connect(address: Ipv4Addr, port: u16) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from((address, 0)).into()).expect("an address of loopback");
-    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    socket.connect(&to.into()).expect("a listener");
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
-    stream.set_nodelay(true).expect("a socket");
-    stream
 }
 
 fn line(from: &mut impl BufRead) -> String {

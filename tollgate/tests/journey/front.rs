@@ -1,5 +1,5 @@
-//! A server that keeps its own front: nginx, HAProxy or Caddy as `examples` has them, PHP-FPM
-//! behind them, and Tollgate beside them, which they ask.
+//! A server that keeps its own front: nginx, HAProxy, Caddy or Apache as `examples` has them,
+//! PHP-FPM behind them, and Tollgate beside them, which they ask.
 
 use crate::client::Client;
 use crate::gate::{Line, decisions, lines, metric, tollgate};
@@ -11,6 +11,8 @@ use std::process::Command;
 const NGINX: &str = include_str!("../../../examples/nginx/tollgate.conf");
 const HAPROXY: &str = include_str!("../../../examples/haproxy/haproxy.cfg");
 const HAPROXY_LUA: &str = include_str!("../../../examples/haproxy/tollgate.lua");
+const APACHE: &str = include_str!("../../../examples/apache/tollgate.conf");
+const APACHE_LUA: &str = include_str!("../../../examples/apache/tollgate.lua");
 const CADDY: &str = include_str!("../../../examples/caddy/Caddyfile");
 
 /// A front, and Tollgate if it lives.
@@ -32,6 +34,8 @@ struct Ports {
     check: u16,
     syslog: u16,
     home: String,
+    /// Whether Tollgate answers late where clients have to wait.
+    waits: bool,
 }
 
 impl Ports {
@@ -50,9 +54,12 @@ impl Ports {
 
 fn nginx(ports: &Ports, site: &Site) -> Running {
     let (home, port) = (&ports.home, ports.front);
+    let patience = if ports.waits { "proxy_read_timeout 60s" } else { "proxy_read_timeout 2s" };
     let text = ports
         .within(NGINX)
         .replace("listen 80;", &format!("listen 127.0.0.1:{port};"))
+        .replace("127.0.0.1:9972", &format!("127.0.0.1:{}", free_port()))
+        .replace("proxy_read_timeout 2s", patience)
         .replace("/var/log/nginx", home)
         .replace("/var/www/html", &format!("{home}/www"))
         .replace("include fastcgi_params;", "include /etc/nginx/fastcgi_params;")
@@ -89,6 +96,27 @@ fn caddy(ports: &Ports, site: &Site) -> Running {
     Running::start(command, &site.folder.path().join("caddy.log"), ports.front)
 }
 
+fn apache(ports: &Ports, site: &Site) -> Running {
+    let (home, port) = (&ports.home, ports.front);
+    let lua = APACHE_LUA.replace("9971, 5514", &format!("{}, {}", ports.check, ports.syslog));
+    assert_ne!(lua, APACHE_LUA, "the ports stand where they are looked for");
+    ports.write("tollgate.lua", &lua);
+    let ours = ports.write("tollgate.conf", &APACHE.replace("/etc/apache2", home));
+    let root = rustix::process::geteuid().is_root();
+    let modules = ["mpm_event", "authz_core", "lua", "proxy", "proxy_http"]
+        .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
+    let text = format!(
+        "ServerRoot {home}\nServerName site\nListen 127.0.0.1:{port}\nPidFile {home}/apache.pid\n\
+         ErrorLog /dev/stderr\n{}{}ProxyPass / http://127.0.0.1:{}/\nInclude {ours}\n",
+        modules.concat(),
+        if root { "User www-data\nGroup www-data\n" } else { "" },
+        site.port
+    );
+    let mut command = Command::new(program("apache2"));
+    command.args(["-D", "FOREGROUND", "-f", &ports.write("apache.conf", &text)]);
+    Running::start(command, &site.folder.path().join("apache.log"), port)
+}
+
 impl Front {
     /// nginx in front of PHP; Tollgate has these lines in its section `proxy`.
     pub fn nginx(proxy: &str) -> Front {
@@ -105,11 +133,16 @@ impl Front {
         Front::start(caddy, proxy)
     }
 
+    /// Apache, likewise.
+    pub fn apache(proxy: &str) -> Front {
+        Front::start(apache, proxy)
+    }
+
     fn start(server: fn(&Ports, &Site) -> Running, proxy: &str) -> Front {
         let site = Site::start(2);
         let [front, check, admin, syslog] = [(); 4].map(|()| free_port());
         let home = site.folder.path().display().to_string();
-        let ports = Ports { front, check, syslog, home };
+        let ports = Ports { front, check, syslog, home, waits: proxy.contains("action: hold") };
         let text = format!(
             "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\n\
              check: {{listen: 127.0.0.1:{check}, syslog: \"udp://127.0.0.1:{syslog}\"}}\n\
@@ -126,6 +159,11 @@ impl Front {
     /// Tollgate dies, without time for a last word.
     pub fn kill(&mut self) {
         self.gate.take().expect("it lives").kill();
+    }
+
+    /// Tollgate hangs: it is there, and answers nothing.
+    pub fn stop(&self) {
+        self.gate.as_ref().expect("it lives").signal(rustix::process::Signal::STOP);
     }
 
     /// Tollgate starts.

@@ -70,7 +70,7 @@ fn killed_under_load_it_knows_all_debts_but_those_of_the_last_moment() {
 fn load(from: &str, port: u16, stop: &AtomicBool, served: &AtomicU64) {
     while !stop.load(Relaxed) {
         let page = "GET /page?stated=1us HTTP/1.1\r\nHost: site\r\n\r\n";
-        if !Client::new(from, port).try_ask(page) {
+        if Client::new(from, port).try_ask(page).is_none() {
             return;
         }
         served.fetch_add(1, Relaxed);

@@ -1,6 +1,6 @@
 //! Tempomat at home: its file, its Graphite lines, its doctor, its SIGHUP, before a real site.
 
-use crate::gate::Gate;
+use crate::gate::{Gate, tollgate};
 use crate::process::{Running, free_port, wait_for};
 use crate::site::Site;
 use rustix::process::Signal;
@@ -151,9 +151,31 @@ fn a_black_hole_in_place_of_graphite_stalls_nobody() {
     assert_eq!(ask(&gate, HUMAN, "/page?sleep=1"), 200);
 }
 
+/// As people look at it: who is there, and who comes later. Of a line that changes `watch` writes
+/// only what is different, so the two have no letter in common.
+#[test]
+fn watch_shows_the_doctor_again_and_again() {
+    let site = Site::start(2);
+    let gate = start(&site, json!({}));
+    let ask_as = |agent: &str| {
+        let agent = format!("User-Agent: {agent}\r\n");
+        assert_eq!(gate.client(HUMAN).get_with("/page?sleep=20", &agent).status, 200);
+    };
+    ask_as("aaaaaaaaaaaa");
+    let mut watch = Command::new("watch");
+    watch.envs([("TERM", "vt100"), ("LINES", "24"), ("COLUMNS", "100")]).args(["-n", "1", "-t"]);
+    watch.arg(tollgate().get_program()).args(["doctor", "--bucket", "UserAgent", "--admin"]);
+    watch.arg(format!("127.0.0.1:{}", gate.admin));
+    let watch = Running::start(watch, &site.folder.path().join("watch.log"), gate.admin);
+    let shows = |what: &str| wait_for(what, || watch.output().contains(what).then_some(()));
+    ["Bucket: UserAgent", "Wait[s]", "Req/s", "aaaaaaaaaaaa"].into_iter().for_each(shows);
+    assert!(!watch.output().contains("ZZZZZZZZZZZZ"));
+    ask_as("ZZZZZZZZZZZZ");
+    shows("ZZZZZZZZZZZZ");
+}
+
 /// Graphite's own receiver writes what it is sent, to be read with Graphite's own tool.
 #[test]
-#[ignore = "the long suite runs it: it needs carbon"]
 fn carbon_keeps_its_lines() {
     let site = Site::start(2);
     let folder = site.folder.path();

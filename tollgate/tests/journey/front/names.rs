@@ -1,14 +1,12 @@
 //! Clients by name: who is exempt, who counts together, and who only says so. With a name server of
 //! our own, and Tollgate asked by hand about clients of many addresses.
 
-use crate::client::{Answer, Client};
-use crate::gate::{metric, tollgate};
-use crate::process::{Running, free_port, wait_for};
+use crate::door::Door;
+use crate::process::wait_for;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use tempfile::TempDir;
 
 const PTR: u16 = 12;
 const A: u16 = 1;
@@ -97,87 +95,51 @@ fn data(labels: &[String], kind: u16) -> Option<Vec<u8>> {
     }
 }
 
-/// Tollgate with its check door, and a limit that anybody reaches with one request of a second.
-struct Throttle {
-    _process: Running,
-    _folder: TempDir,
-    check: u16,
-    admin: u16,
+/// A limit that anybody reaches with one request of a second.
+fn throttle(server: &NameServer) -> Door {
+    Door::start(&format!(
+        "  exempt: [\"host:*.stonehenge.com\"]\n  \
+         merge: [{{match: \"host:*.googlebot.com\", as: googlebot.com}}]\n  \
+         resolver: 127.0.0.1:{}\n  limits:\n    \
+         - {{name: host, by: host, window: 1h, max: 1s, action: reject}}\n",
+        server.port
+    ))
 }
 
-impl Throttle {
-    fn start(server: &NameServer) -> Throttle {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (check, admin) = (free_port(), free_port());
-        let config = folder.path().join("tollgate.yaml");
-        let text = format!(
-            "admin: {{listen: 127.0.0.1:{admin}}}\ncheck: {{listen: 127.0.0.1:{check}}}\n\
-             proxy:\n  listen: off\n  exempt: [\"host:*.stonehenge.com\"]\n  \
-             merge: [{{match: \"host:*.googlebot.com\", as: googlebot.com}}]\n  \
-             resolver: 127.0.0.1:{}\n  limits:\n    \
-             - {{name: host, by: host, window: 1h, max: 1s, action: reject}}\n",
-            server.port
-        );
-        std::fs::write(&config, text).expect("a configuration");
-        let mut command = tollgate();
-        command.arg("serve").arg("--config").arg(&config);
-        let process = Running::start(command, &folder.path().join("log"), check);
-        Throttle { _process: process, _folder: folder, check, admin }
-    }
+fn looked_up(door: &Door, result: &str, count: f64) {
+    door.wait_for_metric("tollgate_host_lookups_total", &[("result", result)], count);
+}
 
-    fn ask(&self, client: &str) -> Answer {
-        let about = format!("X-Real-IP: {client}\r\n");
-        Client::new("127.0.0.1", self.check).get_with("/check", &about)
-    }
-
-    /// A request of `client` runs and costs so much.
-    fn spend(&self, client: &str, cost: &str) {
-        let passed = self.ask(client);
-        assert_eq!(passed.status, 204, "{client}");
-        let id = passed.header("x-tollgate-id").expect("an id");
-        let report = format!(
-            "POST /report?id={id}&cost={cost} HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"
-        );
-        assert_eq!(Client::new("127.0.0.1", self.check).ask(&report).status, 204);
-    }
-
-    fn looked_up(&self, result: &str, count: f64) {
-        let name = "tollgate_host_lookups_total";
-        let counted = || metric(self.admin, name, &[("result", result)]);
-        wait_for(result, || (counted() >= count).then_some(()));
-    }
-
-    /// How the check door answers from some moment on: a name takes effect just after it is found.
-    fn comes_to(&self, client: &str, status: u16) {
-        wait_for(client, || (self.ask(client).status == status).then_some(()));
-    }
+/// How the check door answers from some moment on: a name takes effect just after it is found.
+fn comes_to(door: &Door, client: &str, status: u16) {
+    wait_for(client, || (door.ask(client).status == status).then_some(()));
 }
 
 #[test]
 fn p8_p14_names_count_only_if_they_lead_back() {
     let server = NameServer::start(false);
-    let throttle = Throttle::start(&server);
+    let throttle = throttle(&server);
     // The first request counts by address; when the name is known, what it owes goes with it.
     throttle.spend("192.0.2.1", "2s");
-    throttle.looked_up("confirmed", 1.0);
-    throttle.comes_to("192.0.2.2", 403);
-    throttle.comes_to("192.0.2.1", 403);
+    looked_up(&throttle, "confirmed", 1.0);
+    comes_to(&throttle, "192.0.2.2", 403);
+    comes_to(&throttle, "192.0.2.1", 403);
     // It claims to be googlebot's, and the name leads elsewhere: it counts by address.
     assert_eq!(throttle.ask("192.0.2.3").status, 204);
-    throttle.looked_up("forged", 1.0);
+    looked_up(&throttle, "forged", 1.0);
     throttle.spend("192.0.2.3", "500ms");
     assert_eq!(throttle.ask("192.0.2.3").status, 204);
     // Exempt from when the name is known, whatever it costs.
     assert_eq!(throttle.ask("192.0.2.4").status, 204);
-    throttle.looked_up("confirmed", 3.0);
+    looked_up(&throttle, "confirmed", 3.0);
     throttle.spend("192.0.2.4", "5s");
-    throttle.comes_to("192.0.2.4", 204);
+    comes_to(&throttle, "192.0.2.4", 204);
     (0..3).for_each(|_| throttle.spend("192.0.2.4", "5s"));
     assert_eq!(throttle.ask("192.0.2.4").status, 204);
     // The domain itself has no label before it; who claims a name is not exempt; who has none.
     for (index, client) in ["192.0.2.5", "192.0.2.6", "192.0.2.7"].into_iter().enumerate() {
         assert_eq!(throttle.ask(client).status, 204);
-        throttle.looked_up(["other", "forged", "other"][index], [1.0, 2.0, 2.0][index]);
+        looked_up(&throttle, ["other", "forged", "other"][index], [1.0, 2.0, 2.0][index]);
         throttle.spend(client, "2s");
         assert_eq!(throttle.ask(client).status, 403, "{client}");
     }
@@ -186,10 +148,10 @@ fn p8_p14_names_count_only_if_they_lead_back() {
 #[test]
 fn a_name_server_that_does_not_answer_delays_nobody() {
     let server = NameServer::start(true);
-    let throttle = Throttle::start(&server);
+    let throttle = throttle(&server);
     (0..20).for_each(|client| throttle.spend(&format!("192.0.2.{client}"), "1ms"));
     wait_for("a question", || (server.asked.load(Ordering::Relaxed) > 0).then_some(()));
-    let failed = metric(throttle.admin, "tollgate_host_lookups_total", &[("result", "failed")]);
+    let failed = throttle.metric("tollgate_host_lookups_total", &[("result", "failed")]);
     assert!(failed < 20.0, "who waits for names has heard of each that there is none: {failed}");
     throttle.spend("192.0.2.3", "2s");
     assert_eq!(throttle.ask("192.0.2.3").status, 403, "it counts by address");

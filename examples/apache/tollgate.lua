@@ -1,0 +1,70 @@
+-- Apache asks Tollgate before a request runs, and tells afterwards what it took. For mod_lua, with
+-- LuaSocket of the same version of Lua (Debian: lua-socket). Whatever goes wrong here, the request
+-- passes.
+
+local host, ask_port, tell_port = "127.0.0.1", 9971, 5514
+-- With `hold`, `delay` or `queue`, which answer when the wait is over: longer than `max_delay`.
+local timeout_s = 2
+-- Who finds nobody there spares the others the wait, for so many seconds (each thread by itself).
+local pause_us, gone_until = 5000000, 0
+
+local function question(r)
+    local lines = { "GET /check?deny=status HTTP/1.1", "Host: tollgate", "Connection: close",
+                    "X-Real-IP: " .. r.useragent_ip, "X-Original-Method: " .. r.method,
+                    "X-Original-URI: " .. r.unparsed_uri }
+    for from, to in pairs({ Host = "X-Original-Host", ["User-Agent"] = "User-Agent",
+                            Cookie = "Cookie", Accept = "Accept" }) do
+        local value = r.headers_in[from]
+        if value then
+            lines[#lines + 1] = to .. ": " .. value
+        end
+    end
+    return table.concat(lines, "\r\n") .. "\r\n\r\n"
+end
+
+local function ask(r)
+    local connection = require("socket").tcp()
+    connection:settimeout(1)
+    assert(connection:connect(host, ask_port))
+    connection:settimeout(timeout_s)
+    assert(connection:send(question(r)))
+    local answer = {}
+    repeat
+        local line = assert(connection:receive())
+        local name, value = line:match("^([^:]+):%s*(.*)$")
+        if name then answer[name:lower()] = value end
+    until line == ""
+    connection:close()
+    return answer
+end
+
+function access(r)
+    if not r.is_initial_req or r:clock() < gone_until then return apache2.DECLINED end
+    local asked, answer = pcall(ask, r)
+    if not asked then
+        gone_until = r:clock() + pause_us
+        return apache2.DECLINED
+    end
+    local refused = tonumber(answer["x-tollgate-status"])
+    if refused then
+        -- The other table, `headers_out`, is not used for errors.
+        r.err_headers_out["Retry-After"] = answer["retry-after"]
+        return refused
+    end
+    r.notes["tollgate-id"] = answer["x-tollgate-id"] or ""
+    r.notes["tollgate-since"] = tostring(r:clock())
+    return apache2.DECLINED
+end
+
+function log(r)
+    local id = r.notes["tollgate-id"]
+    if id and id ~= "" then
+        pcall(function()
+            local took = (r:clock() - tonumber(r.notes["tollgate-since"])) / 1000000
+            local cost = r.headers_out["Server-Timing"] or "-"
+            local line = ('tollgate id=%s time=%.6f cost="%s"'):format(id, took, cost:gsub('"', ""))
+            require("socket").udp():sendto(line, host, tell_port)
+        end)
+    end
+    return apache2.OK
+end
