@@ -5,7 +5,14 @@
 //! again and what is believed: the core. Nothing here is on the path of a request: a peer that is
 //! slow, away or hostile costs no client anything.
 
+pub mod discover;
+pub mod group;
+pub mod link;
+pub mod mesh;
+pub mod multicast;
+pub mod nats;
 pub mod seal;
+pub mod traffic;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;

@@ -23,6 +23,9 @@ pub enum SecretFault {
     /// What stands there is no secret.
     #[error("{0} must hold a token of 16 to 1024 visible characters")]
     Weak(PathBuf),
+    /// What stands there is not what somebody else asks for.
+    #[error("{0} must hold `user:password` or a token, on one line of at most 1024 bytes")]
+    Credentials(PathBuf),
 }
 
 /// The token in the file at `path`, without the space around it.
@@ -41,6 +44,19 @@ pub fn token(path: &Path) -> Result<String, SecretFault> {
     }
 }
 
+/// What somebody else wants to know of us: `user:password`, or a token, from the file at `path`.
+/// How strong it must be is their business.
+///
+/// # Errors
+/// [`SecretFault`] if it cannot be read or is no line of text.
+pub fn credentials(path: &Path) -> Result<String, SecretFault> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
+    let line = text.trim();
+    let good = !line.is_empty() && line.len() <= 1024 && !line.contains(char::is_control);
+    good.then(|| line.to_owned()).ok_or_else(|| SecretFault::Credentials(path.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +73,18 @@ mod tests {
             assert_eq!(read(weak), None, "{weak}");
         }
         assert!(token(Path::new("/nonexistent/token")).is_err());
+    }
+
+    #[test]
+    fn credentials_are_one_line() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let read = |text: &str| {
+            std::fs::write(file.path(), text).expect("written");
+            credentials(file.path()).map_err(|fault| fault.to_string())
+        };
+        assert_eq!(read("user:pass word\n"), Ok("user:pass word".to_owned()));
+        for wrong in ["", "  \n", "a\nb", &"x".repeat(1025)] {
+            assert!(read(wrong).expect_err("refused").contains("`user:password` or a token"));
+        }
     }
 }

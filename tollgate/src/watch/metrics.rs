@@ -160,6 +160,10 @@ table! {
 
     RELOADS = Counter "tollgate_config_reloads_total" ["result"] "reloads"
         "Reloads of the configuration: ok, or failed (then the old one stays).";
+    PEER_BYTES = Counter "tollgate_peer_bytes_total" ["direction"] "bytes"
+        "What was read from and written to other instances.";
+    PEER_FRAMES_DROPPED = Counter "tollgate_peer_frames_dropped_total" ["direction"] "frames"
+        "Frames to and from other instances for which there was no room, or nobody to take them.";
     TLS_RELOADS = Counter "tollgate_tls_reloads_total" ["of" "result"] "reloads"
         "Certificates taken over from files that changed: ok, or failed (the one before stays).";
     TLS_UNTIL = Gauge "tollgate_tls_certificate_expiry_time_seconds" ["of"] "seconds"

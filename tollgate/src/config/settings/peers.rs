@@ -56,7 +56,7 @@ pub enum Via {
     Nats {
         /// One server, or some of a cluster. Default: nats://127.0.0.1:4222.
         servers: Vec<NatsServer>,
-        /// A file with credentials for NATS, as `nsc` writes it. Default: none.
+        /// A file with `user:password` or a token for NATS. Default: none.
         credentials_file: Option<PathBuf>,
     },
 }
