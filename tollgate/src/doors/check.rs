@@ -70,6 +70,12 @@ enum Phase {
     Stop,
 }
 
+/// The most connections that the door has open at once.
+#[must_use]
+pub fn connections_max(settings: &Check) -> usize {
+    settings.waiting_max + CONNECTIONS_BESIDES
+}
+
 /// The open door.
 pub struct Running {
     addresses: Vec<SocketAddr>,
@@ -101,7 +107,7 @@ pub fn start(
     let (phase, phases) = watch::channel(Phase::Serve);
     let (ended, alive) = mpsc::channel(1);
     let cut = Arc::new(AtomicUsize::new(0));
-    let room = settings.waiting_max + CONNECTIONS_BESIDES;
+    let room = connections_max(settings);
     let house =
         House { desk: Arc::clone(&desk), slots: Arc::new(Semaphore::new(room)), room, phases };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -4,6 +4,7 @@
 //! here decides what happens to a connection: the doors do, by their bounds.
 
 use crate::config::settings::{Line, Proxy, Settings};
+use crate::doors::check;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Open files besides those of requests: listeners, the admin door, the log, event queues.
@@ -47,19 +48,38 @@ pub fn raise_open_files(settings: &Settings) {
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
             "the limit on open files is too low for the connections that are allowed \
-             (`proxy.bounds.connections`, `line.connections`): they may need {needed} files, and \
-             {limit} are allowed; raise the hard limit (LimitNOFILE= of a systemd unit), or lower \
-             the bounds; till then fewer are let in"
+             (`proxy.bounds.connections`, `line.connections`, `check.waiting_max`): they may need \
+             {needed} files, and {limit} are allowed; raise the hard limit (LimitNOFILE= of a \
+             systemd unit), or lower the bounds; till then fewer are let in"
         );
     }
 }
 
 /// How many open files all connections may need: one at the proxy takes two; without a bound
-/// nobody knows.
+/// nobody knows. A proxy that is shut takes none.
 fn open_files(settings: &Settings) -> u64 {
-    let proxy = settings.proxy.as_ref().map_or(0, |proxy| proxy.bounds.connections);
+    let proxy = settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty());
+    let proxy = proxy.map_or(0, |proxy| proxy.bounds.connections);
     let line = settings.line.as_ref().map_or(0, |line| line.connections);
-    let needed = proxy.saturating_mul(2).saturating_add(line);
+    let check = settings.check.as_ref().map_or(0, check::connections_max);
+    let needed = proxy.saturating_mul(2).saturating_add(line).saturating_add(check);
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     if needed == 0 { 0 } else { needed.saturating_add(FILES_BESIDES) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_doors_that_are_open_need_files() {
+        let needed = |text: &str| {
+            let config = crate::config::parse("t", text.as_bytes(), 1.0).expect("good");
+            open_files(&config.settings)
+        };
+        assert_eq!(needed("proxy: {bounds: {connections: 100}}"), 456);
+        assert_eq!(needed("proxy: {bounds: {connections: 0}}"), 0);
+        let check = "check: {waiting_max: 10}\nproxy: {listen: off, bounds: {connections: 100}}";
+        assert_eq!(needed(check), 10 + 1024 + 256);
+    }
 }

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Collected before it is handed to the system.
 const BUFFER_BYTES: usize = 1 << 18;
+/// As many links as the system follows.
+const LINKS_MAX: usize = 40;
 
 /// Opens the snapshot; `None` if there is none.
 ///
@@ -31,6 +33,20 @@ fn is_there(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// The file that links at this path lead to, there or not: a link stays one, and leads to the
+/// snapshot.
+fn followed(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&path) {
+            Ok(next) => path = folder(&path).join(next),
+            // It is none.
+            Err(_) => break,
+        }
+    }
+    path
+}
+
 /// Replaces the snapshot by what `write` writes, and says how many bytes that is. If anything
 /// fails, the old one stays.
 ///
@@ -42,14 +58,15 @@ pub fn replace(
 ) -> io::Result<u64> {
     // A device by that name would be replaced too.
     is_there(path)?;
-    let aside = beside(path, ".tmp");
+    let path = followed(path);
+    let aside = beside(&path, ".tmp");
     let result = written(&aside, write).and_then(|bytes| {
-        fs::rename(&aside, path)?;
+        fs::rename(&aside, &path)?;
         Ok(bytes)
     });
     match result {
         Ok(bytes) => {
-            File::open(folder(path))?.sync_all()?;
+            File::open(folder(&path))?.sync_all()?;
             Ok(bytes)
         }
         Err(error) => {
@@ -67,8 +84,9 @@ pub fn replace(
 /// If it cannot be moved, or is no plain file.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     is_there(path)?;
-    let refused = beside(path, ".refused");
-    fs::rename(path, &refused)?;
+    let path = followed(path);
+    let refused = beside(&path, ".refused");
+    fs::rename(&path, &refused)?;
     Ok(refused)
 }
 

@@ -277,6 +277,27 @@ fn a_crash_loses_no_more_than_every() {
     }
 }
 
+/// `/var/lib/tollgate/state` may lie on another disk.
+#[test]
+fn a_link_stays_a_link_and_leads_to_the_snapshot() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("disk")).expect("made");
+    let [link, file] = ["state", "disk/kept"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink("disk/kept", &link).expect("a link");
+    let before = Stage::new(LIMITS);
+    before.owe(0, 5, 1_000);
+    // There is nothing behind the link at first.
+    for _ in 0..2 {
+        assert!(before.write(&link, before.clock.now()));
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+        assert!(fs::symlink_metadata(&file).expect("there").is_file());
+    }
+    assert!(Stage::new(LIMITS).take_over(&link));
+    fs::write(&file, b"damaged").expect("written");
+    assert!(!Stage::new(LIMITS).take_over(&link));
+    assert!(folder.path().join("disk/kept.refused").exists());
+}
+
 #[test]
 fn only_the_owner_may_read_it() {
     use std::os::unix::fs::PermissionsExt;

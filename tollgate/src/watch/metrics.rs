@@ -124,6 +124,8 @@ table! {
 
     CHECK_WAITING = Gauge "tollgate_check_waiting" [] "questions"
         "Questions to the check door that are answered late, because the client has to wait.";
+    CHECK_GONE = Counter "tollgate_check_gone_total" [] "questions"
+        "Questions whose front did not wait: the client went away, or its timeout is too short.";
     CHECK_OPEN = Gauge "tollgate_check_open" [] "passes"
         "Passes of the check door that wait for their report.";
     CHECK_REPORTS = Counter "tollgate_check_reports_total" ["result"] "reports"

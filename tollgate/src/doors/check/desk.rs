@@ -15,6 +15,7 @@ use crate::config::settings::{Check, Proxy};
 use crate::engine::{Asked, Charge, Lane, Refusal, Told, Wait};
 use crate::watch::Watch;
 use crate::watch::counts::check::{CheckCounts, ReportResult};
+use crate::watch::registry::Counter;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
@@ -132,7 +133,9 @@ impl Desk {
                 return denial.answer(&charge.crowded_out(wait));
             };
             let _held = self.counts.waiting.hold();
+            let mut asking = Asking { gone: &self.counts.gone, answered: false };
             self.wait(wait).await;
+            asking.answered = true;
             charge.has_waited(self.clock.now().since(since));
         }
         let mut response = empty(StatusCode::NO_CONTENT);
@@ -208,6 +211,20 @@ impl Desk {
         self.counts.open.set(i64::try_from(ledger.open()).unwrap_or(i64::MAX));
         drop(ledger);
         self.counts.unreported.increment(late);
+    }
+}
+
+/// A question whose front may go away before it is answered.
+struct Asking<'a> {
+    gone: &'a Counter,
+    answered: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.gone.increment(1);
+        }
     }
 }
 

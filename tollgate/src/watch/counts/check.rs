@@ -3,7 +3,7 @@
 //! What each means: `watch::metrics`. What is counted when: `doors/check`.
 
 use crate::watch::metrics::{
-    ACCEPTED, BAD_REQUESTS, CHECK_CROWDED, CHECK_OPEN, CHECK_REPORTS, CHECK_UNREPORTED,
+    ACCEPTED, BAD_REQUESTS, CHECK_CROWDED, CHECK_GONE, CHECK_OPEN, CHECK_REPORTS, CHECK_UNREPORTED,
     CHECK_WAITING, CONNECTIONS, REQUESTS, SHED,
 };
 use crate::watch::registry::{Counter, Gauge, Registry};
@@ -39,6 +39,8 @@ pub struct CheckCounts {
     pub bad_requests: Counter,
     /// Questions that are answered late, now.
     pub waiting: Gauge,
+    /// Those whose front went away meanwhile.
+    pub gone: Counter,
     /// Passes that wait for their report, now.
     pub open: Gauge,
     /// Reports, by [`ReportResult`].
@@ -62,6 +64,7 @@ impl CheckCounts {
             shed: registry.counter(&SHED, &["check"]),
             bad_requests: registry.counter(&BAD_REQUESTS, &["check"]),
             waiting: registry.gauge(&CHECK_WAITING, &[]),
+            gone: registry.counter(&CHECK_GONE, &[]),
             open: registry.gauge(&CHECK_OPEN, &[]),
             reports: REPORT_RESULTS.map(|result| registry.counter(&CHECK_REPORTS, &[result])),
             unreported: registry.counter(&CHECK_UNREPORTED, &[]),

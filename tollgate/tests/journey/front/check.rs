@@ -164,13 +164,21 @@ fn who_is_held_waits_before_the_request_runs() {
     assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200);
 }
 
-/// The main cases of the Stonehenge throttle, as its users see them.
+const STONEHENGE: &str = "  limits:\n    - {name: host, by: host, window: 15s, max: 1050ms, \
+                          round: 10ms, action: reject}\n";
+
 #[test]
 fn stonehenge_on_the_wire() {
-    let front = Front::nginx(
-        "  limits:\n    - {name: host, by: host, window: 15s, max: 1050ms, round: 10ms, \
-         action: reject}\n",
-    );
+    stonehenge(&Front::nginx(STONEHENGE));
+}
+
+#[test]
+fn stonehenge_in_the_access_and_the_log_phase_of_apache() {
+    stonehenge(&Front::apache(STONEHENGE));
+}
+
+/// The main cases of the Stonehenge throttle, as its users see them.
+fn stonehenge(front: &Front) {
     let mut crawler = front.client(CRAWLER);
     let agent = "User-Agent: Crawler/1.0 (+http://crawler.example)\r\n";
     assert_eq!(crawler.get_with("/page?ms=1200", agent).status, 200);

@@ -92,7 +92,10 @@ fn who_finds_no_place_to_wait_in_is_refused_with_a_reason() {
         match action {
             // There is room again: nobody waits until the debt is paid.
             "queue" => assert_eq!(first.read(started).status, 204),
-            _ => first.close(),
+            _ => {
+                first.close();
+                door.wait_for_metric("tollgate_check_gone_total", &[], 1.0);
+            }
         }
         wait_for("its place", || (door.metric("tollgate_check_waiting", &[]) == 0.0).then_some(()));
     }
