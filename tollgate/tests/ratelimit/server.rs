@@ -34,6 +34,22 @@ fn all_packages_and_their_errors_over_grpc() {
     assert_eq!(old.statuses[0].duration_until_reset, None);
 }
 
+/// A limit of a year that a restart forgets is none. The rules are in another folder by then.
+#[test]
+fn counters_outlive_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    let variables = [("TOLLGATE_STATE", state.to_str().expect("text"))];
+    for left in ["YEAR 3]", "YEAR 2]", "YEAR 1]"] {
+        let server = Server::start(C1, &variables);
+        let answer = asked(&server.grpc(), V3, "t: nm=v");
+        assert!(answer.starts_with("OK ") && answer.ends_with(left), "{answer}");
+        let _ = fs::remove_file(&state);
+        server.signal("TERM");
+        wait_for("the last snapshot", || state.exists().then_some(()));
+    }
+}
+
 #[test]
 fn c71_health_and_reflection_over_grpc() {
     use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
