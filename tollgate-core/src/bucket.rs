@@ -167,6 +167,20 @@ impl Algorithm {
         }
     }
 
+    /// What it lets pass in a second, in the long run; `None` where that is not one number.
+    #[must_use]
+    pub fn per_second(&self) -> Option<Cost> {
+        let units = match self {
+            Algorithm::Debt(debt) => debt.rate().per_second(),
+            Algorithm::Grid(grid) => grid.per_second(),
+            Algorithm::Sliding(sliding) => {
+                sliding.max().as_units() / sliding.window().as_secs_f64()
+            }
+            Algorithm::Fixed(_) | Algorithm::History(_) => return None,
+        };
+        Some(Cost((units * SECOND as f64) as u64))
+    }
+
     /// The state of a bucket that is short of `missing`; `None` where a state is not that.
     #[must_use]
     pub fn short_of(&self, missing: Cost, now: Time) -> Option<u64> {

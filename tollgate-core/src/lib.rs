@@ -18,8 +18,10 @@ pub mod limit;
 pub mod limiter;
 pub mod meter;
 pub mod queue;
+pub mod replica;
 pub mod sim;
 pub mod table;
 pub mod top;
 pub mod units;
-pub mod windows;
+
+pub use table::windows;

@@ -10,6 +10,8 @@
 //! back together: so if one limit refuses, none is charged, and two requests cannot each take
 //! what only one may have. Always the same order: no two requests wait for each other.
 
+mod absorb;
+
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::few::Few;
 use crate::classify::{self, Attributes, Key, Keys};

@@ -11,6 +11,7 @@
 
 pub mod backend;
 pub mod client;
+pub mod cluster;
 mod gate;
 pub mod outcome;
 pub mod random;

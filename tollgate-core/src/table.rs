@@ -12,6 +12,7 @@
 
 mod exact;
 mod set;
+pub mod windows;
 
 use crate::bucket::STATE_WORDS_MAX;
 use crate::key::KeyHash;

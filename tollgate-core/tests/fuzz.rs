@@ -9,7 +9,8 @@ use tollgate_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
 use tollgate_core::limit::{Limit, Part, Unit, When};
 use tollgate_core::meter::estimate::fold;
 use tollgate_core::meter::header_cost;
-use tollgate_core::units::{Cost, Nanos, Rate, Share, Weight};
+use tollgate_core::replica::{Event, Replica, Settings, Shared, Told};
+use tollgate_core::units::{Cost, Nanos, Rate, Share, Time, Weight};
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
@@ -256,4 +257,99 @@ fn fuzz_routes_of_likely_pieces() {
         let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         route_is_folded(&path);
     });
+}
+
+/// When everything that peers say is said.
+const START: Time = Time(1_700_000_000_000_000_000);
+
+fn replica(node: u64, reliable: bool) -> Replica {
+    let settings = Settings {
+        node,
+        life: 1,
+        name: "fuzzed".into(),
+        period: Nanos::from_secs(5),
+        frame_max: 300,
+        reliable,
+        cpus_milli: 1,
+        nodes_max: 4,
+    };
+    let shared = |fingerprint| Shared {
+        fingerprint,
+        name: "a".into(),
+        numbers: "b".into(),
+        unit: 1,
+        per_second: Cost::ZERO,
+    };
+    Replica::new(settings, (1..=2).map(shared).collect(), START)
+}
+
+/// Frames of every kind that instances really send, in the order in which they send them.
+fn frames(reliable: bool) -> Vec<Vec<u8>> {
+    let (mut a, mut b) = (replica(1, reliable), replica(2, reliable));
+    let mut frames = Vec::new();
+    a.handle_up(0, START);
+    b.handle_up(0, START);
+    for step in 0..6 {
+        let now = START.plus(Nanos::from_secs(5 * step));
+        for key in 1..40 {
+            a.charge(0, u128::from(key / 30), KeyHash::from_bits(key << 32), Cost(key), now);
+        }
+        a.tell_names([(1, KeyHash::from_bits(7), "name")], now);
+        a.handle_timeout(now);
+        b.handle_timeout(now);
+        for _ in 0..20 {
+            while let Some((_, frame)) = b.poll_transmit() {
+                let _ = a.handle_frame(0, &frame, now, &mut |_| {});
+            }
+            while let Some(event) = a.poll_event() {
+                if let Event::Wanted { node } = event {
+                    a.give_state(node, [(0, KeyHash::from_bits(9), Cost(5))], now);
+                }
+            }
+            while let Some((_, frame)) = a.poll_transmit() {
+                let _ = b.handle_frame(0, &frame, now, &mut |_| {});
+                frames.push(frame.to_vec());
+            }
+        }
+    }
+    frames
+}
+
+/// Whatever is said, and whatever is made of what was really said: nothing is charged under a limit
+/// that is not there, and memory is bounded.
+#[test]
+fn fuzz_what_peers_say() {
+    let said = [frames(true), frames(false)];
+    let kinds = |frames: &[Vec<u8>]| (1..=8).filter(|k| frames.iter().any(|f| f[1] == *k)).count();
+    assert_eq!((kinds(&said[0]), kinds(&said[1])), (8, 7), "a group acknowledges nothing");
+    check!().with_type::<(bool, Vec<u8>, Vec<(u8, u8, u8)>)>().for_each(
+        |(reliable, raw, edits)| {
+            let mut hearer = replica(2, *reliable);
+            hearer.handle_up(0, START);
+            let mut hear = |bytes: &[u8]| {
+                let mut told = |told: Told<'_>| match told {
+                    Told::Charge { limit, .. } | Told::Short { limit, .. } => assert!(limit < 2),
+                    Told::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
+                };
+                let _ = hearer.handle_frame(0, bytes, START, &mut told);
+            };
+            hear(raw);
+            let frames = &said[usize::from(!*reliable)];
+            for (index, frame) in frames.iter().enumerate() {
+                let mut frame = frame.clone();
+                for (which, place, value) in edits {
+                    if usize::from(*which) % frames.len() == index {
+                        let place = usize::from(*place) % frame.len();
+                        frame[place] = *value;
+                        frame.truncate(frame.len() - usize::from(*value == 0));
+                    }
+                }
+                hear(&frame);
+            }
+            hearer.handle_timeout(START.plus(Nanos::from_secs(5)));
+            while hearer.poll_event().is_some() {}
+            assert!(std::iter::from_fn(|| hearer.poll_transmit()).count() < 100);
+            assert!(hearer.peers(START).len() <= 3);
+        },
+    );
 }

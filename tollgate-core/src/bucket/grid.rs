@@ -56,6 +56,12 @@ impl Grid {
         (1..=period).contains(&tokens).then_some(Grid { tokens, period, burst })
     }
 
+    /// How many hits come in each second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.tokens as f64 * SECOND as f64 / self.period as f64
+    }
+
     /// The most that can be saved up, in hits.
     #[must_use]
     pub fn burst(&self) -> u64 {

@@ -16,12 +16,12 @@ const CORE: [(&str, &[&str]); 13] = [
     ("limit", &["bucket", "key"]),
     ("classify", &["limit"]),
     ("table", &["bucket", "key"]),
-    ("windows", &["table"]),
     ("limiter", &["classify", "table"]),
     ("meter", &["key", "units"]),
     ("top", &["key", "units"]),
     ("queue", &["classify", "meter", "table"]),
-    ("sim", &["limiter", "meter", "queue", "top"]),
+    ("replica", &["key", "units"]),
+    ("sim", &["limiter", "meter", "queue", "replica", "top"]),
     ("lib", &["sim"]),
 ];
 

@@ -1,6 +1,10 @@
 //! The rules on a virtual clock: real limiter, real meter, simulated clients and backend.
 //! `SIM_SEED=7 cargo test --test sim` runs one seed; a failing test prints the seed it ran with.
 
+mod cluster;
+mod overshoot;
+mod storm;
+
 use std::net::IpAddr;
 use tollgate_core::bucket::{Algorithm, debt::Debt};
 use tollgate_core::classify::{self, Keys};

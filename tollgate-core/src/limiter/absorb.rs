@@ -1,0 +1,55 @@
+//! Charges that come from other instances, and what an instance tells of its buckets.
+//!
+//! Nothing is decided here: what others have let in is charged whatever the level, and may bring a
+//! bucket into debt. Who tells and who is told: `replica`; who carries between them: the engine, or
+//! `sim`.
+
+use super::Limiter;
+use crate::key::KeyHash;
+use crate::units::{Cost, Time};
+use alloc::vec::Vec;
+
+impl Limiter {
+    /// Charges what another instance has let in.
+    pub fn absorb(&self, index: usize, hash: KeyHash, amount: Cost, now: Time) {
+        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
+            return;
+        };
+        let worth = |state: &[u64]| limit.algorithm.worth(state, now);
+        table.take(hash).change(|state| limit.algorithm.charge(state, amount, now, now), worth);
+    }
+
+    /// Another instance says that a bucket is short of `missing`: so it is, if it is not short of
+    /// more. Nothing where a state is not such a number.
+    pub fn absorb_state(&self, index: usize, hash: KeyHash, missing: Cost, now: Time) {
+        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
+            return;
+        };
+        let algorithm = &limit.algorithm;
+        let Some(short) = algorithm.short_of(missing, now) else { return };
+        let raise = |state: &mut [u64]| {
+            if algorithm.missing(state, now).is_some_and(|here| here < missing) {
+                state[0] = state[0].max(short);
+            }
+        };
+        table.take(hash).change(raise, |state| algorithm.worth(state, now));
+    }
+
+    /// What every bucket of the limit at `index` is short of, the weightiest `max` of them first.
+    #[must_use]
+    pub fn short(&self, index: usize, max: usize, now: Time) -> Vec<(KeyHash, Cost)> {
+        let mut short = Vec::new();
+        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
+            return short;
+        };
+        table.for_each(|hash, state| {
+            let missing = limit.algorithm.missing(state, now).unwrap_or(Cost::ZERO);
+            if missing > Cost::ZERO {
+                short.push((hash, missing));
+            }
+        });
+        short.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        short.truncate(max);
+        short
+    }
+}

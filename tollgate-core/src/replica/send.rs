@@ -1,0 +1,381 @@
+//! What an instance sends, and when: reports each period, what was not acknowledged again, who it
+//! is, names, and the state for a joiner.
+//!
+//! A report is cut once and is the same for all. Over links each peer gets the frames of the log
+//! from where it stands; over a group all get each frame once. Nothing here charges anything.
+
+use super::log::Sent;
+use super::peer::Peer;
+use super::said::{self, Answer, Hello};
+use super::tally::{Body, Cutter};
+use super::wire::{self, Kind, REPORT_BYTES, Writer};
+use super::{BOUNDS, Event, Replica, Settings, WAITS_MAX, Wanting, quiet};
+use crate::key::KeyHash;
+use crate::units::{Cost, Nanos, Time};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Over a group, all are told who this is each time so many periods have passed.
+const HELLO_EVERY: u64 = 12;
+/// Over a group, parts of so many periods may still come.
+const LATE_PERIODS: usize = 4;
+/// Peers that are asked for the state, one after the other.
+const ASKED_MAX: u8 = 5;
+/// An answer to that takes no longer.
+const ANSWER_WITHIN: Nanos = Nanos::from_secs(5);
+
+impl Replica {
+    /// A period has passed, perhaps: to be called at [`Replica::poll_timeout`] or later.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if now < self.next_tick {
+            return;
+        }
+        let next = self.next_tick.plus(self.settings.period);
+        self.next_tick = if next > now { next } else { now.plus(self.settings.period) };
+        self.period += 1;
+        self.cut(false, now);
+        self.forget(now);
+        self.greet(now);
+        self.resend(now);
+        self.flush();
+        self.ask_again(now);
+    }
+
+    /// A frame to be sent, and on which link, if there is any.
+    pub fn poll_transmit(&mut self) -> Option<(u64, Arc<[u8]>)> {
+        if self.out.is_empty() {
+            let due = self.peers.values_mut().filter(|peer| peer.ack_due);
+            let links: Vec<u64> =
+                due.filter_map(|peer| peer.ready.or(peer.links.last().copied())).collect();
+            links.into_iter().for_each(|link| self.acknowledge(link));
+        }
+        let (link, frame) = self.out.pop_front()?;
+        let speaker = self.links.get(&link).and_then(|link| link.speaker);
+        let peer = speaker.and_then(|speaker| self.peers.get_mut(&speaker.node));
+        let counts = peer.map(|peer| &mut peer.counts).into_iter();
+        for counts in counts.chain([&mut self.totals.counts]) {
+            counts.frames_out += 1;
+            counts.bytes_out += frame.len() as u64;
+        }
+        Some((link, frame))
+    }
+
+    /// Cuts what is untold into a report: `all` of it, or what may not wait.
+    pub(super) fn cut(&mut self, all: bool, now: Time) {
+        let (period, live) = (self.settings.period, self.live(now));
+        let quiet: Vec<u64> = self.limits.iter().map(|limit| quiet(limit, period, live)).collect();
+        let this = self.period;
+        let ripe = |limit: usize, unsent: &super::tally::Unsent| {
+            all || unsent.amount >= quiet[limit] || this >= unsent.since + WAITS_MAX
+        };
+        let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
+        let mut bodies = self.tally.cut(&self.limits, room, ripe);
+        if bodies.is_empty() {
+            bodies.push(Body { bytes: Vec::new(), entries: 0 });
+        }
+        self.totals.reports += 1;
+        self.totals.entries_out += bodies.iter().map(|body| body.entries).sum::<u64>();
+        self.firsts.push_back(self.next);
+        if self.firsts.len() > LATE_PERIODS {
+            self.firsts.pop_front();
+        }
+        self.trim(now);
+        let parts = bodies.len() as u64;
+        for (part, body) in (0..).zip(bodies) {
+            self.keep(&body, part, parts, now);
+        }
+        self.trim(now);
+    }
+
+    /// Numbers a part of a report, and keeps it until all have it, or sends it to the group.
+    fn keep(&mut self, body: &Body, part: u64, parts: u64, now: Time) {
+        let number = self.next;
+        self.next += 1;
+        let kept = self.log.first().map_or(number, |sent| sent.number);
+        let late = self.firsts.front().copied().unwrap_or(number);
+        let oldest = if self.settings.reliable { kept } else { late };
+        let mut writer = Writer::head(Kind::Report, self.sender(), now);
+        said::write_report(&mut writer, self.period, number, oldest, [part, parts]);
+        writer.bytes(&body.bytes);
+        let frame: Arc<[u8]> = writer.done().into();
+        if self.settings.reliable {
+            self.log.push(Sent { number, cut: now, frame });
+        } else {
+            self.send_all(&frame);
+        }
+    }
+
+    /// Drops reports that all peers have, and those that are too old or too many.
+    fn trim(&mut self, now: Time) {
+        let heard = |peer: &&Peer| peer.heard > Time::ZERO;
+        let heard = self.peers.values().filter(heard).map(|peer| peer.acked.base());
+        let done = heard.min().unwrap_or(self.next);
+        while let Some(sent) = self.log.trim(done, now) {
+            let missing =
+                |peer: &&mut Peer| peer.heard > Time::ZERO && !peer.acked.has(sent.number);
+            for peer in self.peers.values_mut().filter(missing) {
+                peer.counts.lost_out += 1;
+                self.totals.counts.lost_out += 1;
+            }
+        }
+    }
+
+    /// Forgets who has been silent for long, and tells of who has just become so.
+    fn forget(&mut self, now: Time) {
+        let period = self.settings.period;
+        let mut silent = Vec::new();
+        self.peers.retain(|node, peer| {
+            peer.frames = 0;
+            let quiet_since = now.since(peer.heard.max(peer.since));
+            let just = |peer: &Peer| {
+                let before = now.minus(period);
+                !peer.lives(period, now) && peer.lives(period, before) && peer.heard <= before
+            };
+            if just(peer) && !peer.name.is_empty() {
+                silent.push((*node, peer.name.clone()));
+            }
+            !peer.links.is_empty() || quiet_since <= BOUNDS.forget_after
+        });
+        silent.into_iter().for_each(|(node, name)| self.tell(Event::Silent { node, name }));
+    }
+
+    /// Says hello where that is due, and something on links that are not used.
+    fn greet(&mut self, now: Time) {
+        let again = !self.settings.reliable && self.period.is_multiple_of(HELLO_EVERY);
+        let due = core::mem::take(&mut self.hello_due) || again;
+        let links: Vec<u64> = self.links.keys().copied().collect();
+        for link in links {
+            let speaker = self.links.get(&link).and_then(|link| link.speaker);
+            let peer = speaker.and_then(|speaker| self.peers.get(&speaker.node));
+            let ready = peer.is_some_and(|peer| peer.ready.is_some());
+            let used = peer.is_some_and(|peer| peer.ready == Some(link));
+            if due || (self.settings.reliable && !ready) {
+                self.say_hello(link, now);
+            }
+            if self.settings.reliable && speaker.is_some() && !used {
+                self.acknowledge(link);
+            }
+        }
+    }
+
+    /// Tells on a link who this is, and which limits it has.
+    pub(super) fn say_hello(&mut self, link: u64, now: Time) {
+        let mut writer = Writer::head(Kind::Hello, self.sender(), now);
+        let Settings { name, period, cpus_milli, .. } = &self.settings;
+        let (period, cpus_milli, digest) = (*period, *cpus_milli, self.digest);
+        said::write_hello(&mut writer, Hello { name, period, cpus_milli, digest });
+        self.send(link, writer.done().into());
+        let limits = self.limits.iter();
+        let written = limits.map(|limit| {
+            let mut writer = Writer::part();
+            said::write_limit(&mut writer, limit);
+            writer.done()
+        });
+        let packed = packed(written, self.settings.frame_max.saturating_sub(REPORT_BYTES));
+        for (part, bytes) in (0..).zip(packed) {
+            let mut writer = Writer::head(Kind::Limits, self.sender(), now);
+            writer.word(digest);
+            writer.number(part);
+            writer.bytes(&bytes);
+            self.send(link, writer.done().into());
+        }
+    }
+
+    /// Tells on a link what has been seen of who speaks there.
+    pub(super) fn acknowledge(&mut self, link: u64) {
+        let Some(speaker) = self.links.get(&link).and_then(|link| link.speaker) else { return };
+        let sender = self.sender();
+        let Some(peer) = self.peers.get_mut(&speaker.node) else { return };
+        peer.ack_due = false;
+        let none = super::Window::default();
+        let seen = peer.seen.as_ref().unwrap_or(&none);
+        let mut writer = Writer::head(Kind::Ack, sender, peer.heard);
+        said::write_ack(&mut writer, speaker, seen);
+        self.send(link, writer.done().into());
+    }
+
+    /// Sends again what peers should have acknowledged by now.
+    fn resend(&mut self, now: Time) {
+        let wait = Nanos(self.settings.period.0.saturating_mul(2));
+        let due = |peer: &&mut Peer| peer.ready.is_some() && now >= peer.resend_at;
+        for peer in self.peers.values_mut().filter(due) {
+            let mut waiting = self.log.since(peer.acked.base());
+            let first = waiting.find(|sent| !peer.acked.has(sent.number));
+            if let Some(first) = first.filter(|sent| now.since(sent.cut) >= wait) {
+                peer.next = peer.next.min(first.number);
+                peer.resend_at = now.plus(wait);
+            }
+        }
+    }
+
+    /// Sends every peer the reports that it was not sent yet.
+    pub(super) fn flush(&mut self) {
+        for peer in self.peers.values_mut() {
+            let Some(link) = peer.ready else { continue };
+            for sent in self.log.since(peer.next) {
+                if self.out.len() >= BOUNDS.out_max {
+                    return;
+                }
+                peer.next = sent.number + 1;
+                if !peer.acked.has(sent.number) {
+                    self.out.push_back((link, Arc::clone(&sent.frame)));
+                }
+            }
+        }
+    }
+
+    /// Sends a frame that is no report, or is one for a group.
+    fn send(&mut self, link: u64, frame: Arc<[u8]>) {
+        if self.out.len() < BOUNDS.out_max {
+            self.out.push_back((link, frame));
+        } else {
+            self.totals.crowded += 1;
+        }
+    }
+
+    /// Sends a frame to everybody.
+    fn send_all(&mut self, frame: &Arc<[u8]>) {
+        let mut links: Vec<u64> = self.peers.values().filter_map(|peer| peer.ready).collect();
+        if !self.settings.reliable {
+            links = self.links.keys().copied().collect();
+        }
+        links.into_iter().for_each(|link| self.send(link, Arc::clone(frame)));
+    }
+
+    /// Sends one peer a frame; over a group all of them, who see whom it is for.
+    fn send_to(&mut self, node: u64, frame: Arc<[u8]>) {
+        let link = match self.settings.reliable {
+            true => self.peers.get(&node).and_then(|peer| peer.ready),
+            false => self.links.keys().next().copied(),
+        };
+        if let Some(link) = link {
+            self.send(link, frame);
+        }
+    }
+
+    /// Tells all what the heaviest keys are called: at most [`super::Bounds::names_max`].
+    pub fn tell_names<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = (usize, KeyHash, &'a str)>,
+        now: Time,
+    ) {
+        let limits = &self.limits;
+        let written = names.into_iter().take(BOUNDS.names_max).filter_map(|(limit, key, name)| {
+            let mut writer = Writer::part();
+            writer.word(limits.get(limit)?.fingerprint);
+            writer.word(key.bits());
+            writer.text(name);
+            Some(writer.done())
+        });
+        let room = self.settings.frame_max.saturating_sub(wire::HEAD_BYTES);
+        for bytes in packed(written, room) {
+            let mut writer = Writer::head(Kind::Names, self.sender(), now);
+            writer.bytes(&bytes);
+            self.send_all(&writer.done().into());
+        }
+    }
+
+    /// Asks somebody for the present state, if nobody has been asked yet.
+    pub(super) fn ask_for_state(&mut self, now: Time) {
+        let Wanting::Anybody { asked } = self.wanting else { return };
+        let able = |peer: &Peer| match self.settings.reliable {
+            true => peer.ready.is_some(),
+            false => peer.seen.is_some(),
+        };
+        let able: Vec<u64> =
+            self.peers.iter().filter(|(_, peer)| able(peer)).map(|(node, _)| *node).collect();
+        if able.is_empty() {
+            return;
+        }
+        let node = able[usize::from(asked) % able.len()];
+        let mut writer = Writer::head(Kind::Want, self.sender(), now);
+        writer.word(node);
+        self.send_to(node, writer.done().into());
+        self.wanting = Wanting::Of { node, since: now, asked: asked + 1, number: 0, seen: 0 };
+    }
+
+    /// Who does not answer is not waited for.
+    fn ask_again(&mut self, now: Time) {
+        if let Wanting::Of { since, asked, .. } = self.wanting
+            && now.since(since) > ANSWER_WITHIN
+        {
+            self.wanting = match asked < ASKED_MAX {
+                true => Wanting::Anybody { asked },
+                false => Wanting::No,
+            };
+        }
+        self.ask_for_state(now);
+    }
+
+    /// Gives `node` the present state: which reports of whom are in it, and how much each bucket
+    /// is short of, the weightiest first. Everything that was charged here must have been told to
+    /// [`Replica::charge`] before `buckets` were looked at.
+    pub fn give_state(
+        &mut self,
+        node: u64,
+        buckets: impl IntoIterator<Item = (usize, KeyHash, Cost)>,
+        now: Time,
+    ) {
+        // What is in the buckets and untold would be charged a second time when it is told.
+        self.cut(true, now);
+        self.flush();
+        self.say_seen(node, now);
+        let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
+        let mut cutter = Cutter::new(room);
+        let max = BOUNDS.state_max[usize::from(!self.settings.reliable)];
+        for (limit, key, missing) in buckets.into_iter().take(max) {
+            let Some(shared) = self.limits.get(limit) else { continue };
+            if cutter.group.0 != shared.fingerprint {
+                cutter.close_group();
+                cutter.group = (shared.fingerprint, 0);
+            }
+            cutter.push(key, missing.0);
+        }
+        let mut bodies = cutter.done();
+        if bodies.is_empty() {
+            bodies.push(Body { bytes: Vec::new(), entries: 0 });
+        }
+        let parts = bodies.len() as u64;
+        for (part, body) in (0..).zip(bodies) {
+            let mut writer = Writer::head(Kind::State, self.sender(), now);
+            said::write_answer(&mut writer, Answer { to: node, number: self.next, part, parts });
+            writer.bytes(&body.bytes);
+            self.send_to(node, writer.done().into());
+        }
+    }
+
+    /// Which reports of whom are in the state: those of others that were seen, and all of ours.
+    fn say_seen(&mut self, node: u64, now: Time) {
+        let ours = (self.sender(), super::Window::starting_at(self.next));
+        let others = self.peers.iter().filter_map(|(node, peer)| {
+            let sender = wire::Sender { node: *node, life: peer.life };
+            Some((sender, peer.seen.clone()?))
+        });
+        let written = core::iter::once(ours).chain(others).map(|(sender, window)| {
+            let mut writer = Writer::part();
+            said::write_ack(&mut writer, sender, &window);
+            writer.done()
+        });
+        let room = self.settings.frame_max.saturating_sub(REPORT_BYTES);
+        let packed = packed(written, room);
+        let parts = packed.len() as u64;
+        for (part, bytes) in (0..).zip(packed) {
+            let mut writer = Writer::head(Kind::Seen, self.sender(), now);
+            said::write_answer(&mut writer, Answer { to: node, number: self.next, part, parts });
+            writer.bytes(&bytes);
+            self.send_to(node, writer.done().into());
+        }
+    }
+}
+
+/// Puts pieces together, as many as fit into `room`; a piece alone may be longer.
+fn packed(pieces: impl Iterator<Item = Vec<u8>>, room: usize) -> Vec<Vec<u8>> {
+    let mut packed: Vec<Vec<u8>> = Vec::new();
+    for piece in pieces {
+        match packed.last_mut() {
+            Some(last) if last.len() + piece.len() <= room => last.extend(piece),
+            _ => packed.push(piece),
+        }
+    }
+    packed
+}
