@@ -3,6 +3,7 @@
 
 use crate::front::Front;
 use crate::process::wait_for;
+use std::time::Instant;
 
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
@@ -128,6 +129,18 @@ fn p13_a_request_that_nginx_redirects_within_itself_counts_once() {
     assert_eq!(front.metric("tollgate_requests_total", &[("door", "check")]), 2.0);
 }
 
+/// `/` is redirected to a file, and what is not there to the same.
+#[test]
+fn p13_a_request_that_apache_redirects_within_itself_counts_once() {
+    let front = Front::apache(&half_a_cpu("reject"));
+    for (count, (target, status)) in [("/", 200), ("/nowhere", 404)].into_iter().enumerate() {
+        let answer = front.client(HUMAN).get(target);
+        assert_eq!((answer.status, answer.text().as_str()), (status, "the start\n"));
+        front.wait_for_reports(count as f64 + 1.0);
+    }
+    assert_eq!(front.metric("tollgate_requests_total", &[("door", "check")]), 2.0);
+}
+
 /// Whatever the client says of its request, what counts is what the front has seen.
 #[test]
 fn a_limit_in_requests_refuses_with_429() {
@@ -162,6 +175,23 @@ fn who_is_held_waits_before_the_request_runs() {
     assert!(line.number("level") < 0.0, "{line:?}");
     assert!(last.took.as_secs_f64() >= line.number("wait") - 0.01, "{:?} {line:?}", last.took);
     assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200);
+}
+
+/// In debt for half a minute, and Tollgate dies when hardly any of it is over.
+#[test]
+fn who_waits_is_served_when_tollgate_dies() {
+    let proxy = half_a_cpu("hold").replace("share: 50%", "share: 5%");
+    let mut front = Front::nginx(&proxy.replace("max_delay: 20s", "max_delay: 60s"));
+    let mut crawler = front.client(CRAWLER);
+    assert_eq!(crawler.get("/page?ms=1500").status, 200);
+    front.wait_for_reports(1.0);
+    let started = Instant::now();
+    crawler.send("GET /page?ms=1 HTTP/1.1\r\nHost: site\r\n\r\n");
+    wait_for("a question that waits", || {
+        (front.metric("tollgate_check_waiting", &[]) == 1.0).then_some(())
+    });
+    front.kill();
+    assert_eq!(crawler.read(started).status, 200);
 }
 
 const STONEHENGE: &str = "  limits:\n    - {name: host, by: host, window: 15s, max: 1050ms, \
