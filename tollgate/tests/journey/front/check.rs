@@ -38,6 +38,7 @@ fn the_crawler_is_blocked_and_told_when_to_come_back() {
     assert_eq!(after, line.number("wait").ceil());
     let told = format!("over the limit \"ip\"; try again in {after} s\n");
     assert_eq!(refused.text(), told, "nginx hands on which limit, and until when");
+    no_way_round(&front);
     assert_eq!(front.client(HUMAN).get("/page?ms=5").text(), "burnt 5 ms\n");
     assert_eq!(
         crawler.get("/plain.txt").text(),
@@ -90,11 +91,27 @@ fn blocked_and_then_dead(mut front: Front, kind_of_text: &str, words: &str) {
     let charged = front.metric("tollgate_cost_seconds_total", &[]);
     assert!(charged >= 1.4, "{charged}");
     assert_eq!(crawler.get_with("/page?ms=1", FORGED).status, 503, "it is nobody else");
+    no_way_round(&front);
     front.kill();
     all_pass(&front);
     front.revive();
     front.stop();
     all_pass(&front);
+}
+
+/// A crawler in debt does not come through with what the front takes and Tollgate does not, or what
+/// is too long to be asked about.
+fn no_way_round(front: &Front) {
+    let mut headers: Vec<String> =
+        ["X-A: \u{1}\r\n", "User-Agent: \u{1}\r\n", "Cookie: \u{7f}\r\n"].map(Into::into).into();
+    headers.push((0..150).map(|n| format!("X-{n}: a\r\n")).collect());
+    let long = [7_000, 12_000, 14_000, 14_800, 15_000, 15_200];
+    headers.extend(long.map(|length| format!("Cookie: {}\r\n", "a".repeat(length))));
+    for headers in headers {
+        let answer = front.client(CRAWLER).get_with("/page?ms=1", &headers);
+        let sent: String = headers.chars().take(20).collect();
+        assert!(answer.status >= 400, "{sent} {}: {}", headers.len(), answer.status);
+    }
 }
 
 fn all_pass(front: &Front) {
