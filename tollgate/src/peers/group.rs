@@ -4,7 +4,7 @@
 //! and forgotten. What finds no room is lost and counted: who counts together over a group lives
 //! with lost messages anyway. How messages travel: `multicast`, `nats`; their seal: `seal`.
 
-use super::seal::{Opened, Seal};
+use super::seal::{OVERHEAD, Opened, Refusal, Seal};
 use super::traffic::Traffic;
 use super::{Event, LinkId};
 use crate::clock::Clock;
@@ -27,13 +27,24 @@ pub struct Group {
     pub link: LinkId,
     /// Whether it is there.
     pub is_up: bool,
+    /// The longest frame and the longest message, in bytes.
+    frame_max: usize,
+    message_max: usize,
 }
 
 impl Group {
     /// A group that is not there yet.
     #[must_use]
-    pub fn new(seal: Seal, clock: Clock, traffic: Traffic, events: mpsc::Sender<Event>) -> Group {
-        Group { seal, clock, traffic, events, link: LinkId(0), is_up: false }
+    pub fn new(
+        seal: Seal,
+        clock: Clock,
+        traffic: Traffic,
+        events: mpsc::Sender<Event>,
+        frame_max: usize,
+    ) -> Group {
+        let message_max = frame_max + OVERHEAD;
+        let link = LinkId(0);
+        Group { seal, clock, traffic, events, link, is_up: false, frame_max, message_max }
     }
 
     /// The group can be reached.
@@ -56,8 +67,8 @@ impl Group {
     }
 
     /// A message with this frame, if the link is the one that is there.
-    pub fn message(&mut self, link: LinkId, frame: &[u8], frame_max: usize) -> Option<Vec<u8>> {
-        let there = self.is_up && link == self.link && frame.len() <= frame_max;
+    pub fn message(&mut self, link: LinkId, frame: &[u8]) -> Option<Vec<u8>> {
+        let there = self.is_up && link == self.link && frame.len() <= self.frame_max;
         let now = self.now();
         let sealed = there.then(|| self.seal.seal(frame, now).ok()).flatten();
         if sealed.is_none() {
@@ -80,7 +91,11 @@ impl Group {
     pub fn heard(&mut self, message: &[u8], from: impl Display) {
         self.traffic.read.increment(message.len() as u64);
         let now = self.now();
-        let event = match self.seal.open(message, now) {
+        let opened = match message.len() <= self.message_max {
+            true => self.seal.open(message, now),
+            false => Err(Refusal::Foreign),
+        };
+        let event = match opened {
             Ok(Opened::Own) => return,
             Ok(Opened::Frame(_, frame)) => {
                 Event::Frame { link: self.link, bytes: Bytes::from(frame) }

@@ -24,8 +24,12 @@ pub const FRAME_BYTES_MAX: usize = 1_180;
 const DATAGRAM_BYTES_MAX: usize = FRAME_BYTES_MAX + OVERHEAD + 1;
 /// After the system could not give us a datagram.
 const READ_PAUSE: Duration = Duration::from_millis(100);
-/// What the system keeps for us until we read it, in bytes: some periods of many instances.
-const RECEIVE_BYTES: usize = 1 << 20;
+/// For the network to take a datagram: a period of many keys is many of them at once. After that
+/// it is lost, and others are heard again.
+const SEND: Duration = Duration::from_millis(100);
+/// What the system keeps for us until we read it, and until it has sent it, in bytes: some periods
+/// of many instances.
+const KEPT_BYTES: usize = 1 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX + OVERHEAD + 40 + 8 <= 1_280);
 
@@ -71,7 +75,7 @@ pub fn start(
     let socket = UdpSocket::from_std(socket.into()).map_err(failed)?;
     let (events, told) = mpsc::channel(BOUNDS.events_max);
     let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
-    let group = Group::new(seal, clock, traffic, events);
+    let group = Group::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     tokio::spawn(run(plan, socket, group, obeyed));
     Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
 }
@@ -89,7 +93,8 @@ fn socket(plan: Plan) -> Result<Socket, StartError> {
         socket.set_nonblocking(true)?;
         socket.set_reuse_address(true)?;
         // The system may give less, and that will do.
-        let _ = socket.set_recv_buffer_size(RECEIVE_BYTES);
+        let _ = socket.set_recv_buffer_size(KEPT_BYTES);
+        let _ = socket.set_send_buffer_size(KEPT_BYTES);
         // Bound to the group, it hears nothing that is sent to this machine alone.
         socket.bind(&plan.group.into())?;
         match plan.group.ip() {
@@ -128,11 +133,10 @@ async fn run(plan: Plan, socket: UdpSocket, mut group: Group, mut orders: mpsc::
                 None => return,
                 Some(Order::Drop { .. }) => {}
                 Some(Order::Send { link, bytes }) => {
-                    let Some(message) = group.message(link, &bytes, FRAME_BYTES_MAX) else {
-                        continue;
-                    };
-                    // A full network and a missing one lose it; neither holds us up.
-                    let sent = socket.try_send_to(&message, plan.group);
+                    let Some(message) = group.message(link, &bytes) else { continue };
+                    let sent = socket.send_to(&message, plan.group);
+                    let sent = tokio::time::timeout(SEND, sent).await;
+                    let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
                     tell(sent.as_ref().err(), &mut failing, plan.group);
                     match sent {
                         Ok(bytes) => group.sent(bytes),
@@ -150,7 +154,6 @@ async fn run(plan: Plan, socket: UdpSocket, mut group: Group, mut orders: mpsc::
 
 /// Says when sending begins to fail, and when it is over.
 fn tell(error: Option<&io::Error>, failing: &mut bool, group: SocketAddr) {
-    let error = error.filter(|error| error.kind() != io::ErrorKind::WouldBlock);
     match error {
         Some(error) if !*failing => tracing::warn!(
             target: "tollgate::peers", %group, %error, "cannot send to the group; trying on"

@@ -71,7 +71,7 @@ pub async fn start(
     let heard = heard.map_err(|error| StartError::Client(error.to_string()))?;
     let (events, told) = mpsc::channel(BOUNDS.events_max);
     let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
-    let group = Group::new(seal, clock, traffic, events);
+    let group = Group::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
     let nats = Nats { subject, client, heard, happens, group };
     tokio::spawn(nats.run(obeyed));
     Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
@@ -138,7 +138,7 @@ impl Nats {
                     None => return,
                     Some(Order::Drop { .. }) => {}
                     Some(Order::Send { link, bytes }) => {
-                        if let Some(message) = self.group.message(link, &bytes, FRAME_BYTES_MAX) {
+                        if let Some(message) = self.group.message(link, &bytes) {
                             self.send(message).await;
                         }
                     }

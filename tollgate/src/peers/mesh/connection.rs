@@ -187,9 +187,7 @@ fn said(error: &io::Error) -> Why {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(tls) => format!("TLS: {tls}"),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "it went away without a greeting".to_owned()
-        }
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "it went away".to_owned(),
         None => error.to_string(),
     }
 }
