@@ -16,6 +16,8 @@ import contest
 PAUSE = 0.2
 HUMAN = "127.200.0.1"
 BROWSER = "Mozilla/5.0 (a human)"
+# How many seconds a human waits for an answer.
+PATIENCE = 10
 # A slow reader takes a megabyte in about two seconds.
 SIP, SIP_PAUSE = 16384, 0.03
 
@@ -23,8 +25,8 @@ SIP, SIP_PAUSE = 16384, 0.03
 class Visitor:
     """One connection from an address, opened when it is needed."""
 
-    def __init__(self, port, address, agent, slow=False):
-        self.port, self.address, self.slow = port, address, slow
+    def __init__(self, port, address, agent, slow=False, patience=60):
+        self.port, self.address, self.slow, self.patience = port, address, slow, patience
         self.headers = {"User-Agent": agent}
         self.connection = None
 
@@ -33,7 +35,7 @@ class Visitor:
         if self.slow:
             link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SIP)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.settimeout(60)
+        link.settimeout(self.patience)
         link.bind((self.address, 0))
         link.connect(("127.0.0.1", self.port))
         self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
@@ -126,7 +128,7 @@ class Human:
 
     def run(self, port, seconds, address, agent):
         os.sched_setaffinity(0, {contest.SERVER_CORE})
-        visitor = Visitor(port, address, agent)
+        visitor = Visitor(port, address, agent, patience=PATIENCE)
         visitor.get("/light")
         statuses, took = [], []
         next_at = time.monotonic()
