@@ -4,9 +4,10 @@
 //! At most `concurrency` requests are with the backend. Those that wait are in one of two tiers:
 //! clients in credit come first, those in debt share what is left, at least a tenth of the cost.
 //! In both, flows take turns by start-time fair queueing (`turns`), so it does not
-//! matter how many connections a flow opens. A client in credit that has nothing with the backend
-//! may use one of `reserve` slots more if it would have gone before something that is there: who
-//! comes anew and uses little finds room at once, even while everybody is in credit.
+//! matter how many connections a flow opens. A client that has nothing with the backend may use
+//! one of `reserve` slots more if it would have gone before something that is there and asks for
+//! little beside it: who comes anew and uses little finds room at once, even while everybody is in
+//! credit. `depth` watches whether the backend takes in so many.
 //!
 //! The requests of a client wait one behind the other, where the first of them belongs: each is
 //! served from the place it was given when it came. So a client's order is kept whatever becomes
@@ -17,18 +18,23 @@
 
 pub mod concurrency;
 mod crowd;
+mod depth;
 pub mod known;
+mod routes;
 mod spread;
 mod tiers;
 mod turns;
 
 use crate::classify::Key;
 use crate::key::KeyHash;
+use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use crowd::{Crowd, Crowds, Flow, Pace};
+use depth::Depth;
 use hashbrown::hash_map::Entry;
 use known::Known;
+use routes::Routes;
 use spread::Map;
 use tiers::{Share, Tiers};
 use turns::Head;
@@ -42,10 +48,12 @@ pub struct Settings {
     /// How many requests the backend works on at once, at least 1. Too low: it stands idle. Too
     /// high: they wait there, where nobody puts them into order.
     pub concurrency: usize,
-    /// How many more for clients in credit that have nothing with the backend, and whose turn
-    /// would have come before one that is there; all but one of them for such buckets in debt,
-    /// too, and for such clients of a bucket. Default: two per processor, at least two. Too low:
-    /// many who use little wait for each other. Too high: a swarm overloads the backend.
+    /// How many more for clients in credit that have nothing with the backend, whose turn would
+    /// have come before one that is there, and who ask for little beside it; all but one also for
+    /// such buckets in debt, too, and for such clients of a bucket. No more than the backend takes
+    /// in ([`Queue::taken_in`]). Default: two per processor, at least two. Too low: many who use
+    /// little wait for each other. Too high: a swarm overloads the backend. 0: nobody is preferred
+    /// for asking for little.
     pub reserve: usize,
     /// How many requests may wait. Default: 4096. Too low: bursts are refused. Too high: memory,
     /// some 500 bytes each, and waits that nobody sits through.
@@ -83,6 +91,9 @@ pub struct Arrival {
     pub place: Place,
     /// What it will probably cost.
     pub estimate: Cost,
+    /// The route that this is known of: [`Queue::handle_estimate`] tells more of it. `None`: it
+    /// stays what it is.
+    pub route: Option<RouteHash>,
     /// How much more than others it gets.
     pub weight: Weight,
 }
@@ -150,8 +161,11 @@ pub struct Queue {
     clients: Map<KeyHash, Client>,
     /// The requests of each client that wait, in their order.
     lines: BTreeSet<(KeyHash, Id)>,
+    /// What is known by now of the routes that they take.
+    routes: Routes,
     tiers: Tiers,
     crowds: Crowds,
+    depth: Depth,
     credit_pace: Pace,
     debt_pace: Pace,
     refused: VecDeque<Refused>,
@@ -170,8 +184,10 @@ impl Queue {
             running: Map::default(),
             clients: Map::default(),
             lines: BTreeSet::new(),
+            routes: Routes::default(),
             tiers: Tiers::new(),
             crowds: Crowds::default(),
+            depth: Depth::new(),
             credit_pace: Pace::default(),
             debt_pace: Pace::default(),
             refused: VecDeque::new(),
@@ -199,6 +215,13 @@ impl Queue {
         self.settings.concurrency = concurrency.max(1);
     }
 
+    /// How many requests the backend takes in at once, as far as that was seen: more would wait
+    /// inside it.
+    #[must_use]
+    pub fn taken_in(&self) -> Option<usize> {
+        self.depth.most()
+    }
+
     /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -214,16 +237,16 @@ impl Queue {
     /// How many clients and flows are remembered, for whoever wants to see that it is bounded.
     #[must_use]
     pub fn remembered(&self) -> usize {
-        self.clients.len() + self.tiers.len()
+        self.clients.len() + self.tiers.len() + self.routes.len()
     }
 
     /// A request comes, and waits until `poll_dispatch` or `poll_refused` names it: ask both.
     pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> Id {
         self.last += 1;
         let id = Id(self.last);
-        let Arrival { client, estimate, weight, .. } = arrival;
+        let Arrival { client, estimate, route, weight, .. } = arrival;
         let place = self.place_of(&arrival, now);
-        let share = Share { client, place, estimate, weight, finish: 0, inner: 0 };
+        let share = Share::new(client, place, (estimate, route), weight);
         self.line_up_ready();
         if self.waiting.is_empty() && self.running.len() < self.settings.concurrency {
             self.ready = Some((id, Waiting { share, since: now }));
@@ -233,15 +256,36 @@ impl Queue {
         id
     }
 
-    /// A request that was with the backend is over, and has cost `cost`: its slot is free.
-    pub fn handle_done(&mut self, id: Id, cost: Cost) {
-        let Some(share) = self.running.remove(&id) else { return };
-        self.tiers.settle(&share, cost, self.running.values());
-        let Entry::Occupied(mut client) = self.clients.entry(share.client) else { return };
-        client.get_mut().running = client.get().running.saturating_sub(1);
-        if client.get().is_gone() {
-            client.remove();
+    /// Requests on `route` are taken to cost `estimate` from now on. Those that wait are when their
+    /// turn comes; those that run, if it is more than was thought.
+    pub fn handle_estimate(&mut self, route: RouteHash, estimate: Cost) {
+        if self.waiting.is_empty() {
+            return;
         }
+        self.routes.learn(route, estimate);
+        let dearer = |share: &&mut Share| {
+            share.route == Some(route) && routes::is_far(estimate, share.estimate)
+        };
+        for share in self.running.values_mut().filter(dearer) {
+            self.tiers.raise(share, estimate);
+        }
+    }
+
+    /// A request that was with the backend is over, and has cost `cost`: its slot is free. Whether
+    /// that says something of others like it: it does not if it has waited inside the backend.
+    pub fn handle_done(&mut self, id: Id, cost: Cost) -> bool {
+        let Some(share) = self.running.remove(&id) else { return false };
+        let Share { count, beside, estimate, .. } = share;
+        let telling = !share.is_light || self.depth.handle_done(count, beside, estimate, cost);
+        let cost = if telling { cost } else { estimate };
+        self.tiers.settle(&share, cost, self.running.values());
+        if let Entry::Occupied(mut client) = self.clients.entry(share.client) {
+            client.get_mut().running = client.get().running.saturating_sub(1);
+            if client.get().is_gone() {
+                client.remove();
+            }
+        }
+        telling
     }
 
     /// Nobody wants the answer any more. Whoever waited is gone at once; what runs keeps its slot.
@@ -283,9 +327,10 @@ impl Queue {
         if self.waiting.is_empty() {
             return None;
         }
-        let (client, place) = self.next()?;
-        let id = self.first_of(client)?;
+        let (id, client, place) = self.next_as_known(now)?;
         let mut share = self.waiting.remove(&id)?.share;
+        self.count_in(&mut share, now);
+        self.routes.leave(share.route);
         self.lines.remove(&(client, id));
         self.count(client, |crowd| crowd.minus(share.estimate));
         self.clients.get_mut(&client)?.running += 1;
@@ -296,6 +341,22 @@ impl Queue {
         let others = self.tiers.waiting(place) > 0;
         self.pace(place).serve(share.estimate, others, now);
         Some(id)
+    }
+
+    /// Whose turn it is by what is known by now, if there is a slot for it: who was put into order
+    /// by a guess is put where it belongs when it comes up.
+    fn next_as_known(&mut self, now: Time) -> Option<(Id, KeyHash, Place)> {
+        loop {
+            let (client, place) = self.next(now)?;
+            let id = self.first_of(client)?;
+            let share = &mut self.waiting.get_mut(&id)?.share;
+            let Some(known) = self.routes.instead(share.route, share.estimate) else {
+                return Some((id, client, place));
+            };
+            let before = core::mem::replace(&mut share.estimate, known);
+            self.count(client, |crowd| crowd.minus(before).plus(known));
+            self.refresh(client);
+        }
     }
 
     /// A request that is to be refused, if there is one.
@@ -320,9 +381,20 @@ impl Queue {
         let known = self.clients.entry(client).or_insert(Client::new(place));
         known.place = place;
         known.running += 1;
+        self.count_in(&mut share, now);
         self.tiers.pass(&mut share);
         self.running.insert(id, share);
         self.pace(place).serve(estimate, false, now);
+    }
+
+    /// A request goes to the backend: notes how many there are then.
+    fn count_in(&mut self, share: &mut Share, now: Time) {
+        share.count = self.running.len() + 1;
+        share.is_light = self.tiers.is_light(share);
+        share.beside = share.count > self.settings.concurrency;
+        if share.beside {
+            self.depth.handle_beside(share.count, now);
+        }
     }
 
     /// Whoever need not wait does so nevertheless, before anything else happens.
@@ -334,7 +406,8 @@ impl Queue {
 
     /// A request waits; one of those that do may have to go.
     fn line_up(&mut self, id: Id, waiting: Waiting) {
-        let Share { client, place, estimate, .. } = waiting.share;
+        let Share { client, place, estimate, route, .. } = waiting.share;
+        self.routes.join(route, estimate);
         self.clients.entry(client).or_insert(Client::new(place));
         self.waiting.insert(id, waiting);
         self.lines.insert((client, id));
@@ -346,29 +419,33 @@ impl Queue {
         }
     }
 
-    /// Whose turn it is, if there is a slot for it.
-    fn next(&self) -> Option<(KeyHash, Place)> {
+    /// Whose turn it is, if there is a slot for it. Who may have a reserved slot goes first in any,
+    /// for the backend may have no room for more.
+    fn next(&self, now: Time) -> Option<(KeyHash, Place)> {
+        let credit = || self.newcomers().next().map(|client| (client, Place::Credit));
         if self.running.len() < self.settings.concurrency {
-            return self.tiers.next();
+            return credit().filter(|_| self.settings.reserve > 0).or_else(|| self.tiers.next());
         }
-        if self.free_slots() == 0 {
+        if self.free_slots() == 0 || !self.depth.has_room(self.running.len() + 1, now) {
             return None;
         }
-        let credit = self.newcomers().next().map(|client| (client, Place::Credit));
         // One reserved slot is always left to those in credit.
-        credit.or_else(|| self.tiers.fresh_in_debt().filter(|_| self.free_slots() > 1))
+        let debt = || self.tiers.fresh_in_debt(self.free_slots()).filter(|_| self.free_slots() > 1);
+        credit().or_else(debt)
     }
 
     /// Clients who may have a reserved slot, in their order.
     fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
         // Some may have requests there that were sent when they were in debt.
         let idle = |client: &KeyHash| self.clients.get(client).is_some_and(|c| c.running == 0);
-        self.tiers.fresh().filter(idle)
+        self.tiers.fresh(self.free_slots()).filter(idle)
     }
 
     /// How many of those that wait find a slot when next asked, and so need no room.
     fn about_to_go(&self) -> usize {
+        let has_room = || self.depth.has_room(self.running.len() + 1, Time::ZERO);
         match self.settings.concurrency.saturating_sub(self.running.len()) {
+            0 if !has_room() => 0,
             0 => self.newcomers().take(self.free_slots()).count(),
             free => free,
         }
@@ -433,6 +510,7 @@ impl Queue {
     fn remove(&mut self, id: Id) -> Option<Waiting> {
         let gone = self.waiting.remove(&id)?;
         let client = gone.share.client;
+        self.routes.leave(gone.share.route);
         self.lines.remove(&(client, id));
         self.count(client, |crowd| crowd.minus(gone.share.estimate));
         self.refresh(client);

@@ -98,8 +98,8 @@ fn what_is_not_known_is_average() {
 #[test]
 fn a_route_that_changes_is_learned_anew() {
     let mut estimates = Estimates::new(64);
-    (0..1_000).for_each(|i| estimates.learn(route(1), millis(2), Time(i)));
-    (0..100).for_each(|i| estimates.learn(route(1), millis(200), Time(1_000 + i)));
+    (0..1_000).for_each(|i| _ = estimates.learn(route(1), millis(2), Time(i)));
+    (0..100).for_each(|i| _ = estimates.learn(route(1), millis(200), Time(1_000 + i)));
     let got = estimates.of(route(1));
     assert!(got > millis(190) && got <= millis(200), "{got:?}");
 }
@@ -111,7 +111,7 @@ fn a_flood_of_new_routes_leaves_those_in_use() {
     let now = |i: u64| Time(1 << 60).plus(Nanos::from_millis(i));
     for i in 0..20_000 {
         if i % 100 == 0 {
-            (0..20).for_each(|name| estimates.learn(route(name), millis(50), now(i)));
+            (0..20).for_each(|name| _ = estimates.learn(route(name), millis(50), now(i)));
         }
         let path = format!("/nowhere/x{}y", i);
         estimates.learn(RouteHash::of(&Seed([7; 16]), "GET", &path), millis(1), now(i));

@@ -148,6 +148,11 @@ impl Learned {
         self.weight * whole * (1.0 - part / 2.0)
     }
 
+    /// The mean.
+    fn cost(&self) -> Cost {
+        Cost((self.mean + 0.5) as u64)
+    }
+
     fn learn(&mut self, cost: Cost, weight_max: f64, now: Time) {
         let before = self.weight_at(now).min(weight_max);
         let cost = cost.min(COST_MAX).0 as f64;
@@ -185,7 +190,7 @@ impl Estimates {
     /// What a request on `route` will probably cost.
     #[must_use]
     pub fn of(&self, route: RouteHash) -> Cost {
-        Cost((self.learned(route).map_or(DEFAULT.0 as f64, |learned| learned.mean) + 0.5) as u64)
+        self.learned(route).map_or(DEFAULT, Learned::cost)
     }
 
     /// How far from that it may well be: the mean distance of costs from their mean; as much as
@@ -195,11 +200,11 @@ impl Estimates {
         Cost((self.learned(route).map_or(DEFAULT.0 as f64, |learned| learned.spread) + 0.5) as u64)
     }
 
-    /// A request on `route` has cost `cost`.
-    pub fn learn(&mut self, route: RouteHash, cost: Cost, now: Time) {
+    /// A request on `route` has cost `cost`. What the next one will probably cost.
+    pub fn learn(&mut self, route: RouteHash, cost: Cost, now: Time) -> Cost {
         self.all.learn(cost, ALL_WEIGHT_MAX, now);
         let set = self.set_of(route);
-        let Some(set) = self.sets.get_mut(set) else { return };
+        let Some(set) = self.sets.get_mut(set) else { return cost };
         let known = set.iter().position(|slot| slot.is_some_and(|one| one.hash == route));
         let place = known.unwrap_or_else(|| lightest(set, now));
         let slot = &mut set[place];
@@ -207,7 +212,9 @@ impl Estimates {
             *slot = None;
         }
         let fresh = Route { hash: route, learned: Learned::default() };
-        slot.get_or_insert(fresh).learned.learn(cost, WEIGHT_MAX, now);
+        let learned = &mut slot.get_or_insert(fresh).learned;
+        learned.learn(cost, WEIGHT_MAX, now);
+        learned.cost()
     }
 
     /// How many routes are remembered.

@@ -28,6 +28,10 @@ use latency::Latency;
 pub const CEILING: usize = 1_024;
 /// The shortest stretch of time that is judged.
 const WINDOW: Nanos = Nanos::from_secs(1);
+/// The same while it looks for its place and so many end that chance has little say.
+const WINDOW_QUICK: Nanos = Nanos::from_millis(100);
+/// How many these are.
+const PLENTY: u32 = 512;
 /// The longest, where little comes to judge by.
 const WINDOW_MAX: Nanos = Nanos::from_secs(4);
 /// So many requests (and as many as are in flight) are enough for a window.
@@ -94,6 +98,8 @@ struct Sway {
 pub struct Concurrency {
     limit: usize,
     floor: usize,
+    /// No more than this is of use.
+    ceiling: usize,
     course: Course,
     latency: Latency,
     /// Since when the window runs.
@@ -122,6 +128,7 @@ impl Concurrency {
         Concurrency {
             limit: (2 * floor).min(CEILING),
             floor,
+            ceiling: CEILING,
             course: Course::Rise(Vec::new()),
             latency: Latency::new(),
             since: None,
@@ -144,6 +151,17 @@ impl Concurrency {
         self.limit
     }
 
+    /// The backend takes in no more than `most`, which [`Queue::taken_in`] says; `None`: nothing is
+    /// known of it.
+    ///
+    /// [`Queue::taken_in`]: super::Queue::taken_in
+    pub fn set_most(&mut self, most: Option<usize>, now: Time) {
+        self.ceiling = most.unwrap_or(CEILING).clamp(self.floor, CEILING);
+        if self.limit > self.ceiling {
+            self.set(self.ceiling, now);
+        }
+    }
+
     /// The backend has worked on a request of `route` for `elapsed`. `waiting`: whether others
     /// were waiting for a slot then. Aborted and upgraded requests are not to be told of.
     pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
@@ -161,7 +179,10 @@ impl Concurrency {
         let longest = if careful { WINDOW_MAX.plus(WINDOW_MAX) } else { WINDOW_MAX };
         let enough = self.latency.count() >= ENOUGH.max(self.limit as u32);
         let few = self.latency.count() < FEW;
-        if (age >= WINDOW && enough) || (age >= longest && !few) {
+        let plenty = self.latency.count() >= PLENTY.max(4 * self.limit as u32);
+        let rising = matches!(self.course, Course::Rise(_));
+        let window = if rising && plenty { WINDOW_QUICK } else { WINDOW };
+        if (age >= window && enough) || (age >= longest && !few) {
             self.end(age, now);
         }
     }
@@ -274,7 +295,7 @@ impl Concurrency {
             let in_vain = trail.len() == TRAIL && seen.rate < part(IN_VAIN) * first.rate;
             (ratio >= part(0.5) && !helped) || in_vain
         });
-        if congested || seen.limit >= CEILING {
+        if congested || seen.limit >= self.ceiling {
             let top = trail.last().map_or(seen, |last| last.with(seen));
             return self.fall_from(Seen { limit: seen.limit, ..top }, now);
         }
@@ -391,7 +412,7 @@ impl Concurrency {
     }
 
     fn set(&mut self, limit: usize, now: Time) {
-        let limit = limit.clamp(self.floor, CEILING);
+        let limit = limit.clamp(self.floor, self.ceiling);
         if limit != self.limit {
             self.stale = self.limit.min(limit);
             self.until = now.plus(PAUSE);

@@ -33,13 +33,16 @@ pub(super) type Tag = u128;
 const PER_UNIT: Tag = 1_000;
 
 /// What `cost` adds to a tag; never nothing, or what costs nothing would be served for ever.
-fn length(cost: Cost, weight: Weight) -> Tag {
+pub(super) fn length(cost: Cost, weight: Weight) -> Tag {
     let cost = Tag::from(cost.0.max(1));
     if weight == Weight::ONE {
         return cost * PER_UNIT;
     }
     cost * PER_UNIT * Tag::from(Weight::ONE.thousandths()) / Tag::from(weight.thousandths())
 }
+
+/// How many of those that ask for little are looked at for one that is not ahead.
+const NEAR: usize = 32;
 
 /// The request that a member waits with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +67,15 @@ struct Turn<K> {
     rank: Tag,
     head: Head,
     start: Tag,
+    key: K,
+}
+
+/// Somebody who waits and has nothing in service; the smallest request first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fresh<K> {
+    size: Tag,
+    /// What will be its finish tag.
+    finish: Tag,
     key: K,
 }
 
@@ -95,10 +107,10 @@ impl Member {
         Some(Turn { rank, head, start: self.start(), key })
     }
 
-    /// What its finish tag will be, if it waits and has nothing in service.
-    fn fresh<K>(&self, key: K) -> Option<(Tag, K)> {
+    /// What it asks for, if it waits and has nothing in service.
+    fn fresh<K>(&self, key: K) -> Option<Fresh<K>> {
         let head = self.head.filter(|_| self.running == 0)?;
-        Some((self.finish_of(head), key))
+        Some(Fresh { size: length(head.estimate, head.weight), finish: self.finish_of(head), key })
     }
 
     fn finish_of(&self, head: Head) -> Tag {
@@ -137,8 +149,8 @@ pub(super) struct Turns<K> {
     latest: Tag,
     members: Map<K, Member>,
     waiting: BTreeSet<Turn<K>>,
-    /// Those of `waiting` that have nothing in service, by what will be their finish tag.
-    fresh: BTreeSet<(Tag, K)>,
+    /// Those of `waiting` that have nothing in service.
+    fresh: BTreeSet<Fresh<K>>,
     idle_max: usize,
     /// With more members than this it is time to forget some.
     full: usize,
@@ -178,10 +190,22 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         Some(turn.start + length(turn.head.estimate, turn.head.weight))
     }
 
-    /// Those that wait, have nothing in service, and will have a finish tag below `bound`.
-    pub fn fresh(&self, bound: Tag) -> impl Iterator<Item = K> {
-        let below = self.fresh.iter().take_while(move |(finish, _)| *finish < bound);
-        below.map(|(_, key)| *key)
+    /// Those that wait, have nothing in service, will have a finish tag below `bound`, and add no
+    /// more than `size` to it; the smallest first. Only some of these are looked at.
+    pub fn fresh(&self, bound: Tag, size: Tag) -> impl Iterator<Item = K> {
+        let small = self.fresh.iter().take_while(move |one| one.size <= size).take(NEAR);
+        small.filter(move |one| one.finish < bound).map(|one| one.key)
+    }
+
+    /// The least that one adds who has nothing in service and will have a finish tag below `bound`.
+    pub fn least_fresh(&self, bound: Tag) -> Option<Tag> {
+        self.fresh.iter().take(NEAR).find(|one| one.finish < bound).map(|one| one.size)
+    }
+
+    /// How far a member's next start tag is ahead of V.
+    pub fn ahead(&self, key: K) -> Tag {
+        let start = self.members.get(&key).map_or(0, Member::start);
+        start.saturating_sub(self.virtual_time)
     }
 
     /// How many wait.
@@ -234,6 +258,11 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         self.running += 1;
         self.go_on(start);
         start + length(estimate, weight)
+    }
+
+    /// A request of the member's that is in service adds so much more to its tag.
+    pub fn raise(&mut self, key: K, more: Tag) {
+        self.edit(key, |member| member.finish = member.finish.saturating_add(more));
     }
 
     /// A request that was in service is over, and has cost `cost`.

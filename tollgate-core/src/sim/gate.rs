@@ -77,8 +77,8 @@ impl Gate {
     }
 
     pub fn handle_arrival(&mut self, flight: u64, request: &Request, now: Time) {
-        let Request { client, place, weight, estimate, .. } = *request;
-        let arrival = Arrival { client, place, estimate, weight };
+        let Request { client, place, weight, route, estimate } = *request;
+        let arrival = Arrival { client, place, estimate, route: Some(route), weight };
         let id = self.queue.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
         self.ids.insert(flight, id);
@@ -93,16 +93,18 @@ impl Gate {
 
     pub fn handle_done(&mut self, flight: u64, request: &Request, done: Done, now: Time) {
         let Done { cost, elapsed } = done;
-        self.estimates.learn(request.route, cost, now);
         if let Some(auto) = &mut self.auto {
             let waiting = self.queue.waiting() > 0;
+            auto.set_most(self.queue.taken_in(), now);
             auto.handle_done(request.route, elapsed, waiting, now);
             if auto.concurrency() != self.queue.settings().concurrency {
                 self.queue.set_concurrency(auto.concurrency());
             }
         }
-        if let Some(id) = self.forget(flight) {
-            self.queue.handle_done(id, cost);
+        let known = self.forget(flight);
+        if known.is_some_and(|id| self.queue.handle_done(id, cost)) {
+            let estimate = self.estimates.learn(request.route, cost, now);
+            self.queue.handle_estimate(request.route, estimate);
         }
     }
 

@@ -130,12 +130,22 @@ impl Backend {
 
 /// How many were done in each second, each counted by its mean cost, and the limit at its end.
 fn run(kinds: &[Kind], workers: usize, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
+    run_for((SPEEDS.len() * PHASE) as u64, kinds, workers, fixed, seed)
+}
+
+fn run_for(
+    length: u64,
+    kinds: &[Kind],
+    workers: usize,
+    fixed: Option<usize>,
+    seed: u64,
+) -> Vec<(f64, usize)> {
     let route = |kind: &Kind| RouteHash::of(&Seed([1; 16]), "GET", kind.path);
     let routes: Vec<RouteHash> = kinds.iter().map(route).collect();
     let mut backend = Backend::new(kinds, workers, seed);
     let mut auto = Concurrency::new(CORES);
     let mut seconds = Vec::new();
-    for second in 1..=(SPEEDS.len() * PHASE) as u64 {
+    for second in 1..=length {
         let mut done = 0.0;
         while backend.now < second * SECOND {
             while backend.in_flight() < fixed.unwrap_or(auto.concurrency()) {
@@ -252,6 +262,17 @@ fn a_single_route_that_computes_for_2_to_500_ms() {
 fn a_route_that_is_often_answered_from_a_cache() {
     let kinds = [kind("/a", 0.4, Length::ZERO, ms(1)), kind("/a", 0.6, about(100), ms(2))];
     on_all_backends("cached", &kinds);
+}
+
+/// Where thousands end in a second it takes two of them to see what there is room for.
+#[test]
+fn quick_requests_have_room_soon() {
+    let quick = Length::Exponential(Nanos::from_millis(1));
+    let kinds = [kind("/a", 1.0, quick, Length::Fixed(Nanos(10_000)))];
+    for seed in SEEDS {
+        let seconds = run_for(3, &kinds, 64, None, seed);
+        assert!(seconds[1].1 >= 50, "{seconds:?}");
+    }
 }
 
 /// Where nobody waits, nothing is tried.

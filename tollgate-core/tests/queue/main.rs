@@ -1,8 +1,10 @@
 //! What the fair queue promises: scenes with a known end here, random traffic in `traffic`, who
-//! gets how much of it in `fairness`; and how many at once, in `concurrency`.
+//! gets how much of it in `fairness`; who goes beside others in `light`; and how many at once, in
+//! `concurrency`.
 
 mod concurrency;
 mod fairness;
+mod light;
 mod traffic;
 
 use tollgate_core::classify::Key;
@@ -24,7 +26,8 @@ fn settings(concurrency: usize, reserve: usize) -> Settings {
 }
 
 fn arrival(from: u64, place: Place, cost: u64) -> Arrival {
-    Arrival { client: client(from), place, estimate: Cost(cost), weight: Weight::ONE }
+    let estimate = Cost(cost);
+    Arrival { client: client(from), place, estimate, route: None, weight: Weight::ONE }
 }
 
 const NOW: Time = Time(1_000_000_000);
@@ -70,14 +73,33 @@ fn a_light_flow_in_debt_goes_beside_heavy_ones() {
     let lighter = queue.handle_arrival(arrival(4, bucket(4), 1), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(lighter));
     assert_eq!(queue.poll_dispatch(NOW), None, "the last one is for those in credit");
-    let human = queue.handle_arrival(arrival(5, Place::Credit, 100), NOW);
+    let human = queue.handle_arrival(arrival(5, Place::Credit, 2), NOW);
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
     queue.handle_done(heavy, Cost(100));
-    queue.handle_done(human, Cost(100));
+    queue.handle_done(human, Cost(2));
     queue.handle_done(lighter, Cost(1));
     assert_eq!(queue.poll_dispatch(NOW), Some(light), "the smaller of equal tags");
     queue.handle_done(light, Cost(2));
     assert_eq!(order(&mut queue), [alike]);
+}
+
+/// Who is in credit and asks for much is let in beside those in debt, but only one at a time.
+#[test]
+fn a_heavy_flow_in_credit_goes_beside_those_in_debt() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..4 {
+        queue.handle_arrival(arrival(n, bucket(1), 100), NOW);
+    }
+    assert_eq!(std::iter::from_fn(|| queue.poll_dispatch(NOW)).count(), 2);
+    let first = queue.handle_arrival(arrival(8, Place::Credit, 100), NOW);
+    let second = queue.handle_arrival(arrival(9, Place::Credit, 100), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(first));
+    assert_eq!(queue.poll_dispatch(NOW), None);
+    let human = queue.handle_arrival(arrival(7, Place::Credit, 2), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(human));
+    queue.handle_done(human, Cost(2));
+    queue.handle_done(first, Cost(100));
+    assert_eq!(queue.poll_dispatch(NOW), Some(second));
 }
 
 /// A swarm whose members each have nothing with the backend leaves the reserved slots to who uses
@@ -203,7 +225,7 @@ fn retry_after_is_when_what_waits_has_been_served() {
             running.extend(std::iter::from_fn(|| queue.poll_dispatch(now)));
             // Two processors, a hundred milliseconds each.
             now = now.plus(Nanos::from_millis(100));
-            running.drain(..).for_each(|id| queue.handle_done(id, Cost(cost)));
+            running.drain(..).for_each(|id| _ = queue.handle_done(id, Cost(cost)));
         }
         let (_, told) = refused.last().expect("it was too much");
         // Some 22 requests wait in the longer line, of which one is served each 100 ms.

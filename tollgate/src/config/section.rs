@@ -13,7 +13,6 @@ mod peers;
 mod proxy;
 mod ratelimit;
 mod state;
-mod tls;
 
 use super::address;
 use super::fault::Fault;

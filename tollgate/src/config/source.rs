@@ -8,8 +8,7 @@ pub mod files;
 pub mod folder;
 
 use super::fault::{Fault, Faults, Place};
-use super::settings::Settings;
-use super::{Config, Stumble, check, parse, tree};
+use super::{Config, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::File;
@@ -73,17 +72,12 @@ impl Source {
         parse(&self.path.display().to_string(), &bytes, cpus)
     }
 
-    /// Whether the program could start with this file, as far as files tell, and its warnings;
-    /// `more` looks for what else it would stumble over.
+    /// Whether the program could start with this file, as far as files tell, and its warnings.
     ///
     /// # Errors
     /// Everything that is wrong.
-    pub fn check(
-        &self,
-        cpus: f64,
-        more: impl Fn(&Settings) -> Vec<Stumble>,
-    ) -> Result<Vec<String>, Faults> {
-        check(&self.path.display().to_string(), &self.bytes()?, cpus, more)
+    pub fn check(&self, cpus: f64) -> Result<Vec<String>, Faults> {
+        check(&self.path.display().to_string(), &self.bytes()?, cpus)
     }
 
     fn bytes(&self) -> Result<Vec<u8>, Faults> {

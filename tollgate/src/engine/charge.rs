@@ -9,7 +9,6 @@ use super::{Lane, Rules};
 use crate::config::settings::CostSource;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_core::limit::Unit;
 use tollgate_core::limiter::Ticket;
 use tollgate_core::meter::estimate::RouteHash;
 use tollgate_core::meter::{self, Measure, Reading};
@@ -151,17 +150,13 @@ impl Drop for Charge {
         // Its name may have become known while it ran.
         let known = self.rules.known(self.client.to_canonical(), now);
         self.lane.0.engine.named(self.client.to_canonical(), known);
-        self.give_back();
+        self.end(cost);
         if !self.reported {
             self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
         self.lane.0.engine.watch.charged(cost, waited);
-        if let Some(route) = self.route.filter(|_| self.whole && cost > Cost::ZERO) {
-            self.lane.0.engine.estimates.lock().learn(route, cost, now);
-        }
         let mut books = self.lane.0.books.lock();
-        books.spend(&self.rules, self.ticket.keys(), Unit::Cpu, cost);
         for key in self.ticket.keys().as_slice() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
                 top.add(key.hash, cost, waited, now);

@@ -135,13 +135,24 @@ impl Gate {
     }
 
     /// A slot is free again, after `cost`. `worked`: for how long the backend worked on what
-    /// route, if it came to the end of it.
-    pub fn done(&self, id: Id, cost: Cost, worked: Option<(RouteHash, Nanos)>, now: Time) {
+    /// route, if it came to the end of it. `learn` is asked what requests on which route are taken
+    /// to cost from now on, if this one says something of others.
+    pub fn done(
+        &self,
+        id: Id,
+        cost: Cost,
+        worked: Option<(RouteHash, Nanos)>,
+        learn: impl FnOnce() -> Option<(RouteHash, Cost)>,
+        now: Time,
+    ) {
         let mut state = self.0.lock();
+        let telling = state.queue.handle_done(id, cost);
         if let Some((route, elapsed)) = worked {
             state.learn(route, elapsed, now);
         }
-        state.queue.handle_done(id, cost);
+        if telling && let Some((route, estimate)) = learn() {
+            state.queue.handle_estimate(route, estimate);
+        }
         pass(state, now);
     }
 
@@ -179,6 +190,7 @@ impl State {
     fn learn(&mut self, route: RouteHash, elapsed: Nanos, now: Time) {
         let waiting = self.queue.waiting() > 0;
         let Some(search) = &mut self.search else { return };
+        search.set_most(self.queue.taken_in(), now);
         search.handle_done(route, elapsed, waiting, now);
         let found = search.concurrency();
         if found != self.concurrency {

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use tollgate_core::classify::{self, Key, Keys};
 use tollgate_core::key::{KeyHash, KeyHasher, Seed};
 use tollgate_core::limiter::{Limiter, Reason};
+use tollgate_core::meter::estimate::RouteHash;
 use tollgate_core::queue::{Arrival, Id, Place};
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -125,26 +126,47 @@ impl Charge {
     /// have its slot. Asks with [`Charge::enter`] for another.
     pub fn give_way(&mut self) {
         self.steady = false;
-        self.give_back();
+        let (cost, _) = self.measured();
+        self.give_back(cost, |_, _| None);
+    }
+
+    /// The request is over, and has cost `cost`: what there is to learn of it is learned.
+    pub(super) fn end(&mut self, cost: Cost) {
+        match self.slot {
+            Slot::Held(..) => self.give_back(cost, |charge, now| charge.learn(cost, now)),
+            _ => {
+                self.give_back(cost, |_, _| None);
+                self.learn(cost, self.lane.0.now());
+            }
+        }
+    }
+
+    /// What requests on its route are taken to cost, this one included, if it tells anything.
+    fn learn(&self, cost: Cost, now: Time) -> Option<(RouteHash, Cost)> {
+        let route = self.route.filter(|_| self.whole && cost > Cost::ZERO)?;
+        Some((route, self.lane.0.engine.estimates.lock().learn(route, cost, now)))
     }
 
     /// The slot is free. How long it was taken says something of the backend if it was taken for
     /// the whole of the request.
-    pub(super) fn give_back(&mut self) {
-        let (cost, _) = self.measured();
+    fn give_back(
+        &mut self,
+        cost: Cost,
+        learn: impl FnOnce(&Charge, Time) -> Option<(RouteHash, Cost)>,
+    ) {
+        let now = self.lane.0.now();
         match self.slot {
             Slot::Held(id, arrival, since) => {
                 self.slot = Slot::Outside(arrival);
-                let desk = &self.lane.0;
-                let now = desk.now();
                 let route = self.route.filter(|_| self.steady && self.whole);
                 let worked = route.filter(|_| cost > Cost::ZERO);
-                desk.engine.gate.done(id, cost, worked.map(|route| (route, now.since(since))), now);
+                let worked = worked.map(|route| (route, now.since(since)));
+                let gate = &self.lane.0.engine.gate;
+                gate.done(id, cost, worked, || learn(self, now), now);
             }
             Slot::Beside => {
                 self.slot = Slot::Exempt;
-                let desk = &self.lane.0;
-                desk.engine.gate.leave_beside(desk.now());
+                self.lane.0.engine.gate.leave_beside(now);
             }
             Slot::Free | Slot::Exempt | Slot::Outside(_) => {}
         }
@@ -192,7 +214,7 @@ pub(super) fn slot(
     keys: &Keys,
     exempt: bool,
     latest: Option<Key>,
-    estimate: Cost,
+    (route, estimate): (Option<RouteHash>, Cost),
     client: IpAddr,
 ) -> Slot {
     if !rules.queues || rules.shadow {
@@ -205,7 +227,7 @@ pub(super) fn slot(
     let place = latest.map_or(Place::Credit, Place::Debt);
     let client = first.unwrap_or_else(|| address_hash(&rules.seed, client));
     let weight = classify::weight(rules.limiter.limits(), keys);
-    Slot::Outside(Arrival { client, place, estimate, weight })
+    Slot::Outside(Arrival { client, place, estimate, route, weight })
 }
 
 /// Whose turn it is where no limit says who a client is.

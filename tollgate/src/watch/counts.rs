@@ -5,7 +5,6 @@
 
 pub mod check;
 pub mod hosts;
-pub mod peers;
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,

@@ -8,6 +8,5 @@ mod asking;
 mod clients;
 mod config;
 mod life;
-mod peers;
 mod stage;
 mod wire;

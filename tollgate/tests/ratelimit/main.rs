@@ -11,4 +11,3 @@ mod matching;
 mod modes;
 mod program;
 mod server;
-mod tls;

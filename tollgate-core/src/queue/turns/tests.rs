@@ -19,6 +19,8 @@ enum Event {
     Peep(u64),
     /// An extra is over; it has cost nothing.
     Cancel(usize),
+    /// An extra turns out to be dearer while it runs.
+    Raise(usize, u64),
     /// One that is meant is over.
     Done(usize),
 }
@@ -30,6 +32,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         (1..50_u64).prop_map(Event::Extra),
         (1..50_u64).prop_map(Event::Peep),
         any::<usize>().prop_map(Event::Cancel),
+        (any::<usize>(), 1..50_u64).prop_map(|(which, more)| Event::Raise(which, more)),
         any::<usize>().prop_map(Event::Done),
     ];
     prop::collection::vec(event, 1..80)
@@ -91,6 +94,10 @@ proptest! {
                 }
                 Event::Cancel(which) => if let Some(cost) = take(&mut extra, which) {
                     with.turns.settle(X, Cost(cost), Weight::ONE, Cost::ZERO);
+                },
+                Event::Raise(which, more) => if let Some(cost) = take(&mut extra, which) {
+                    with.turns.raise(X, length(Cost(more), Weight::ONE));
+                    extra.push(cost + more);
                 },
                 Event::Done(which) => if let Some(cost) = take(&mut meant, which) {
                     for world in [&mut with, &mut without] {

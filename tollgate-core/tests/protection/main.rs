@@ -2,6 +2,8 @@
 //! processors shared equally, nothing tuned. `cargo test --test protection -- --nocapture` prints
 //! the figures.
 
+mod swarms;
+
 use std::net::{IpAddr, Ipv4Addr};
 use tollgate_core::bucket::{Algorithm, debt::Debt};
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
