@@ -28,7 +28,7 @@ local function ask(r)
     assert(connection:connect(host, ask_port))
     connection:settimeout(timeout_s)
     assert(connection:send(question(r)))
-    local answer = {}
+    local answer = { status = tonumber(assert(connection:receive()):match("^HTTP/1%.1 (%d+)")) }
     repeat
         local line = assert(connection:receive())
         local name, value = line:match("^([^:]+):%s*(.*)$")
@@ -51,6 +51,8 @@ function access(r)
         r.err_headers_out["Retry-After"] = answer["retry-after"]
         return refused
     end
+    -- What the client sent is not proper; that must not let it pass.
+    if answer.status and answer.status >= 400 and answer.status < 500 then return 400 end
     r.notes["tollgate-id"] = answer["x-tollgate-id"] or ""
     r.notes["tollgate-since"] = tostring(r:clock())
     return apache2.DECLINED

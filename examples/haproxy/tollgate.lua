@@ -49,6 +49,9 @@ core.register_action("tollgate", { "http-req" }, function(txn)
         txn:done(reply)
     elseif not asked or not answer or answer.status < 200 or answer.status >= 500 then
         gone_until = core.now().sec + pause_s
+    elseif answer.status >= 400 then
+        -- What the client sent is not proper; that must not let it pass.
+        txn:done(txn:reply({ status = 400 }))
     elseif answer.status == 204 then
         txn:set_var("txn.tollgate_id", first(answer.headers, "x-tollgate-id") or "-")
     end

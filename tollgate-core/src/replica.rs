@@ -199,6 +199,12 @@ impl Replica {
         }
     }
 
+    /// Where the limit is that has this fingerprint.
+    #[must_use]
+    pub fn place(&self, fingerprint: u64) -> Option<usize> {
+        self.places.get(&fingerprint).copied()
+    }
+
     /// What of a key's charges has not been told, in nano-units.
     #[must_use]
     pub fn unsent(&self, limit: usize, context: u128, key: KeyHash) -> u64 {

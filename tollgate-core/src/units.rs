@@ -174,6 +174,13 @@ impl Rate {
         (slope > 0.0 && slope.is_finite()).then_some(Rate { slope })
     }
 
+    /// A rate that is `factor` times as high; `None` if there is no such rate.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Option<Rate> {
+        let slope = self.slope / factor;
+        (slope > 0.0 && slope.is_finite()).then_some(Rate { slope })
+    }
+
     /// How long `cost` takes to be refilled.
     #[must_use]
     pub fn time_for(self, cost: Cost) -> Nanos {

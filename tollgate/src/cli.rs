@@ -248,7 +248,9 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
         |faults: Vec<Faults>| faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n");
     match ratelimit::rules::check(path) {
         Some(checked) => checked.map_err(told),
-        None => Source::new(path).check(cpus::available()).map_err(|faults| faults.to_string()),
+        None => Source::new(path)
+            .check(cpus::available(), tls::stumbles)
+            .map_err(|faults| faults.to_string()),
     }
 }
 

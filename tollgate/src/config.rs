@@ -19,7 +19,9 @@ mod tempomat;
 pub mod tree;
 
 use fault::{Fault, Faults, Place};
+use secret::SecretFault;
 use settings::Settings;
+use std::path::{Path, PathBuf};
 use tree::Node;
 
 /// A configuration that has no faults.
@@ -50,22 +52,29 @@ pub const NO_DOOR: &str = "no door to open: the configuration has no section `pr
                            `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
-/// the program would stumble over when it starts: no door, a token that cannot be read. Returns its
-/// warnings, of which one is that there is no folder for the snapshot.
+/// the program would stumble over when it starts: no door, a token that cannot be read, and what
+/// `more` finds, each with the way to its key. Returns its warnings, of which one is that there is
+/// no folder for the snapshot.
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults> {
+pub fn check(
+    file: &str,
+    bytes: &[u8],
+    cpus: f64,
+    more: impl Fn(&Settings) -> Vec<Stumble>,
+) -> Result<Vec<String>, Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
     let Config { settings, mut warnings, .. } = decode(file, &root, cpus)?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {
         faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
     }
-    if let Some(path) = settings.admin.and_then(|admin| admin.token_file) {
-        let place = root.find(&["admin", "token_file"]).map_or(root.place, |node| node.place);
-        faults.extend(secret::token(&path).err().map(|why| Fault::new(place, why.to_string())));
-    }
+    let stumbles = secrets(&settings).into_iter().chain(more(&settings));
+    faults.extend(stumbles.map(|(way, why)| {
+        let place = root.find(way).map_or(root.place, |node| node.place);
+        Fault::new(place, why)
+    }));
     if !faults.is_empty() {
         return Err(Faults::new(file, faults));
     }
@@ -81,8 +90,29 @@ pub fn check(file: &str, bytes: &[u8], cpus: f64) -> Result<Vec<String>, Faults>
     Ok(warnings)
 }
 
+/// What a start would stumble over: the way to the key, and what is wrong with what it names.
+pub type Stumble = (&'static [&'static str], String);
+
+fn secrets(settings: &Settings) -> Vec<Stumble> {
+    let mut faults: Vec<Stumble> = Vec::new();
+    let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretFault>| {
+        let fault = path.and_then(|path| read(path).err());
+        faults.extend(fault.map(|why| (way, why.to_string())));
+    };
+    let token = settings.admin.as_ref().and_then(|admin| admin.token_file.as_ref());
+    look(&["admin", "token_file"], token, secret::token);
+    if let Some(peers) = &settings.peers {
+        look(&["peers", "secret_file"], peers.secret_file.as_ref(), secret::token);
+        if let settings::peers::Via::Nats { credentials_file, .. } = &peers.via {
+            let way = &["peers", "credentials_file"];
+            look(way, credentials_file.as_ref(), secret::credentials);
+        }
+    }
+    faults
+}
+
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 25] = [
+const KEPT: [&[&str]; 27] = [
     &["admin"],
     &["log", "format"],
     &["state"],
@@ -103,6 +133,8 @@ const KEPT: [&[&str]; 25] = [
     &["ratelimit", "calendar"],
     &["ratelimit", "keys_max"],
     &["ratelimit", "connections"],
+    &["ratelimit", "tls"],
+    &["ratelimit", "handshake_timeout"],
     &["ratelimit", "connection_age"],
     &["ratelimit", "connection_age_grace"],
     &["ratelimit", "healthy_with_rules"],

@@ -8,6 +8,7 @@
 mod charge;
 mod gate;
 mod named;
+mod peers;
 mod served;
 mod turn;
 
@@ -18,6 +19,7 @@ pub use turn::{Entered, Turn, Turned};
 
 pub mod counted;
 pub mod tags;
+pub mod together;
 
 use crate::client::hosts::KnownHosts;
 use crate::clock::{Clock, Stopped};
@@ -32,6 +34,7 @@ use named::{Lookups, Named};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
+use together::{Elsewhere, Marks, Spent};
 use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
@@ -63,6 +66,10 @@ struct Rules {
     foresees: bool,
     /// How many clients each limit remembers by name, per lane.
     names_max: usize,
+    /// The limits as other instances know them.
+    marks: Marks,
+    /// Whether some limit is in hits, which are charged when a request is let in.
+    hits: bool,
 }
 
 /// Limiter, meter and top, shared by all threads of a door.
@@ -77,6 +84,11 @@ pub struct Engine {
     watch: Arc<Watch>,
     /// Clients whose names are to be looked up, until somebody does it.
     lookups: Mutex<Option<Lookups>>,
+    /// The settings as they were given, and how much more there is to share out for those who
+    /// count together.
+    given: Mutex<(Proxy, f64)>,
+    /// What other instances tell of the heaviest.
+    elsewhere: Elsewhere,
 }
 
 /// What each thread has for itself, behind a lock that only `reload` and people looking contend.
@@ -84,6 +96,8 @@ struct Books {
     rules: Arc<Rules>,
     /// The heaviest clients of each limit.
     tops: Vec<Top>,
+    /// What was charged, where others are to be told.
+    spent: Option<Spent>,
 }
 
 impl Engine {
@@ -100,7 +114,7 @@ impl Engine {
         let (hosts, lookups) = named::hosts(&proxy.hosts, None, watch.registry());
         let rules = Arc::new(rules(proxy, limiter, seed, hosts));
         let tops = || proxy.limits.iter().map(|_| Top::new(proxy.names_max)).collect();
-        let books = || Books { rules: Arc::clone(&rules), tops: tops() };
+        let books = || Books { rules: Arc::clone(&rules), tops: tops(), spent: None };
         Arc::new(Engine {
             clock,
             meter: Mutex::new(Meter::new(virtual_clock(proxy))),
@@ -109,12 +123,20 @@ impl Engine {
             lanes: (0..lanes.max(1)).map(|_| Arc::new(Mutex::new(books()))).collect(),
             rules: ArcSwap::new(Arc::clone(&rules)),
             lookups: Mutex::new(lookups),
+            given: Mutex::new((proxy.clone(), 1.0)),
+            elsewhere: Elsewhere::default(),
             watch,
         })
     }
 
     /// Takes over a changed configuration; what clients owe stays owed.
     pub fn reload(&self, proxy: &Proxy) {
+        let mut given = self.given.lock();
+        given.0 = proxy.clone();
+        self.take_over(&peers::scaled(proxy, given.1));
+    }
+
+    fn take_over(&self, proxy: &Proxy) {
         let now = self.clock.now();
         let old = self.rules.load();
         let limiter = old.limiter.reconfigured(policy(proxy), proxy.limits.clone(), now);
@@ -131,6 +153,7 @@ impl Engine {
         }
         let rules = Arc::new(rules(proxy, limiter, old.seed, hosts));
         self.gate.reload(proxy.queue.bounds(proxy.cpus), search(proxy), now);
+        self.elsewhere.keep(&rules.marks);
         self.rules.store(Arc::clone(&rules));
         self.meter.lock().set_clock(virtual_clock(proxy), now);
         for lane in &self.lanes {
@@ -175,12 +198,14 @@ impl Engine {
 
     /// The list of all lanes, no longer than that of one may be.
     fn rows(&self, index: usize, now: Time) -> Vec<Row> {
+        let rules = self.rules.load();
         let tops = self.lanes.iter().map(|lane| {
             let books = lane.lock();
             books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
         });
-        let mut rows = Top::merge(tops.collect());
-        rows.truncate(self.rules.load().names_max);
+        let elsewhere = self.elsewhere.rows(rules.marks.of(index), now);
+        let mut rows = Top::merge(tops.chain([elsewhere]).collect());
+        rows.truncate(rules.names_max);
         rows
     }
 }
@@ -239,6 +264,8 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHos
         hosts,
         shadow: proxy.shadow,
         names_max: proxy.names_max,
+        marks: Marks::new("proxy", limiter.limits()),
+        hits: limiter.limits().iter().any(|limit| limit.unit == Unit::Hits),
         seed,
         limiter: Arc::new(limiter),
     }
@@ -325,6 +352,9 @@ impl Lane {
             Verdict::Delay(reason) => self.report("delay", &rules, client, reason, None),
             Verdict::Allow => {}
         }
+        if rules.hits && !matches!(verdict, Verdict::Deny { .. }) {
+            self.0.books.lock().spend(&rules, &keys, Unit::Hits, Cost::hits(1));
+        }
         let behind = (rules.queues && rules.shadow).then_some(latest).flatten();
         if let Some(key) = behind {
             // In shadow nobody knows how long it would have waited, but behind whom.
@@ -402,7 +432,7 @@ impl Books {
     /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Makes
     /// sure that the keys have names in the lists of the heaviest.
     fn enter(&mut self, request: &impl Attributes, now: Time) -> (Arc<Rules>, Keys, bool) {
-        let Books { rules, tops } = self;
+        let Books { rules, tops, .. } = self;
         let client = request.address().to_canonical();
         if rules.exempt.iter().any(|net| net.contains(&client)) {
             return (Arc::clone(rules), Keys::default(), true);

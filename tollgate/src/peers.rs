@@ -5,7 +5,9 @@
 //! again and what is believed: the core. Nothing here is on the path of a request: a peer that is
 //! slow, away or hostile costs no client anything.
 
+mod board;
 pub mod discover;
+pub mod driver;
 pub mod group;
 pub mod link;
 pub mod mesh;

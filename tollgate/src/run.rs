@@ -13,6 +13,7 @@ use crate::config::settings::Metrics;
 use crate::config::source::{Change, Source};
 use crate::config::{Config, NO_DOOR, cpus};
 use crate::doors::admin;
+use crate::peers::driver;
 use crate::state;
 use crate::watch::Watch;
 use crate::watch::log;
@@ -103,6 +104,8 @@ struct Program {
     push: Option<push::Running>,
     /// Writes a last snapshot when it is dropped.
     state: Option<state::Running>,
+    /// Counts together with others until it is dropped.
+    peers: Option<driver::Running>,
 }
 
 impl Program {
@@ -126,7 +129,10 @@ impl Program {
         let admin = admin.transpose()?;
         let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
         let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
+        let together = engines.together();
         let doors = Doors::open(settings, engines, &watch, addresses)?;
+        let peers = settings.peers.as_ref();
+        let peers = peers.map(|peers| driver::start(peers, together, clock, &watch)).transpose()?;
         // Only now: who cannot open its doors must not touch what another one keeps.
         let state = state::start(&settings.state, seed, kept, &watch, clock);
         watch.count_as_held(settings.metrics.held_above);
@@ -146,6 +152,7 @@ impl Program {
             admin,
             state: state.context("no thread for snapshots")?,
             shown,
+            peers,
             push: push.context("no thread for metrics")?,
         })
     }
@@ -176,6 +183,7 @@ impl Program {
                 tracing::warn!("stopped; {} connections cut", self.doors.cut());
             }
         }
+        drop(self.peers.take());
         drop(self.state.take());
     }
 

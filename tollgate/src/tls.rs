@@ -9,8 +9,10 @@ pub mod live;
 pub mod pem;
 mod verify;
 
+use crate::config::Stumble;
+use crate::config::settings::Settings;
 use crate::config::settings::tls::ServerTls;
-use crate::config::source::files::File;
+use crate::config::source::files::{File, Files};
 use pem::Fault;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
@@ -30,6 +32,30 @@ pub fn install() {
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// What a start with these settings would stumble over, of all files that TLS takes.
+#[must_use]
+pub fn stumbles(settings: &Settings) -> Vec<Stumble> {
+    let mut found: Vec<Stumble> = Vec::new();
+    let read = |paths: Vec<PathBuf>| Files::new(paths).read().map_err(Fault::from);
+    if let Some(tls) = settings.peers.as_ref().and_then(|peers| peers.tls.as_ref()) {
+        let files = read(vec![tls.cert.clone(), tls.key.clone(), tls.ca.clone()]);
+        let made = files.and_then(|files| peers(&files));
+        found.extend(made.err().map(|fault| (&["peers", "tls"][..], fault.to_string())));
+    }
+    if let Some(tls) = settings.ratelimit.as_ref().and_then(|door| door.tls.as_ref()) {
+        let files = read(server_files(tls));
+        let made = files.and_then(|files| server(&files, client_name(tls), &[]));
+        found.extend(made.err().map(|fault| (&["ratelimit", "tls"][..], fault.to_string())));
+    }
+    found
+}
+
+/// The name that a client's certificate must be for.
+#[must_use]
+pub fn client_name(tls: &ServerTls) -> Option<&str> {
+    tls.clients.as_ref().and_then(|clients| clients.name.as_deref())
 }
 
 /// Both ends of connections between equals: each shows the same, and believes the same.

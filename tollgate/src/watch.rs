@@ -17,6 +17,7 @@ pub mod sampler;
 pub mod snapshot;
 
 use counts::ProxyCounts;
+use counts::peers::Board;
 use decision::Decision;
 use decision::notice::Notice;
 use failure::Failure;
@@ -40,6 +41,8 @@ pub struct Watch {
     pub cost_header_faults: Counter,
     /// What the proxy counts itself.
     pub proxy: ProxyCounts,
+    /// How the instances stand that count together.
+    pub peers: Board,
     registry: Registry,
     cost: Histogram,
     charged: Counter,
@@ -79,6 +82,7 @@ impl Watch {
             allowed: registry.counter(&DECISIONS, &["allow", "", "false"]),
             cost_header_faults: registry.counter(&HEADER_FAULTS, &[]),
             proxy: ProxyCounts::new(&registry, "proxy"),
+            peers: Board::default(),
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),
             waits: registry.histogram(&WAITS, &[]),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tollgate::config::settings::{ClientAddress, CostSource, Format, Level};
 use tollgate::config::source::{Change, Source};
 use tollgate::config::{Config, Flags, check, from_flags, parse};
+use tollgate::tls;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::limit::{Action, Part, Unit};
 use tollgate_core::units::{Cost, Nanos};
@@ -358,7 +359,7 @@ fn flags_are_a_configuration_too() {
 fn check_finds_what_a_start_would_stumble_over() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("key");
-    let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0) {
+    let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0, tls::stumbles) {
         Ok(_) => "good".to_owned(),
         Err(faults) => faults.to_string(),
     };
@@ -372,7 +373,16 @@ fn check_finds_what_a_start_would_stumble_over() {
     assert!(checked(&text).contains("must hold a token"), "{}", checked(&text));
     fs::write(&path, "0123456789abcdef").expect("saved");
     assert_eq!(checked(&text), "good");
-    let warned = check("t.yaml", b"proxy:\nstate: {file: /nowhere/state}", 4.0);
+    let told = checked("line:\npeers:\n  secret_file: /none\n  tls: {cert: /a, key: /b, ca: /c}");
+    let lines: Vec<_> = told.lines().collect();
+    assert!(lines[0].starts_with("t.yaml:3:16: cannot read the token in /none: "), "{told}");
+    assert!(lines[1].starts_with("t.yaml:4:8: cannot read /a: "), "{told}");
+    let text = "ratelimit: {rules: off, tls: {cert: /d, key: /e}}";
+    assert!(checked(text).starts_with("t.yaml:1:30: cannot read /d: "), "{}", checked(text));
+    let told = checked("ratelimit: {rules: off, tls: {key: /e, client_name: 'a b'}}");
+    assert!(told.contains("`tls` needs `cert`: a file in PEM"), "{told}");
+    assert!(told.contains("`client_name` is `a b`: write a DNS name"), "{told}");
+    let warned = check("t.yaml", b"proxy:\nstate: {file: /nowhere/state}", 4.0, |_| vec![]);
     let expected = "t.yaml:2:15: `file` is to be in /nowhere, which is not there";
     assert_eq!(warned.expect("good"), [expected]);
     assert!(checked("proxy: {cpus: x}").starts_with("t.yaml:1:15: `cpus`"));

@@ -45,6 +45,19 @@ impl Debt {
         Debt { reach: self.depth.plus(self.rate.time_for(debt_max)), ..self }
     }
 
+    /// The same with a rate that is `factor` times as high, above zero: as much is saved up, and
+    /// a debt stops at the same.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Debt {
+        let faster = |length: Nanos| Nanos((length.0 as f64 / factor) as u64);
+        let Some(rate) = self.rate.scaled(factor) else { return self };
+        let reach = match self.reach {
+            Nanos(u64::MAX) => self.reach,
+            reach => faster(reach),
+        };
+        Debt { rate, burst: self.burst, depth: rate.time_for(self.burst), reach }
+    }
+
     /// Cost per time that comes back.
     #[must_use]
     pub fn rate(&self) -> Rate {

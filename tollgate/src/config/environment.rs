@@ -22,7 +22,7 @@ enum Form {
 }
 
 /// Variables that are one key each.
-const PLAIN: [(&str, &str, Form); 15] = [
+const PLAIN: [(&str, &str, Form); 16] = [
     ("NEAR_LIMIT_RATIO", "near_limit_ratio", Form::Text),
     ("SHADOW_MODE", "shadow", Form::Truth),
     ("QUOTA_MODE", "quota", Form::Truth),
@@ -38,11 +38,12 @@ const PLAIN: [(&str, &str, Form); 15] = [
     ("USE_CALENDAR_MONTH_RATE_LIMIT", "calendar", Form::Truth),
     ("TOLLGATE_COMPAT_KEYS", "compat_keys", Form::Truth),
     ("TOLLGATE_KEYS_MAX", "keys_max", Form::Text),
+    ("TOLLGATE_HANDSHAKE_TIMEOUT", "handshake_timeout", Form::Duration),
 ];
 
 /// Variables that ask for what is not built: the name, the values that ask for nothing, and what
 /// to do.
-const REFUSED: [(&str, &[&str], &str); 8] = [
+const REFUSED: [(&str, &[&str], &str); 7] = [
     (
         "BACKEND_TYPE",
         &[""],
@@ -55,7 +56,6 @@ const REFUSED: [(&str, &[&str], &str); 8] = [
         "counting in Redis is not built in this version: unset it to count in this process",
     ),
     ("CONFIG_TYPE", &["", "FILE"], "rules come from files in this version: set it to FILE"),
-    ("GRPC_SERVER_USE_TLS", FALSE, "TLS is not built in this version: end it before this server"),
     ("TRACING_ENABLED", FALSE, "traces are not built in this version: unset it"),
     ("USE_DOG_STATSD_MOGRIFIERS", &[""], "mogrifiers are not built in this version: unset it"),
     ("PROMETHEUS_MAPPER_YAML", &[""], "mappers are not built in this version: unset it"),
@@ -110,6 +110,7 @@ impl Reader<'_> {
             }
         }
         self.listeners(&mut section);
+        self.tls(&mut section);
         self.rules(&mut section);
         self.headers(&mut section);
         self.figures(&mut section);
@@ -190,6 +191,29 @@ impl Reader<'_> {
             let address = if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
             section.push((named(key), Node::text(address)));
         }
+    }
+
+    /// gRPC alone, as in the reference.
+    fn tls(&mut self, section: &mut Keys) {
+        if !self.truth("GRPC_SERVER_USE_TLS", false) {
+            return;
+        }
+        let mut keys = Keys::new();
+        for (key, name, needed) in [
+            ("cert", "GRPC_SERVER_TLS_CERT", true),
+            ("key", "GRPC_SERVER_TLS_KEY", true),
+            ("ca", "GRPC_CLIENT_TLS_CACERT", false),
+            ("client_name", "GRPC_CLIENT_TLS_SAN", false),
+        ] {
+            match self.text(name) {
+                Some(text) => keys.push((named(key), Node::text(text))),
+                None if needed => {
+                    self.fault(format!("GRPC_SERVER_USE_TLS=true needs {name}: a file in PEM"));
+                }
+                None => {}
+            }
+        }
+        section.push((named("tls"), map(keys)));
     }
 
     fn rules(&mut self, section: &mut Keys) {
@@ -388,12 +412,37 @@ mod tests {
     }
 
     #[test]
+    fn tls_is_asked_for_as_in_the_reference() {
+        let all = [
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", "/tls/tls.crt"),
+            ("GRPC_SERVER_TLS_KEY", "/tls/tls.key"),
+            ("GRPC_CLIENT_TLS_CACERT", "/tls/ca.crt"),
+            ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
+        ];
+        let service = read(&all).expect("sound");
+        let tls = service.tls.expect("on");
+        let clients = tls.clients.expect("asked for");
+        assert_eq!((tls.cert, tls.key), ("/tls/tls.crt".into(), "/tls/tls.key".into()));
+        assert_eq!(
+            (clients.ca, clients.name),
+            ("/tls/ca.crt".into(), Some("envoy.example".into()))
+        );
+        assert!(!service.http_tls);
+        assert_eq!(read(&all[..3]).expect("sound").tls.expect("on").clients, None);
+        assert_eq!(read(&all[1..]).expect("sound").tls, None);
+        let told = read(&[&all[..3], &all[4..]].concat()).expect_err("a name of nobody");
+        assert!(told.contains("`client_name` needs `ca`"), "{told}");
+    }
+
+    #[test]
     fn what_is_wrong_or_not_built_is_told_by_the_variables_name() {
         for (name, value, told) in [
             ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: only counters in memory"),
             ("REDIS_URL", "redis:6379", "REDIS_URL=redis:6379: counting in Redis"),
             ("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_TYPE=GRPC_XDS_SOTW: rules come from files"),
-            ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true: TLS is not built"),
+            ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_KEY"),
+            ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),
             ("SHADOW_MODE", "maybe", "SHADOW_MODE=maybe: must be true or false"),
             ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a duration"),
             ("NEAR_LIMIT_RATIO", "2", "NEAR_LIMIT_RATIO is `2`: must be from 0 to 1"),

@@ -57,6 +57,17 @@ pub fn credentials(path: &Path) -> Result<String, SecretFault> {
     good.then(|| line.to_owned()).ok_or_else(|| SecretFault::Credentials(path.to_owned()))
 }
 
+/// The text of an authority's certificate at `path`, without the space in it: what all who trust it
+/// have alike.
+///
+/// # Errors
+/// [`SecretFault`] if it cannot be read or is no text.
+pub fn authority(path: &Path) -> Result<String, SecretFault> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
+    Ok(text.split_whitespace().collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ mod peers;
 mod proxy;
 mod ratelimit;
 mod state;
+mod tls;
 
 use super::address;
 use super::fault::Fault;

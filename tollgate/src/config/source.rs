@@ -8,7 +8,8 @@ pub mod files;
 pub mod folder;
 
 use super::fault::{Fault, Faults, Place};
-use super::{Config, check, parse, tree};
+use super::settings::Settings;
+use super::{Config, Stumble, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::File;
@@ -72,12 +73,17 @@ impl Source {
         parse(&self.path.display().to_string(), &bytes, cpus)
     }
 
-    /// Whether the program could start with this file, as far as files tell, and its warnings.
+    /// Whether the program could start with this file, as far as files tell, and its warnings;
+    /// `more` looks for what else it would stumble over.
     ///
     /// # Errors
     /// Everything that is wrong.
-    pub fn check(&self, cpus: f64) -> Result<Vec<String>, Faults> {
-        check(&self.path.display().to_string(), &self.bytes()?, cpus)
+    pub fn check(
+        &self,
+        cpus: f64,
+        more: impl Fn(&Settings) -> Vec<Stumble>,
+    ) -> Result<Vec<String>, Faults> {
+        check(&self.path.display().to_string(), &self.bytes()?, cpus, more)
     }
 
     fn bytes(&self) -> Result<Vec<u8>, Faults> {

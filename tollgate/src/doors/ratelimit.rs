@@ -13,7 +13,9 @@ pub mod json;
 mod loader;
 pub mod rules;
 mod serve;
+mod shown;
 pub mod tally;
 pub mod wire;
 
 pub use serve::{Running, StartError, start};
+use shown::Shown;

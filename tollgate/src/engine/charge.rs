@@ -9,6 +9,7 @@ use super::{Lane, Rules};
 use crate::config::settings::CostSource;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tollgate_core::limit::Unit;
 use tollgate_core::limiter::Ticket;
 use tollgate_core::meter::estimate::RouteHash;
 use tollgate_core::meter::{self, Measure, Reading};
@@ -157,6 +158,7 @@ impl Drop for Charge {
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
         self.lane.0.engine.watch.charged(cost, waited);
         let mut books = self.lane.0.books.lock();
+        books.spend(&self.rules, self.ticket.keys(), Unit::Cpu, cost);
         for key in self.ticket.keys().as_slice() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
                 top.add(key.hash, cost, waited, now);

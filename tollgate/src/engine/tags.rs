@@ -6,6 +6,8 @@
 //! protocol, and there is no open account: a hit is known when it comes. For accounts of requests
 //! see `engine`.
 
+mod peers;
+
 use crate::clock::Clock;
 use crate::config::settings::Line;
 use crate::watch::Watch;
@@ -28,6 +30,7 @@ use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Time, Weight};
 
 use super::Standing;
 use super::counted::{Counted, Work};
+use super::together::{Elsewhere, Marks, Spent};
 
 /// How many tags each limit remembers by name, per lane.
 const TOP_KEYS: usize = 1_000;
@@ -50,6 +53,8 @@ struct Rules {
     own: Option<u8>,
     /// How many were refused, for each limit.
     refused: Vec<Counter>,
+    /// The limits as other instances know them.
+    marks: Marks,
 }
 
 /// Limits by tag, shared by all threads of a door.
@@ -58,6 +63,8 @@ pub struct Tags {
     rules: ArcSwap<Rules>,
     lanes: Vec<Arc<Mutex<Books>>>,
     watch: Arc<Watch>,
+    /// What other instances tell of the heaviest.
+    elsewhere: Elsewhere,
 }
 
 /// What each thread has for itself, behind a lock that only `reload` and people looking contend.
@@ -68,6 +75,8 @@ struct Books {
     sampler: Sampler,
     /// In this second nobody is told of a refusal any more: enough have been.
     quiet: u64,
+    /// What was charged, where others are to be told.
+    spent: Option<Spent>,
 }
 
 impl Tags {
@@ -87,12 +96,14 @@ impl Tags {
             tops: rules.limiter.limits().iter().map(|_| Top::new(TOP_KEYS)).collect(),
             sampler: Sampler::new(&seed, lane),
             quiet: 0,
+            spent: None,
         };
         Arc::new(Tags {
             clock,
             lanes: (0..lanes.max(1)).map(|lane| Arc::new(Mutex::new(books(lane)))).collect(),
             rules: ArcSwap::new(Arc::clone(&rules)),
             watch,
+            elsewhere: Elsewhere::default(),
         })
     }
 
@@ -106,6 +117,7 @@ impl Tags {
         };
         let places: Vec<_> = limiter.limits().iter().map(kept).collect();
         let rules = Arc::new(rules(line, limiter, &self.watch));
+        self.elsewhere.keep(&rules.marks);
         self.rules.store(Arc::clone(&rules));
         for lane in &self.lanes {
             let mut books = lane.lock();
@@ -148,7 +160,8 @@ impl Counted for Tags {
             let books = lane.lock();
             books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
         });
-        let rows = Top::merge(tops.collect());
+        let elsewhere = self.elsewhere.rows(rules.marks.of(index), now);
+        let rows = Top::merge(tops.chain([elsewhere]).collect());
         let standing = |row: Row| {
             let reason = rules.limiter.standing_of(index, row.hash, now);
             Standing { level: reason.level, wait: reason.wait, row }
@@ -189,6 +202,7 @@ fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
         prefixes: Prefixes::new(prefixes),
         own: (0..).zip(limits).find(|(_, limit)| *limit.name == *OWN_NUMBERS).map(|(at, _)| at),
         refused: refused.collect(),
+        marks: Marks::new("line", limits),
         limiter: Arc::new(limiter),
     }
 }
@@ -278,6 +292,7 @@ impl Batch<'_> {
                 continue;
             };
             let wait = self.books.rules.limiter.hit(*key, 1, self.now);
+            self.spend(*key, Cost::hits(1), wait);
             self.count(*key, tag, 1, wait);
             answer(wait == Nanos::ZERO);
         }
@@ -289,7 +304,7 @@ impl Batch<'_> {
         let key = self.key(tag)?;
         let limits = self.books.rules.limiter.limits();
         let algorithm = limits[usize::from(key.limit)].algorithm.clone();
-        Some(self.told_by(&algorithm, key, tag, hits))
+        Some(self.told_by(&algorithm, key, tag, hits, Cost::hits(hits)))
     }
 
     /// The same by the numbers of the question; `None` where none may bring any.
@@ -301,13 +316,23 @@ impl Batch<'_> {
         let key = Key { limit, hash: hasher.finish() };
         let rate = Rate::per(Cost::hits(1), numbers.interval)?;
         let algorithm = Algorithm::Debt(Debt::new(rate, Cost::hits(numbers.capacity)));
-        Some(self.told_by(&algorithm, key, tag, hits))
+        // Such a key owes a time, which others need no numbers for.
+        let time = Cost(numbers.interval.0.saturating_mul(hits));
+        Some(self.told_by(&algorithm, key, tag, hits, time))
     }
 
-    fn told_by(&mut self, algorithm: &Algorithm, key: Key, tag: &[u8], hits: u64) -> Told {
+    fn told_by(
+        &mut self,
+        algorithm: &Algorithm,
+        key: Key,
+        tag: &[u8],
+        hits: u64,
+        cost: Cost,
+    ) -> Told {
         let limiter = &self.books.rules.limiter;
         let wait = limiter.hit_by(algorithm, key, hits, self.now);
         let state = limiter.tables()[usize::from(key.limit)].take(key.hash).get(0);
+        self.spend(key, cost, wait);
         self.count(key, tag, hits, wait);
         let served = wait == Nanos::ZERO;
         let level = algorithm.level(&[state], self.now).unwrap_or(0);
@@ -328,6 +353,14 @@ impl Batch<'_> {
     fn key(&self, tag: &[u8]) -> Option<Key> {
         let rules = &self.books.rules;
         rules.prefixes.key(tag, rules.limiter.seed())
+    }
+
+    /// Notes what was charged, where others are to be told.
+    fn spend(&mut self, key: Key, cost: Cost, wait: Nanos) {
+        let books = &mut *self.books;
+        if let Some(spent) = books.spent.as_mut().filter(|_| wait == Nanos::ZERO) {
+            spent.add(books.rules.marks.of(usize::from(key.limit)), key.hash, cost);
+        }
     }
 
     /// Counts one question and its outcome.

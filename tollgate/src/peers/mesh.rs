@@ -35,8 +35,8 @@ use wire::{FRAME_BYTES_MAX, Hello, Instance};
 
 /// Connections that are being greeted, of all who have made one to us,
 const GREETING_MAX: usize = 128;
-/// and of one address.
-const GREETING_PER_ADDRESS_MAX: usize = 16;
+/// and of one network: an address of IPv4, a /64 of IPv6.
+const GREETING_PER_NETWORK_MAX: usize = 16;
 /// Instances that are known to have been here before.
 const KNOWN_MAX: usize = 1_024;
 /// A connection that lived for so long was a good one: the next is tried for at once.
@@ -207,7 +207,7 @@ struct Mesh {
     tasks: JoinSet<Done>,
     /// What runs beside until the mesh ends.
     _beside: JoinSet<()>,
-    /// Connections that are being greeted, by address.
+    /// Connections that are being greeted, by network.
     greeting: HashMap<IpAddr, usize>,
     targets: Targets,
     links: HashMap<LinkId, Link>,
@@ -269,8 +269,8 @@ impl Mesh {
     /// Strangers may connect as often as they like; they take few places, and lose them soon.
     fn greet(&mut self, stream: TcpStream, from: SocketAddr) {
         let all: usize = self.greeting.values().sum();
-        let mine = self.greeting.entry(from.ip()).or_default();
-        if all >= GREETING_MAX || *mine >= GREETING_PER_ADDRESS_MAX {
+        let mine = self.greeting.entry(network(from)).or_default();
+        if all >= GREETING_MAX || *mine >= GREETING_PER_NETWORK_MAX {
             return self.refuse(from.to_string(), "too many at once who have not greeted yet");
         }
         *mine += 1;
@@ -310,10 +310,10 @@ impl Mesh {
     async fn done(&mut self, done: Done) {
         match done {
             Done::Accepted(from, greeted) => {
-                if let Some(count) = self.greeting.get_mut(&from.ip()) {
+                if let Some(count) = self.greeting.get_mut(&network(from)) {
                     *count -= 1;
                     if *count == 0 {
-                        self.greeting.remove(&from.ip());
+                        self.greeting.remove(&network(from));
                     }
                 }
                 match greeted {
@@ -433,6 +433,14 @@ fn rank_of(greeted: &Greeted, own: Instance) -> Rank {
     match greeted.dialled {
         Some(serial) => (Reverse(own), serial),
         None => (Reverse(greeted.hello.instance), greeted.hello.serial),
+    }
+}
+
+/// Where somebody who has one address has many: a /64 of IPv6. Of IPv4 it is the address.
+fn network(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
+        ip @ IpAddr::V4(_) => ip,
     }
 }
 

@@ -10,6 +10,8 @@ use crate::doors::{admin, check, line, proxy, ratelimit};
 use crate::engine::Engine;
 use crate::engine::counted::Counted;
 use crate::engine::tags::Tags;
+use crate::engine::together::Together;
+use crate::peers::driver;
 use crate::state;
 use crate::watch::Watch;
 use anyhow::Context;
@@ -35,7 +37,10 @@ impl Engines {
     /// yet.
     pub fn new(settings: &Settings, clock: Clock, watch: &Arc<Watch>) -> anyhow::Result<Engines> {
         let found = state::find(&settings.state);
-        let seed = found.as_ref().map_or_else(seed, |found| Ok(found.seed()))?;
+        let shared = settings.peers.as_ref().map(driver::seed).transpose()?;
+        let found = found.filter(|found| finds_again(found, shared));
+        let kept = found.as_ref().map(state::Found::seed);
+        let seed = shared.or(kept).map_or_else(seed, Ok)?;
         let proxy = settings.proxy.as_ref().map(|proxy| {
             // One for each thread of the proxy, and one for the check door.
             Engine::new(proxy, check_lane() + 1, seed, clock, Arc::clone(watch))
@@ -67,10 +72,29 @@ impl Engines {
         proxy.chain(self.line.iter().map(|tags| ("line", shared(tags)))).collect()
     }
 
+    /// Those whose charges others are told of.
+    pub fn together(&self) -> Vec<Arc<dyn Together>> {
+        let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Together>);
+        let line = self.line.iter().map(|tags| Arc::clone(tags) as Arc<dyn Together>);
+        proxy.chain(line).collect()
+    }
+
     /// For the admin door to show.
     pub fn shown(&self) -> Vec<admin::DoorEngine> {
         self.all().into_iter().map(|(door, engine)| admin::DoorEngine { door, engine }).collect()
     }
+}
+
+/// Whether the keys of a snapshot can be found again by instances that hash them with `shared`.
+fn finds_again(found: &state::Found, shared: Option<Seed>) -> bool {
+    let alike = shared.is_none_or(|seed| seed == found.seed());
+    if !alike {
+        tracing::warn!(
+            "the snapshot is of another cluster or secret, so its keys cannot be found again: \
+             nobody owes anything but what peers tell"
+        );
+    }
+    alike
 }
 
 /// The engine's lane of the check door: those before are of the proxy's threads.

@@ -5,6 +5,7 @@
 
 pub mod check;
 pub mod hosts;
+pub mod peers;
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,

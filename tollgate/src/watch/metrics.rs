@@ -166,6 +166,20 @@ table! {
         "What was read from and written to other instances.";
     PEER_FRAMES_DROPPED = Counter "tollgate_peer_frames_dropped_total" ["direction"] "frames"
         "Frames to and from other instances for which there was no room, or nobody to take them.";
+    PEERS = Gauge "tollgate_peers" ["state"] "instances"
+        "Other instances that count along: live, or silent for three periods.";
+    PEER_LAG = Gauge "tollgate_peer_lag_seconds" [] "seconds"
+        "For how long the oldest report has waited that some live instance has not acknowledged.";
+    PEER_FRAMES = Counter "tollgate_peer_frames_total" ["direction"] "frames"
+        "Frames that were read from and written to other instances.";
+    PEER_ENTRIES = Counter "tollgate_peer_entries_total" ["direction"] "entries"
+        "Keys with amounts: charged here as others told, and told to others.";
+    PEER_REPORTS_LOST = Counter "tollgate_peer_reports_lost_total" ["direction"] "frames"
+        "Frames of reports that never came, from others or to them: too little was counted.";
+    PEER_REFUSED = Counter "tollgate_peer_refused_total" [] "messages"
+        "Messages that were not believed: of strangers, broken, too old, or too many.";
+    PEER_UNCOUNTED = Counter "tollgate_peer_uncounted_total" [] "charges"
+        "Charges that others are not told of because there was no room to note them.";
     TLS_RELOADS = Counter "tollgate_tls_reloads_total" ["of" "result"] "reloads"
         "Certificates taken over from files that changed: ok, or failed (the one before stays).";
     TLS_UNTIL = Gauge "tollgate_tls_certificate_expiry_time_seconds" ["of"] "seconds"

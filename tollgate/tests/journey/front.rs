@@ -103,14 +103,18 @@ fn apache(ports: &Ports, site: &Site) -> Running {
     ports.write("tollgate.lua", &lua);
     let ours = ports.write("tollgate.conf", &APACHE.replace("/etc/apache2", home));
     let root = rustix::process::geteuid().is_root();
-    let modules = ["mpm_event", "authz_core", "lua", "proxy", "proxy_http"]
+    fs::create_dir(format!("{home}/www")).expect("a folder");
+    ports.write("www/index.html", "the start\n");
+    let modules = ["mpm_event", "authz_core", "dir", "lua", "proxy", "proxy_http"]
         .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
     let text = format!(
         "ServerRoot {home}\nServerName site\nListen 127.0.0.1:{port}\nPidFile {home}/apache.pid\n\
-         ErrorLog /dev/stderr\n{}{}ProxyPass / http://127.0.0.1:{}/\nInclude {ours}\n",
+         ErrorLog /dev/stderr\nDocumentRoot {home}/www\nDirectoryIndex index.html\n{}{}\
+         ErrorDocument 404 /index.html\nProxyPass /page {site}page\n\
+         ProxyPass /login {site}login\nInclude {ours}\n",
         modules.concat(),
         if root { "User www-data\nGroup www-data\n" } else { "" },
-        site.port
+        site = format_args!("http://127.0.0.1:{}/", site.port),
     );
     let mut command = Command::new(program("apache2"));
     command.args(["-D", "FOREGROUND", "-f", &ports.write("apache.conf", &text)]);

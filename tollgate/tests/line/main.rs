@@ -8,5 +8,6 @@ mod asking;
 mod clients;
 mod config;
 mod life;
+mod peers;
 mod stage;
 mod wire;

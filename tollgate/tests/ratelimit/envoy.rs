@@ -4,6 +4,7 @@
 //! fails and says so.
 
 use crate::program::{Server, wait_for};
+use crate::tls::Authority;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -63,14 +64,15 @@ impl Drop for Envoy {
 }
 
 impl Envoy {
-    fn start(folder: &Path, grpc: u16, backend: u16) -> Envoy {
+    fn start(folder: &Path, grpc: u16, backend: u16, more: &str) -> Envoy {
         let port = free_port();
         let path = folder.join("envoy.yaml");
         let text = include_str!("../../../examples/envoy/envoy.yaml");
         let text = text.replace("port_value: 10000", &format!("port_value: {port}"));
         let text = text.replace("port_value: 8081", &format!("port_value: {grpc}"));
         let text = text.replace("port_value: 8000", &format!("port_value: {backend}"));
-        fs::write(&path, text).expect("written");
+        // The cluster of the service is the last.
+        fs::write(&path, text.trim_end().to_owned() + "\n" + more).expect("written");
         let log = folder.join("envoy.log");
         let child = Command::new(binary())
             .args(["--use-dynamic-base-id", "--concurrency", "1", "-c"])
@@ -112,7 +114,7 @@ fn limits_hold_behind_a_real_envoy_and_our_death_stops_nobody() {
     let variables = [("GRPC_PORT", grpc.as_str()), ("LIMIT_RESPONSE_HEADERS_ENABLED", "true")];
     let server = Server::start(RULES, &variables);
     let folder = tempfile::tempdir().expect("a folder");
-    let envoy = Envoy::start(folder.path(), port, backend());
+    let envoy = Envoy::start(folder.path(), port, backend(), "");
     // Until Envoy has connected, it passes what nobody limits.
     wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
 
@@ -132,4 +134,44 @@ fn limits_hold_behind_a_real_envoy_and_our_death_stops_nobody() {
 
     let _server = Server::start(RULES, &variables);
     wait_for("limits again", || is(&envoy.get("carol"), 429).then_some(()));
+}
+
+/// What the guide says that Envoy needs for TLS.
+const TLS: &str = "    transport_socket:
+      name: envoy.transport_sockets.tls
+      typed_config:
+        \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        sni: gate.example
+        common_tls_context:
+          alpn_protocols: [h2]
+          tls_certificates:
+          - certificate_chain: {filename: FOLDER/envoy.crt}
+            private_key: {filename: FOLDER/envoy.key}
+          validation_context:
+            trusted_ca: {filename: FOLDER/ca.pem}
+";
+
+#[test]
+fn a_real_envoy_asks_over_tls_and_shows_its_certificate() {
+    let authority = Authority::new();
+    authority.sign("server", "gate.example");
+    authority.sign("envoy", "envoy.example");
+    let [cert, key, ca] = ["server.crt", "server.key", "ca.pem"].map(|name| authority.path(name));
+    let server = Server::start(
+        RULES,
+        &[
+            ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", cert.as_str()),
+            ("GRPC_SERVER_TLS_KEY", key.as_str()),
+            ("GRPC_CLIENT_TLS_CACERT", ca.as_str()),
+            ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
+        ],
+    );
+    let tls = TLS.replace("FOLDER", &authority.folder.path().display().to_string());
+    let envoy = Envoy::start(authority.folder.path(), server.grpc.port(), backend(), &tls);
+    wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
+    assert!((0..3).all(|_| is(&envoy.get("alice"), 200)));
+    let last = envoy.get("alice");
+    assert!(is(&last, 429), "{last}");
 }

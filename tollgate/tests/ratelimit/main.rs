@@ -11,3 +11,4 @@ mod matching;
 mod modes;
 mod program;
 mod server;
+mod tls;

@@ -8,10 +8,11 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::convert::Infallible;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -55,7 +56,22 @@ impl Server {
         let root = root.to_str().expect("text");
         let mut all = vec![("RUNTIME_ROOT", root), ("RUNTIME_SUBDIRECTORY", "ratelimit")];
         all.extend(variables);
-        let mut command = Server::command(&all);
+        let command = Server::command(&all);
+        let unix = variables.iter().any(|(name, _)| *name == "GRPC_UDS");
+        Server::run(command, folder, unix)
+    }
+
+    /// With a configuration file.
+    pub fn from_file(text: &str) -> Server {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tollgate.yaml");
+        fs::write(&path, text).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("serve").arg("--config").arg(&path);
+        Server::run(command, folder, false)
+    }
+
+    fn run(mut command: Command, folder: tempfile::TempDir, unix: bool) -> Server {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut log = BufReader::new(child.stderr.take().expect("piped"));
         let mut told = String::new();
@@ -66,7 +82,6 @@ impl Server {
         let line = told.lines().last().expect("a line");
         let words = line.split(|c: char| "[]= ,".contains(c));
         let addresses: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
-        let unix = variables.iter().any(|(name, _)| *name == "GRPC_UDS");
         let first = usize::from(!unix);
         // Or its log would fill the pipe.
         std::thread::spawn(move || log.read_to_end(&mut Vec::new()));
@@ -156,17 +171,35 @@ impl Grpc {
         Grpc::over(runtime, TokioIo::new(stream))
     }
 
+    /// Over TLS, to a server called `gate.example`.
+    pub fn tls(address: SocketAddr, config: Arc<rustls::ClientConfig>) -> io::Result<Grpc> {
+        let runtime = runtime();
+        let name = rustls::pki_types::ServerName::try_from("gate.example").expect("a name");
+        let stream = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(address).await?;
+            tokio_rustls::TlsConnector::from(config).connect(name, stream).await
+        })?;
+        Grpc::try_over(runtime, TokioIo::new(stream)).map_err(io::Error::other)
+    }
+
     fn over(
         runtime: Runtime,
         io: impl hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
     ) -> Grpc {
+        Grpc::try_over(runtime, io).expect("HTTP/2")
+    }
+
+    fn try_over(
+        runtime: Runtime,
+        io: impl hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
+    ) -> hyper::Result<Grpc> {
         let sender = runtime.block_on(async {
-            let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
-            let (sender, connection) = handshake.await.expect("HTTP/2");
+            let (sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await?;
             tokio::spawn(connection);
-            sender
-        });
-        Grpc { runtime, sender }
+            hyper::Result::Ok(sender)
+        })?;
+        Ok(Grpc { runtime, sender })
     }
 
     /// Calls a method: the message that comes back, or the code and text of the failure.
@@ -180,7 +213,11 @@ impl Grpc {
         let request = request(path, Full::new(Bytes::copy_from_slice(body)).boxed_unsync());
         let mut sender = self.sender.clone();
         self.runtime.block_on(async {
-            let response = sender.send_request(request).await.expect("an answer");
+            let response = match sender.send_request(request).await {
+                Ok(response) => response,
+                // Who is not let in hears nothing.
+                Err(error) => return Err((-2, error.to_string())),
+            };
             let head = response.headers().clone();
             let body = response.into_body().collect().await;
             let (trailers, bytes) = match body {

@@ -7,6 +7,7 @@
 use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, within};
+use crate::config::settings::tls::ServerTls;
 use crate::config::settings::{Ratelimit, RatelimitAnswers, RuleFiles, Statsd};
 use crate::config::tree::Value;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use tollgate_core::units::Nanos;
 use tollgate_core::windows::Policy;
 
 /// Keys that are not built.
-pub const LATER: &[&str] = &["tls", "xds", "store", "rlqs"];
+pub const LATER: &[&str] = &["xds", "store", "rlqs"];
 
 /// The names that the reference gives its headers.
 const HEADERS: [&str; 3] = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
@@ -26,15 +27,19 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
     let everywhere = |port| vec![SocketAddr::from(([0, 0, 0, 0], port))];
     let grpc_unix = section.optional("grpc_unix", path);
     let grpc = if grpc_unix.is_some() { Vec::new() } else { everywhere(8081) };
+    let (tls, http_tls) = tls(section);
     Ratelimit {
         grpc: section.list("grpc", grpc, address::listen),
         grpc_unix,
         http: section.list("http", everywhere(8080), address::listen),
         debug: section.list("debug", Vec::new(), address::listen),
+        tls,
+        http_tls,
         rules: rules(section),
         answers: answers(section),
         keys_max: section.value("keys_max", 1_000_000, number(1..=100_000_000)),
         connections_max: section.value("connections", 10_000, number(1..=1_000_000)),
+        handshake_timeout: time(section, "handshake_timeout", Nanos::from_secs(10)),
         connection_age: time(section, "connection_age", Nanos::from_secs(86_400)),
         connection_age_grace: time(section, "connection_age_grace", Nanos::from_secs(3_600)),
         healthy_with_rules: section.value("healthy_with_rules", false, truth),
@@ -48,6 +53,15 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
 pub fn addresses(door: &Ratelimit) -> impl Iterator<Item = SocketAddr> {
     let figures = door.prometheus.iter().map(|(address, _)| address);
     door.grpc.iter().chain(&door.http).chain(&door.debug).chain(figures).copied()
+}
+
+/// TLS, and whether the HTTP port has it too.
+fn tls(section: &mut Section<'_, '_>) -> (Option<ServerTls>, bool) {
+    if !section.written("tls") {
+        section.allow("tls");
+        return (None, false);
+    }
+    section.section("tls", &[], |tls| (super::tls::server(tls), tls.value("http", false, truth)))
 }
 
 fn rules(section: &mut Section<'_, '_>) -> RuleFiles {

@@ -4,6 +4,7 @@
 //! or as the reference server's environment variables (`config/environment`). The rules are not
 //! here: they have files of their own and are read by the door.
 
+use super::tls::ServerTls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +21,10 @@ pub struct Ratelimit {
     pub http: Vec<SocketAddr>,
     /// Where `/rlconfig` and `/stats` are served. Default: nowhere.
     pub debug: Vec<SocketAddr>,
+    /// How gRPC is protected, on ports and the socket file alike. Default: not at all.
+    pub tls: Option<ServerTls>,
+    /// Whether `/json` and `/healthcheck` are protected likewise. Default: false.
+    pub http_tls: bool,
     /// Where the rules come from and how they are read.
     pub rules: RuleFiles,
     /// How it answers.
@@ -29,6 +34,9 @@ pub struct Ratelimit {
     pub keys_max: usize,
     /// gRPC connections at once on all threads; more are closed at once. Default: 10 000.
     pub connections_max: usize,
+    /// For a connection to show that it speaks TLS, if it must, and HTTP/2; then it is closed.
+    /// Default: 10 s.
+    pub handshake_timeout: Duration,
     /// After this a connection is asked to make room for a new one. Default: a day.
     pub connection_age: Duration,
     /// How long it then has to end what it is at. Default: an hour.

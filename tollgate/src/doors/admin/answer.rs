@@ -47,6 +47,7 @@ impl Desk {
             "/readyz" => self.readiness(),
             "/metrics" => self.metrics(),
             "/api/top" => self.top(head.uri.query().unwrap_or_default()),
+            "/api/peers" => self.peers(),
             "/api/config" => response(StatusCode::OK, "application/yaml", (self.sources.show)()),
             _ => response(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
         }
@@ -79,18 +80,30 @@ impl Desk {
                 return response(StatusCode::BAD_REQUEST, TEXT, format!("{fault}\n"));
             }
         };
-        let snapshot = observe::snapshot(&self.sources, &query);
-        match serde_json::to_string(&snapshot) {
-            Ok(json) => response(StatusCode::OK, "application/json", json + "\n"),
-            Err(error) => {
-                let text = format!("{error}\n");
-                response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
-            }
+        json(&observe::snapshot(&self.sources, &query))
+    }
+
+    fn peers(&self) -> Response<Full<Bytes>> {
+        match self.sources.watch.peers.read() {
+            Some(report) => json(&report),
+            None => response(StatusCode::NOT_FOUND, TEXT, ALONE),
         }
     }
 }
 
-const NOT_FOUND: &str = "not here; there are / /healthz /readyz /metrics /api/top /api/config\n";
+const NOT_FOUND: &str =
+    "not here; there are / /healthz /readyz /metrics /api/top /api/peers /api/config\n";
+const ALONE: &str = "this instance counts alone: its configuration has no section `peers`\n";
+
+fn json(value: &impl serde::Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_string(value) {
+        Ok(json) => response(StatusCode::OK, "application/json", json + "\n"),
+        Err(error) => {
+            let text = format!("{error}\n");
+            response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
+        }
+    }
+}
 
 fn refusal(refused: Refused) -> Response<Full<Bytes>> {
     let (status, text) = refused.answer();

@@ -88,7 +88,7 @@ pub struct Decider {
     pub settings: ArcSwap<RatelimitAnswers>,
     /// The counters.
     pub windows: Arc<Windows>,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// How far the system's clock was moved since the start: windows follow it.
     step: AtomicI64,
     seed: Seed,

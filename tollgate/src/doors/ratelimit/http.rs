@@ -3,11 +3,13 @@
 //! All are answered by one thread of their own; nothing here is in the way of gRPC calls but a
 //! decision asked as JSON. Which port may be asked what is in `Site`.
 
+use super::Shown;
 use super::decide::{Decider, Package, Room};
 use super::figures;
 use super::json;
 use super::wire::Code;
 use super::wire::view::View;
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -19,8 +21,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 /// The longest request, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -68,6 +72,10 @@ pub struct Port {
     pub decider: Arc<Decider>,
     /// What health is told.
     pub health: Arc<Health>,
+    /// What is shown to those who connect, if they must speak TLS.
+    pub tls: Option<Arc<ArcSwap<Shown>>>,
+    /// For them to do so.
+    pub handshake: Duration,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -82,7 +90,7 @@ impl Port {
                 Ok((stream, _)) => {
                     let port = Arc::clone(&self);
                     tokio::spawn(async move {
-                        port.connection(stream).await;
+                        port.greet(stream).await;
                         drop(slot);
                     });
                 }
@@ -94,7 +102,16 @@ impl Port {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream) {
+    async fn greet(self: Arc<Self>, stream: TcpStream) {
+        let Some(tls) = &self.tls else { return self.connection(stream).await };
+        let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().http));
+        let accepted = tokio::time::timeout(self.handshake, acceptor.accept(stream)).await;
+        if let Ok(Ok(stream)) = accepted {
+            self.connection(stream).await;
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| {
             let port = Arc::clone(&self);
             async move { Ok::<_, Infallible>(port.answer(request).await) }

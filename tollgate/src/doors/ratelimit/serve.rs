@@ -3,6 +3,7 @@
 //! Listeners are bound before anything runs, so that a port that is taken is told at once. What
 //! takes a restart to change is everything but the way requests are answered and the rules.
 
+use super::Shown;
 use super::decide::{Decider, Events};
 use super::figures::statsd;
 use super::grpc::Calls;
@@ -11,9 +12,11 @@ use super::http::{Health, Port, Site};
 use super::loader::Loader;
 use crate::clock::Clock;
 use crate::config::settings::Ratelimit;
+use crate::tls::live::Live;
+use crate::tls::pem::Fault;
 use crate::watch::Watch;
 use crate::watch::metrics::{
-    ACCEPTED, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
+    ACCEPTED, BAD_REQUESTS, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
 };
 use crate::watch::registry::{Counter, Gauge, Registry};
 use parking_lot::Mutex;
@@ -58,6 +61,9 @@ pub enum StartError {
     /// What reflection shows cannot be read.
     #[error("ratelimit: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// The certificate cannot be used.
+    #[error("ratelimit: {0}")]
+    Tls(#[from] Fault),
     /// The system gives no thread or no event queue.
     #[error("ratelimit: cannot start a thread: {0}")]
     Thread(io::Error),
@@ -101,6 +107,8 @@ pub fn start(
     let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let listeners = Listeners::bind(settings, count)?;
     let registry = watch.registry();
+    let tls = settings.tls.clone();
+    let live = tls.map(|tls| Shown::load(tls, clock.now(), registry)).transpose()?;
     let mut decider = Decider::new(settings.answers.clone(), windows, seed, clock);
     decider.events = Events::of(registry);
     let decider = Arc::new(decider);
@@ -112,6 +120,9 @@ pub fn start(
         open: registry.gauge(&CONNECTIONS, &["ratelimit"]),
         accepted: registry.counter(&ACCEPTED, &["ratelimit"]),
         shed: registry.counter(&SHED, &["ratelimit"]),
+        bad: registry.counter(&BAD_REQUESTS, &["ratelimit"]),
+        tls: live.as_ref().map(Live::running),
+        handshake: settings.handshake_timeout,
         connections_max: settings.connections_max,
         age: settings.connection_age,
         grace: settings.connection_age_grace,
@@ -134,7 +145,7 @@ pub fn start(
         cut: Arc::default(),
     };
     running
-        .launch(listeners, loader, reporter, (settings, registry), &alive)
+        .launch(listeners, (loader, live), reporter, (settings, registry), &alive)
         .map_err(StartError::Thread)?;
     Ok(running)
 }
@@ -143,7 +154,7 @@ impl Running {
     fn launch(
         &self,
         listeners: Listeners,
-        loader: Loader,
+        (loader, live): (Loader, Option<Live<Shown>>),
         reporter: HealthReporter,
         (settings, registry): (&Ratelimit, &Registry),
         alive: &mpsc::Sender<Infallible>,
@@ -169,6 +180,9 @@ impl Running {
             loader,
             reload: Arc::clone(&self.reload),
             stop: self.stop.subscribe(),
+            http_tls: settings.http_tls,
+            handshake: settings.handshake_timeout,
+            live,
             table: TableGauges::new(registry),
             statsd: settings.statsd.clone(),
         };
@@ -296,6 +310,11 @@ struct Side {
     loader: Loader,
     reload: Arc<Notify>,
     stop: watch::Receiver<bool>,
+    /// Whether the HTTP port speaks TLS.
+    http_tls: bool,
+    handshake: Duration,
+    /// The certificate, looked after.
+    live: Option<Live<Shown>>,
     table: TableGauges,
     statsd: Option<crate::config::settings::Statsd>,
 }
@@ -332,7 +351,9 @@ impl Side {
     async fn run(mut self, ports: Vec<(Site, TcpListener)>) {
         for (site, listener) in ports {
             let (decider, health) = (Arc::clone(&self.decider), Arc::clone(&self.health));
-            let port = Arc::new(Port { site, decider, health });
+            let protected = self.http_tls && matches!(site, Site::Json);
+            let tls = self.live.as_ref().filter(|_| protected).map(Live::running);
+            let port = Arc::new(Port { site, decider, health, tls, handshake: self.handshake });
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => _ = tokio::spawn(port.accept(listener)),
                 Err(error) => tracing::error!(%error, "a listener was lost"),
@@ -353,6 +374,7 @@ impl Side {
                     self.decider.follow_clock();
                     self.table.show(self.decider.windows.table());
                     self.loader.look();
+                    self.live.iter_mut().for_each(|live| live.look(self.decider.clock.now()));
                 }
             }
         }

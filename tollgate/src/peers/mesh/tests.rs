@@ -7,8 +7,10 @@ use crate::clock::Clock;
 use crate::config::settings::peers::Join;
 use crate::peers::traffic::Traffic;
 use crate::peers::{BOUNDS, Event, LinkId, Order, Transport};
+use crate::tls::live::Live;
 use crate::tls::tests::{Authority, read};
 use crate::tls::{peers, peers_by_secret};
+use crate::watch::registry::Registry;
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
@@ -461,5 +463,52 @@ fn all_addresses_of_a_name_are_found_and_those_that_come_later() {
         others[2].send(b"hello");
         a.hears(b"hello").await;
         assert_eq!(a.links.len(), 3);
+    });
+}
+
+#[test]
+fn instances_of_one_machine_find_each_other_by_multicast_dns() {
+    run(async {
+        // Other runs of this test may be at it on the same machine.
+        let cluster = format!("test-{}", free().port());
+        let ends = || {
+            let ends = peers_by_secret(b"0123456789abcdef", &cluster).expect("a key");
+            Security::Tls(Arc::new(ArcSwap::from_pointee(ends)))
+        };
+        let found = |name| {
+            let mut own = [name; 16];
+            own[..8].copy_from_slice(&Clock::start().now().0.to_be_bytes());
+            let cluster = cluster.clone();
+            Plan { mdns: true, cluster, instance: own, ..plan(name, ends(), &[]) }
+        };
+        let mut a = Node::start(found(1)).await;
+        let mut b = Node::start(found(2)).await;
+        a.linked(1).await;
+        b.linked(1).await;
+    });
+}
+
+#[test]
+fn a_mesh_takes_over_certificates_when_their_files_change() {
+    run(async {
+        let (ours, theirs) = (Authority::new(), Authority::new());
+        let (clock, registry) = (Clock::start(), Registry::default());
+        let paths = ours.peer("peer");
+        let live = Live::load("peers", paths.clone(), peers, clock.now(), &registry);
+        let live = live.expect("usable");
+        let security = Security::Tls(live.running());
+        let mut a = Node::start(Plan { live: Some(live), ..plan(1, security, &[]) }).await;
+        let mut b = Node::start(plan(2, by_certificate(&ours), &[a.address])).await;
+        b.linked(1).await;
+        let mut c = Node::start(plan(3, by_certificate(&theirs), &[a.address])).await;
+        a.until("a stranger", |a| !a.refused.is_empty()).await;
+        for (old, other) in paths.iter().zip(theirs.peer("peer")) {
+            std::fs::copy(other, old).expect("copied");
+        }
+        c.linked(1).await;
+        c.send(b"hello");
+        a.hears(b"hello").await;
+        b.send(b"what is open stays");
+        a.hears(b"what is open stays").await;
     });
 }

@@ -2,11 +2,13 @@
 
 use super::{Plan, start};
 use crate::clock::Clock;
-use crate::config::settings::peers::NatsServer;
+use crate::config::settings::peers::{NatsServer, PeersTls};
 use crate::peers::seal::Seal;
 use crate::peers::traffic::Traffic;
 use crate::peers::{Event, LinkId, Order, Transport};
+use crate::tls::tests::{Authority, Wish};
 use bytes::Bytes;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -50,16 +52,17 @@ struct Node {
 
 impl Node {
     async fn start(port: u16, name: u8, secret: &str, credentials: Option<&str>) -> Node {
+        let servers = vec![NatsServer { tls: false, authority: format!("127.0.0.1:{port}") }];
+        let credentials = credentials.map(str::to_owned);
+        Node::of(Plan { servers, credentials, ..Plan::default() }, name, secret).await
+    }
+
+    async fn of(plan: Plan, name: u8, secret: &str) -> Node {
         crate::tls::install();
         let (clock, traffic) = (Clock::start(), Traffic::default());
         let now = clock.now().0 / 1_000_000;
         let seal = Seal::new(secret.as_bytes(), "test", [name; 16], 8, now).expect("a key");
-        let plan = Plan {
-            servers: vec![NatsServer { tls: false, authority: format!("127.0.0.1:{port}") }],
-            credentials: credentials.map(str::to_owned),
-            tls: None,
-            cluster: "test".to_owned(),
-        };
+        let plan = Plan { cluster: "test".to_owned(), ..plan };
         let transport = start(plan, seal, clock, traffic.clone()).await.expect("it starts");
         Node { transport, traffic, link: LinkId(0) }
     }
@@ -193,5 +196,34 @@ fn a_server_that_wants_to_know_who_we_are_is_told() {
         a.up().await;
         b.up().await;
         a.reach(&mut b, b"hello").await;
+    });
+}
+
+#[test]
+fn a_server_under_tls_shows_a_certificate_and_wants_one() {
+    run(async {
+        let (ours, theirs) = (Authority::new(), Authority::new());
+        let names = || Wish { names: vec!["127.0.0.1"], ..Wish::default() };
+        let [cert, key] = ours.sign("server", &names());
+        let text = |path: &Path| path.to_str().expect("text").to_owned();
+        let port = free();
+        let [cert, key, ca] = [cert, key, ours.ca()].map(|path| text(&path));
+        let wanted = ["--tlsverify", "--tlscert", &cert, "--tlskey", &key, "--tlscacert", &ca];
+        let _server = Server::start(port, &wanted);
+        let plan = |authority: &Authority| {
+            let [cert, key] = authority.sign("client", &Wish::default());
+            Plan {
+                servers: vec![NatsServer { tls: true, authority: format!("127.0.0.1:{port}") }],
+                tls: Some(PeersTls { cert, key, ca: authority.ca() }),
+                ..Plan::default()
+            }
+        };
+        let mut stranger = Node::of(plan(&theirs), 3, SECRET).await;
+        let mut a = Node::of(plan(&ours), 1, SECRET).await;
+        let mut b = Node::of(plan(&ours), 2, SECRET).await;
+        a.up().await;
+        b.up().await;
+        a.reach(&mut b, b"hello").await;
+        assert!(stranger.transport.events.try_recv().is_err());
     });
 }

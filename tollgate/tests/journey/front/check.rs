@@ -3,6 +3,7 @@
 
 use crate::front::Front;
 use crate::process::wait_for;
+use std::time::Instant;
 
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
@@ -37,6 +38,7 @@ fn the_crawler_is_blocked_and_told_when_to_come_back() {
     assert_eq!(after, line.number("wait").ceil());
     let told = format!("over the limit \"ip\"; try again in {after} s\n");
     assert_eq!(refused.text(), told, "nginx hands on which limit, and until when");
+    no_way_round(&front);
     assert_eq!(front.client(HUMAN).get("/page?ms=5").text(), "burnt 5 ms\n");
     assert_eq!(
         crawler.get("/plain.txt").text(),
@@ -89,11 +91,27 @@ fn blocked_and_then_dead(mut front: Front, kind_of_text: &str, words: &str) {
     let charged = front.metric("tollgate_cost_seconds_total", &[]);
     assert!(charged >= 1.4, "{charged}");
     assert_eq!(crawler.get_with("/page?ms=1", FORGED).status, 503, "it is nobody else");
+    no_way_round(&front);
     front.kill();
     all_pass(&front);
     front.revive();
     front.stop();
     all_pass(&front);
+}
+
+/// A crawler in debt does not come through with what the front takes and Tollgate does not, or what
+/// is too long to be asked about.
+fn no_way_round(front: &Front) {
+    let mut headers: Vec<String> =
+        ["X-A: \u{1}\r\n", "User-Agent: \u{1}\r\n", "Cookie: \u{7f}\r\n"].map(Into::into).into();
+    headers.push((0..150).map(|n| format!("X-{n}: a\r\n")).collect());
+    let long = [7_000, 12_000, 14_000, 14_800, 15_000, 15_200];
+    headers.extend(long.map(|length| format!("Cookie: {}\r\n", "a".repeat(length))));
+    for headers in headers {
+        let answer = front.client(CRAWLER).get_with("/page?ms=1", &headers);
+        let sent: String = headers.chars().take(20).collect();
+        assert!(answer.status >= 400, "{sent} {}: {}", headers.len(), answer.status);
+    }
 }
 
 fn all_pass(front: &Front) {
@@ -123,6 +141,18 @@ fn p13_a_request_that_nginx_redirects_within_itself_counts_once() {
     // By `try_files` to /index.php; and that page asked for by name.
     for (count, target) in ["/some/page?ms=1", "/index.php?ms=1"].into_iter().enumerate() {
         assert_eq!(front.client(HUMAN).get(target).status, 200);
+        front.wait_for_reports(count as f64 + 1.0);
+    }
+    assert_eq!(front.metric("tollgate_requests_total", &[("door", "check")]), 2.0);
+}
+
+/// `/` is redirected to a file, and what is not there to the same.
+#[test]
+fn p13_a_request_that_apache_redirects_within_itself_counts_once() {
+    let front = Front::apache(&half_a_cpu("reject"));
+    for (count, (target, status)) in [("/", 200), ("/nowhere", 404)].into_iter().enumerate() {
+        let answer = front.client(HUMAN).get(target);
+        assert_eq!((answer.status, answer.text().as_str()), (status, "the start\n"));
         front.wait_for_reports(count as f64 + 1.0);
     }
     assert_eq!(front.metric("tollgate_requests_total", &[("door", "check")]), 2.0);
@@ -162,6 +192,23 @@ fn who_is_held_waits_before_the_request_runs() {
     assert!(line.number("level") < 0.0, "{line:?}");
     assert!(last.took.as_secs_f64() >= line.number("wait") - 0.01, "{:?} {line:?}", last.took);
     assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200);
+}
+
+/// In debt for half a minute, and Tollgate dies when hardly any of it is over.
+#[test]
+fn who_waits_is_served_when_tollgate_dies() {
+    let proxy = half_a_cpu("hold").replace("share: 50%", "share: 5%");
+    let mut front = Front::nginx(&proxy.replace("max_delay: 20s", "max_delay: 60s"));
+    let mut crawler = front.client(CRAWLER);
+    assert_eq!(crawler.get("/page?ms=1500").status, 200);
+    front.wait_for_reports(1.0);
+    let started = Instant::now();
+    crawler.send("GET /page?ms=1 HTTP/1.1\r\nHost: site\r\n\r\n");
+    wait_for("a question that waits", || {
+        (front.metric("tollgate_check_waiting", &[]) == 1.0).then_some(())
+    });
+    front.kill();
+    assert_eq!(crawler.read(started).status, 200);
 }
 
 const STONEHENGE: &str = "  limits:\n    - {name: host, by: host, window: 15s, max: 1050ms, \

@@ -4,9 +4,11 @@
 //! leaves it. Connections are bounded over all threads; one that comes beyond is closed at once.
 //! What is done with a call: `grpc`. How threads are started and stopped: `serve`.
 
-use super::stream::Copied;
+use super::stream::Counted;
 use super::{Calls, RoomOf};
+use crate::doors::ratelimit::Shown;
 use crate::watch::registry::{Counter, Gauge};
+use arc_swap::ArcSwap;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,11 +22,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, watch};
+use tokio_rustls::TlsAcceptor;
 
 /// Calls at once on a connection.
 const STREAMS_MAX: u32 = 1_024;
 /// Bytes of a call's headers.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
+/// What HTTP/2 begins with, in bytes.
+const PREFACE: usize = 24;
 /// A connection that says nothing for so long is asked whether it is there,
 const PING_AFTER: Duration = Duration::from_secs(60);
 /// and has so long to say so.
@@ -50,6 +55,12 @@ pub struct House {
     pub accepted: Counter,
     /// Connections closed at once for want of room.
     pub shed: Counter,
+    /// Connections that did not show in time, or not at all, that they speak as they must.
+    pub bad: Counter,
+    /// What is shown to those who connect, if they must speak TLS.
+    pub tls: Option<Arc<ArcSwap<Shown>>>,
+    /// For a connection to show that it speaks TLS, if it must, and HTTP/2.
+    pub handshake: Duration,
     /// The most connections.
     pub connections_max: usize,
     /// After this a connection is to end,
@@ -128,7 +139,7 @@ impl Worker {
         self.house.accepted.increment(1);
         self.open.set(self.open.get() + 1);
         tokio::task::spawn_local(async move {
-            Rc::clone(&self).connection(stream).await;
+            Rc::clone(&self).greet(stream).await;
             drop(open);
             self.open.set(self.open.get() - 1);
             self.ended.notify_waiters();
@@ -152,23 +163,45 @@ impl Worker {
         }
     }
 
+    async fn greet(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        let Some(tls) = &self.house.tls else { return self.connection(stream).await };
+        let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().grpc));
+        let mut phase = self.phase.clone();
+        let accepted = tokio::time::timeout(self.house.handshake, acceptor.accept(stream));
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
+            _ = drained(&mut phase) => return,
+        };
+        match accepted {
+            Ok(Ok(stream)) => Rc::clone(&self).connection(stream).await,
+            refused => {
+                let why = refused.map_or_else(|late| late.to_string(), said);
+                tracing::debug!(target: "tollgate::ratelimit", why, "no TLS on a connection");
+                self.house.bad.increment(1);
+            }
+        }
+    }
+
     async fn connection(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
         let mut phase = self.phase.clone();
         let service = service_fn(|request| {
             let me = Rc::clone(&self);
             async move { Ok::<_, Infallible>(me.house.calls.answer(request, &me.room).await) }
         });
+        let read = Rc::new(Cell::new(0));
+        let stream = TokioIo::new(Counted::new(stream, Rc::clone(&read)));
         let connection = http2::Builder::new(Local)
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADERS_BYTES_MAX)
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
-            .serve_connection(Copied(TokioIo::new(stream)), service);
+            .serve_connection(stream, service);
         let mut connection = pin!(connection);
         // What goes wrong on a connection is the caller's business and ends with it.
         let within = tokio::select! {
             _ = connection.as_mut() => return,
+            () = silent(&read, self.house.handshake) => return self.house.bad.increment(1),
             () = tokio::time::sleep(self.house.age) => self.house.grace,
             within = drained(&mut phase) => within,
         };
@@ -180,6 +213,18 @@ impl Worker {
         };
         let _ = tokio::time::timeout(within, connection).await;
     }
+}
+
+/// Until it is clear that nobody has begun to speak HTTP/2 within this time.
+async fn silent(read: &Cell<usize>, within: Duration) {
+    tokio::time::sleep(within).await;
+    if read.get() >= PREFACE {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn said<T>(accepted: std::io::Result<T>) -> String {
+    accepted.err().map(|error| error.to_string()).unwrap_or_default()
 }
 
 /// Until the thread is to drain; says how long that may take.

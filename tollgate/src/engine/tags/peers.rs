@@ -1,0 +1,57 @@
+//! The engine of tags among those that count together: what it notes of its charges, and what it
+//! takes of others'.
+//!
+//! Hits are noted when they are served. Tags share out no CPUs, so how many instances there are
+//! changes none of their numbers. The rest: `together`.
+
+use super::{TOP_KEYS, Tags};
+use crate::engine::together::{Spent, Together};
+use tollgate_core::key::KeyHash;
+use tollgate_core::replica::Shared;
+use tollgate_core::units::Cost;
+
+impl Together for Tags {
+    fn share(&self) {
+        self.lanes.iter().for_each(|lane| lane.lock().spent = Some(Spent::default()));
+    }
+
+    fn shared(&self) -> Vec<Shared> {
+        let rules = self.rules.load();
+        rules.marks.shared(rules.limiter.limits(), 1.0)
+    }
+
+    fn spent(&self, each: &mut dyn FnMut(u64, KeyHash, Cost)) -> u64 {
+        let taken = self.lanes.iter().filter_map(|lane| Some(lane.lock().spent.as_mut()?.take()));
+        taken.map(|spent| spent.show(each)).sum()
+    }
+
+    fn hear(&self, fingerprint: u64, key: KeyHash, amount: Cost) {
+        let (rules, now) = (self.rules.load(), self.clock.now());
+        if let Some(index) = rules.marks.place(fingerprint) {
+            rules.limiter.absorb(index, key, amount, now);
+            self.elsewhere.add(fingerprint, key, amount, TOP_KEYS, now);
+        }
+    }
+
+    fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
+        let rules = self.rules.load();
+        if let Some(index) = rules.marks.place(fingerprint) {
+            rules.limiter.absorb_state(index, key, missing, self.clock.now());
+        }
+    }
+
+    fn hear_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
+        self.elsewhere.name(fingerprint, key, name, self.clock.now());
+    }
+
+    fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
+        let rules = self.rules.load();
+        rules.marks.short(&rules.limiter, max, self.clock.now())
+    }
+
+    fn cpus(&self) -> Option<f64> {
+        None
+    }
+
+    fn share_of(&self, _: f64) {}
+}
