@@ -112,7 +112,7 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 27] = [
+const KEPT: [&[&str]; 28] = [
     &["admin"],
     &["log", "format"],
     &["state"],
@@ -132,6 +132,7 @@ const KEPT: [&[&str]; 27] = [
     &["ratelimit", "compat_keys"],
     &["ratelimit", "calendar"],
     &["ratelimit", "keys_max"],
+    &["ratelimit", "rlqs"],
     &["ratelimit", "connections"],
     &["ratelimit", "tls"],
     &["ratelimit", "handshake_timeout"],

@@ -9,8 +9,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PROTOS: [&str; 3] = [
+const PROTOS: [&str; 4] = [
     "envoy/service/ratelimit/v3/rls.proto",
+    "envoy/service/rate_limit_quota/v3/rlqs.proto",
     "envoy/service/ratelimit/v2/rls.proto",
     "pb/lyft/ratelimit/ratelimit.proto",
 ];

@@ -114,6 +114,13 @@ impl Reader<'_> {
         self.rules(&mut section);
         self.headers(&mut section);
         self.figures(&mut section);
+        let ttl = self.written("TOLLGATE_RLQS_TTL", Form::Duration).map(|ttl| ("ttl", ttl));
+        let streams = self.text("TOLLGATE_RLQS_STREAMS").map(|streams| ("streams", streams));
+        let rlqs: Keys =
+            [ttl, streams].into_iter().flatten().map(|(k, v)| (named(k), Node::text(v))).collect();
+        if !rlqs.is_empty() {
+            section.push((named("rlqs"), map(rlqs)));
+        }
         let mut root = vec![(named("ratelimit"), map(section)), (named("log"), map(self.log()))];
         if let Some(admin) = self.text("TOLLGATE_ADMIN") {
             let admin = match admin.as_str() {

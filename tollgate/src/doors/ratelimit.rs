@@ -3,7 +3,8 @@
 //! A drop-in for envoyproxy/ratelimit that needs no Redis, and for lyft's and Fencer's clients.
 //! One thread per core serves gRPC (`grpc`); one more has the other ports (`http`),
 //! looks at the rule files (`loader`) and sends figures (`figures`). A request's way: `wire`,
-//! `decide`, `rules`, and the counters of `tollgate_core::windows`.
+//! `decide`, `rules`, and the counters of `tollgate_core::windows`. Envoys that decide themselves
+//! are given their parts by `quota`.
 
 pub mod decide;
 pub mod figures;
@@ -11,6 +12,7 @@ mod grpc;
 mod http;
 pub mod json;
 mod loader;
+pub mod quota;
 pub mod rules;
 mod serve;
 mod shown;

@@ -135,6 +135,15 @@ table! {
     CHECK_CROWDED = Counter "tollgate_check_crowded_total" ["what"] "requests"
         "Questions refused as too many waited, passes settled early as too many were open.";
 
+    RLQS_STREAMS = Gauge "tollgate_rlqs_streams" [] "streams"
+        "Envoys that limits are shared out among by the rate limit quota service.";
+    RLQS_BUCKETS = Gauge "tollgate_rlqs_buckets" [] "buckets"
+        "Buckets of all these Envoys.";
+    RLQS_REPORTS = Counter "tollgate_rlqs_reports_total" [] "reports"
+        "Reports of buckets that these Envoys sent.";
+    RLQS_LEFT_OUT = Counter "tollgate_rlqs_left_out_total" ["what"] "streams"
+        "Streams refused, and reports of buckets not tracked, for want of room or an odd name.";
+
     KEYS_MAX = Gauge "tollgate_table_keys_max" ["door" "limit"] "keys"
         "Keys that a limit can remember.";
     KEYS_USED = Gauge "tollgate_table_keys_used" ["door" "limit"] "keys"

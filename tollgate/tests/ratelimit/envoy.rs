@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
+const CONFIG: &str = include_str!("../../../examples/envoy/envoy.yaml");
+
 const RULES: &str = "
 domain: edge
 descriptors:
@@ -19,13 +21,13 @@ descriptors:
 - {key: user, value: free, rate_limit: {unlimited: true}}
 ";
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     probe.local_addr().expect("an address").port()
 }
 
 /// A backend that answers `hello` to everything.
-fn backend() -> u16 {
+pub fn backend() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("bound").port();
     thread::spawn(move || {
@@ -51,7 +53,7 @@ fn binary() -> PathBuf {
     found
 }
 
-struct Envoy {
+pub struct Envoy {
     child: Child,
     port: u16,
 }
@@ -64,11 +66,11 @@ impl Drop for Envoy {
 }
 
 impl Envoy {
-    fn start(folder: &Path, grpc: u16, backend: u16, more: &str) -> Envoy {
+    pub fn start(config: &str, folder: &Path, ports: [u16; 2], more: &str) -> Envoy {
+        let [grpc, backend] = ports;
         let port = free_port();
         let path = folder.join("envoy.yaml");
-        let text = include_str!("../../../examples/envoy/envoy.yaml");
-        let text = text.replace("port_value: 10000", &format!("port_value: {port}"));
+        let text = config.replace("port_value: 10000", &format!("port_value: {port}"));
         let text = text.replace("port_value: 8081", &format!("port_value: {grpc}"));
         let text = text.replace("port_value: 8000", &format!("port_value: {backend}"));
         // The cluster of the service is the last.
@@ -91,7 +93,7 @@ impl Envoy {
     }
 
     /// The answer's head, in small letters.
-    fn get(&self, user: &str) -> String {
+    pub fn get(&self, user: &str) -> String {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let mut stream = TcpStream::connect(address).expect("it listens");
         let head =
@@ -103,7 +105,7 @@ impl Envoy {
     }
 }
 
-fn is(head: &str, status: u16) -> bool {
+pub fn is(head: &str, status: u16) -> bool {
     head.starts_with(&format!("http/1.1 {status} "))
 }
 
@@ -114,7 +116,7 @@ fn limits_hold_behind_a_real_envoy_and_our_death_stops_nobody() {
     let variables = [("GRPC_PORT", grpc.as_str()), ("LIMIT_RESPONSE_HEADERS_ENABLED", "true")];
     let server = Server::start(RULES, &variables);
     let folder = tempfile::tempdir().expect("a folder");
-    let envoy = Envoy::start(folder.path(), port, backend(), "");
+    let envoy = Envoy::start(CONFIG, folder.path(), [port, backend()], "");
     // Until Envoy has connected, it passes what nobody limits.
     wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
 
@@ -169,7 +171,10 @@ fn a_real_envoy_asks_over_tls_and_shows_its_certificate() {
         ],
     );
     let tls = TLS.replace("FOLDER", &authority.folder.path().display().to_string());
-    let envoy = Envoy::start(authority.folder.path(), server.grpc.port(), backend(), &tls);
+    let envoy = {
+        let ports = [server.grpc.port(), backend()];
+        Envoy::start(CONFIG, authority.folder.path(), ports, &tls)
+    };
     wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
     assert!((0..3).all(|_| is(&envoy.get("alice"), 200)));
     let last = envoy.get("alice");

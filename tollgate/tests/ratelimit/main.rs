@@ -10,5 +10,6 @@ mod loading;
 mod matching;
 mod modes;
 mod program;
+mod quota;
 mod server;
 mod tls;

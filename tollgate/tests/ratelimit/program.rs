@@ -250,6 +250,91 @@ impl Grpc {
     }
 }
 
+/// A call whose messages go both ways.
+pub struct Stream<'g> {
+    grpc: &'g Grpc,
+    outgoing: Option<tokio::sync::mpsc::Sender<Bytes>>,
+    incoming: hyper::body::Incoming,
+    read: Vec<u8>,
+}
+
+impl Grpc {
+    /// Begins a call whose messages go both ways; the code of the failure if there is none.
+    pub fn stream(&self, path: &str) -> Result<Stream<'_>, i32> {
+        let (outgoing, messages) = tokio::sync::mpsc::channel(16);
+        let mut sender = self.sender.clone();
+        let request = request(path, Messages(messages).boxed_unsync());
+        let response = self.runtime.block_on(sender.send_request(request)).expect("an answer");
+        if let Some(code) = response.headers().get("grpc-status") {
+            return Err(code.to_str().expect("text").parse().expect("a number"));
+        }
+        let incoming = response.into_body();
+        Ok(Stream { grpc: self, outgoing: Some(outgoing), incoming, read: Vec::new() })
+    }
+}
+
+impl Stream<'_> {
+    /// Sends bytes as they are.
+    pub fn send_raw(&self, bytes: &[u8]) {
+        let sent = self.outgoing.as_ref().expect("open").send(Bytes::copy_from_slice(bytes));
+        self.grpc.runtime.block_on(sent).expect("sent");
+    }
+
+    pub fn send(&self, message: &[u8]) {
+        let length = u32::try_from(message.len()).expect("short enough");
+        self.send_raw(&[&[0], &length.to_be_bytes()[..], message].concat());
+    }
+
+    /// The next message; at the end, the code.
+    pub fn receive(&mut self) -> Result<Vec<u8>, i32> {
+        loop {
+            if let Some(length) = self.read.get(1..5) {
+                let length = u32::from_be_bytes(length.try_into().expect("four")) as usize;
+                if self.read.len() >= 5 + length {
+                    let rest = self.read.split_off(5 + length);
+                    return Ok(std::mem::replace(&mut self.read, rest).split_off(5));
+                }
+            }
+            let frame = self.grpc.runtime.block_on(async {
+                let frame = tokio::time::timeout(DEADLINE, self.incoming.frame()).await;
+                frame.expect("a message in time")
+            });
+            let frame = match frame {
+                None | Some(Err(_)) => return Err(-1),
+                Some(Ok(frame)) => frame,
+            };
+            match frame.into_data() {
+                Ok(bytes) => self.read.extend_from_slice(&bytes),
+                Err(frame) => {
+                    let trailers = frame.into_trailers().expect("trailers");
+                    let code = trailers["grpc-status"].to_str().expect("text");
+                    return Err(code.parse().expect("a number"));
+                }
+            }
+        }
+    }
+
+    /// Says that nothing more comes.
+    pub fn finish(&mut self) {
+        self.outgoing = None;
+    }
+}
+
+/// A body of what is sent to it.
+struct Messages(tokio::sync::mpsc::Receiver<Bytes>);
+
+impl http_body::Body for Messages {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+}
+
 /// A body that never comes.
 struct Never;
 

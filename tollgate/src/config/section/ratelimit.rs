@@ -8,16 +8,16 @@ use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, within};
 use crate::config::settings::tls::ServerTls;
-use crate::config::settings::{Ratelimit, RatelimitAnswers, RuleFiles, Statsd};
+use crate::config::settings::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd};
 use crate::config::tree::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_core::units::Nanos;
+use tollgate_core::units::{Nanos, SECOND};
 use tollgate_core::windows::Policy;
 
 /// Keys that are not built.
-pub const LATER: &[&str] = &["xds", "store", "rlqs"];
+pub const LATER: &[&str] = &["xds", "store"];
 
 /// The names that the reference gives its headers.
 const HEADERS: [&str; 3] = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
@@ -42,6 +42,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
         handshake_timeout: time(section, "handshake_timeout", Nanos::from_secs(10)),
         connection_age: time(section, "connection_age", Nanos::from_secs(86_400)),
         connection_age_grace: time(section, "connection_age_grace", Nanos::from_secs(3_600)),
+        rlqs: section.section("rlqs", &[], rlqs),
         healthy_with_rules: section.value("healthy_with_rules", false, truth),
         statsd: statsd(section),
         prometheus: prometheus(section),
@@ -107,6 +108,23 @@ fn headers(section: &mut Section<'_, '_>) -> Option<[String; 3]> {
                 .map(|(key, default)| names.value(key, default.to_owned(), name))
         })),
         Some(_) => section.value("headers", false, truth).then(|| HEADERS.map(str::to_owned)),
+    }
+}
+
+fn rlqs(section: &mut Section<'_, '_>) -> Rlqs {
+    let seconds = |text: &str| {
+        let nanos = within(duration(text)?, Nanos::from_secs(2)..=Nanos::from_secs(3_600))?;
+        match nanos.0.is_multiple_of(SECOND) {
+            true => Ok(nanos),
+            false => Err("must be whole seconds".to_owned()),
+        }
+    };
+    Rlqs {
+        ttl: Duration::from_nanos(section.value("ttl", Nanos::from_secs(60), seconds).0),
+        idle: time(section, "idle", Nanos::from_secs(600)),
+        streams_max: section.value("streams", 1_000, number(1..=100_000)),
+        buckets_max: section.value("buckets", 100_000, number(1..=10_000_000)),
+        per_unit: section.value("per_unit", false, truth),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Ratelimit {
     pub connection_age: Duration,
     /// How long it then has to end what it is at. Default: an hour.
     pub connection_age_grace: Duration,
+    /// How limits are shared out among Envoys that decide by themselves.
+    pub rlqs: Rlqs,
     /// Without any domain, health says no. Default: false.
     pub healthy_with_rules: bool,
     /// Where figures are sent. Default: nowhere.
@@ -49,6 +51,23 @@ pub struct Ratelimit {
     pub prometheus: Option<(SocketAddr, String)>,
     /// For calls that run when the program stops. Default: 30 s.
     pub drain: Duration,
+}
+
+/// The rate limit quota service: how limits are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rlqs {
+    /// How long an Envoy may go by what it was told last, in whole seconds from 2 s to an hour: so
+    /// long limits hold when this server is gone. Default: 60 s.
+    pub ttl: Duration,
+    /// A bucket without requests for so long is not tracked any more. Default: 10 minutes.
+    pub idle: Duration,
+    /// Envoys at once; more are refused, and pass what they pass without a server. Default: 1000.
+    pub streams_max: usize,
+    /// Buckets of all Envoys at once, up to 2 KiB each; more get no assignment. Default: 100 000.
+    pub buckets_max: usize,
+    /// Parts are written as requests per unit where a unit fits. Envoy's filter (1.40) does not
+    /// know these. Default: false.
+    pub per_unit: bool,
 }
 
 /// Where rules come from.

@@ -7,6 +7,7 @@
 
 mod answer;
 mod meet;
+pub mod used;
 
 use super::rules::Rules;
 use super::tally::Tallies;
@@ -129,6 +130,12 @@ impl Decider {
         if (step - self.step.load(Relaxed)).unsigned_abs() > tollgate_core::units::SECOND {
             self.step.store(step, Relaxed);
         }
+    }
+
+    /// The present by a clock that nobody sets, for what is waited for.
+    #[must_use]
+    pub fn steady_now(&self) -> Time {
+        self.clock.now()
     }
 
     /// The present by the system's clock.

@@ -6,9 +6,11 @@
 
 mod body;
 mod stream;
+mod talk;
 pub mod worker;
 
 use super::decide::{Decider, Package, Refusal, Room};
+use super::quota::Quotas;
 use super::wire::view::View;
 use super::wire::{self, Response as Answer};
 use body::Body;
@@ -19,6 +21,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use talk::Talk;
 use tonic::codegen::{BoxFuture, Service};
 use tonic_health::server::{HealthReporter, HealthService};
 
@@ -33,6 +36,10 @@ const METHODS: [(&str, Package); 3] = [
     ("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", Package::Old),
     ("/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit", Package::Old),
 ];
+
+/// The method of the rate limit quota service.
+const QUOTAS: &str =
+    "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
 /// How a call can go wrong, by gRPC's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +63,8 @@ type Other = Arc<
 /// Everything that can be called.
 pub struct Calls {
     decider: Arc<Decider>,
-    pieces: AtomicUsize,
+    quotas: Arc<Quotas>,
+    pieces: Arc<AtomicUsize>,
     health: Other,
     reflection: [Other; 2],
 }
@@ -68,6 +76,7 @@ impl Calls {
     /// If the descriptors cannot be read.
     pub fn new(
         decider: Arc<Decider>,
+        quotas: Arc<Quotas>,
         reporter: HealthReporter,
     ) -> Result<Calls, tonic_reflection::server::Error> {
         let health = HealthService::from_health_reporter(reporter);
@@ -78,7 +87,8 @@ impl Calls {
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
-        Ok(Calls { decider, pieces: AtomicUsize::new(0), health: other(health), reflection })
+        let (pieces, health) = (Arc::default(), other(health));
+        Ok(Calls { decider, quotas, pieces, health, reflection })
     }
 
     /// Answers one call.
@@ -89,6 +99,9 @@ impl Calls {
                 Ok(answer) => succeeded(&answer),
                 Err(failure) => failed(&failure),
             };
+        }
+        if path == QUOTAS {
+            return self.stream_quotas(request.into_body());
         }
         let other = match path.split('/').nth(1) {
             Some("grpc.health.v1.Health") => &self.health,
@@ -126,13 +139,21 @@ impl Calls {
         })
     }
 
+    fn stream_quotas(&self, incoming: Incoming) -> Response<Body> {
+        let Some(part) = self.quotas.join() else {
+            let what = "too many Envoys take part already".to_owned();
+            return failed(&Failure(Code::ResourceExhausted, what));
+        };
+        grpc(Body::Talk(Box::new(Talk::new(part, incoming, &self.pieces))))
+    }
+
     /// The whole body. Nearly always it is one piece, which is not copied.
     async fn collect(&self, mut body: Incoming) -> Result<Bytes, Failure> {
         let first = piece(&mut body).await?.unwrap_or_default();
         if body.is_end_stream() {
             return Ok(first);
         }
-        let mut held = Held { all: &self.pieces, mine: 0 };
+        let mut held = Held { all: Arc::clone(&self.pieces), mine: 0 };
         let mut bytes = BytesMut::from(first);
         while let Some(more) = piece(&mut body).await? {
             held.take(more.len(), bytes.len())?;
@@ -146,19 +167,30 @@ impl Calls {
 pub type RoomOf = std::cell::RefCell<Room>;
 
 /// What messages in pieces hold; given back when dropped.
-struct Held<'a> {
-    all: &'a AtomicUsize,
+struct Held {
+    all: Arc<AtomicUsize>,
     mine: usize,
 }
 
-impl Held<'_> {
+impl Held {
     fn take(&mut self, more: usize, before: usize) -> Result<(), Failure> {
-        self.mine += more;
-        let all = self.all.fetch_add(more, Relaxed) + more;
         if before + more > MESSAGE_BYTES_MAX + 5 {
             let what = format!("a message may have {MESSAGE_BYTES_MAX} bytes");
             return Err(Failure(Code::ResourceExhausted, what));
         }
+        self.set(self.mine + more)
+    }
+
+    /// It is to hold so much.
+    fn set(&mut self, mine: usize) -> Result<(), Failure> {
+        let all = match mine.checked_sub(self.mine) {
+            Some(more) => self.all.fetch_add(more, Relaxed) + more,
+            None => {
+                self.all.fetch_sub(self.mine - mine, Relaxed);
+                0
+            }
+        };
+        self.mine = mine;
         if all > PIECES_BYTES_MAX {
             let what = "too many large messages at once".to_owned();
             return Err(Failure(Code::ResourceExhausted, what));
@@ -167,7 +199,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Held {
     fn drop(&mut self) {
         self.all.fetch_sub(self.mine, Relaxed);
     }
@@ -220,7 +252,11 @@ where
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 fn succeeded(answer: &Answer) -> Response<Body> {
-    let mut response = Response::new(Body::message(answer));
+    grpc(Body::message(answer))
+}
+
+fn grpc(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     response
 }
@@ -228,9 +264,8 @@ fn succeeded(answer: &Answer) -> Response<Body> {
 /// A failed call is told in its head; gRPC's HTTP status is 200 all the same.
 fn failed(failure: &Failure) -> Response<Body> {
     let status = tonic::Status::new(tonic::Code::from_i32(failure.0 as i32), &failure.1);
-    let mut response = Response::new(Body::Empty);
+    let mut response = grpc(Body::Empty);
     *response.status_mut() = StatusCode::OK;
-    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     // It fails only for texts that no header can carry, and these are escaped.
     let _ = status.add_header(response.headers_mut());
     response

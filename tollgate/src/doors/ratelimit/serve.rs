@@ -10,6 +10,7 @@ use super::grpc::Calls;
 use super::grpc::worker::{House, Phase, Worker};
 use super::http::{Health, Port, Site};
 use super::loader::Loader;
+use super::quota::Quotas;
 use crate::clock::Clock;
 use crate::config::settings::Ratelimit;
 use crate::tls::live::Live;
@@ -72,6 +73,7 @@ pub enum StartError {
 /// A service that runs.
 pub struct Running {
     decider: Arc<Decider>,
+    quotas: Arc<Quotas>,
     house: Arc<House>,
     health: Arc<Health>,
     addresses: Vec<SocketAddr>,
@@ -115,8 +117,9 @@ pub fn start(
     let reporter = HealthReporter::new();
     let needs_rules = settings.healthy_with_rules;
     let health = Arc::new(Health { needs_rules, ..Health::default() });
+    let quotas = Quotas::new(settings.rlqs, Arc::clone(&decider), seed, registry);
     let house = Arc::new(House {
-        calls: Calls::new(Arc::clone(&decider), reporter.clone())?,
+        calls: Calls::new(Arc::clone(&decider), Arc::clone(&quotas), reporter.clone())?,
         open: registry.gauge(&CONNECTIONS, &["ratelimit"]),
         accepted: registry.counter(&ACCEPTED, &["ratelimit"]),
         shed: registry.counter(&SHED, &["ratelimit"]),
@@ -134,6 +137,7 @@ pub fn start(
     loader.load();
     let running = Running {
         decider,
+        quotas,
         house,
         health,
         addresses: listeners.addresses.clone(),
@@ -175,6 +179,7 @@ impl Running {
         }
         let side = Side {
             decider: Arc::clone(&self.decider),
+            quotas: Arc::clone(&self.quotas),
             health: Arc::clone(&self.health),
             reporter,
             loader,
@@ -245,6 +250,7 @@ impl Running {
         self.health.draining.store(true, Relaxed);
         self.reload.notify_one();
         self.phase.send_replace(Phase::Drain(timeout));
+        self.quotas.end();
     }
 
     /// Closes everything, whatever runs.
@@ -305,6 +311,7 @@ impl Seat {
 /// What the thread beside those of gRPC does.
 struct Side {
     decider: Arc<Decider>,
+    quotas: Arc<Quotas>,
     health: Arc<Health>,
     reporter: HealthReporter,
     loader: Loader,
@@ -372,6 +379,7 @@ impl Side {
                 () = reload.notified() => self.reloaded(),
                 _ = seconds.tick() => {
                     self.decider.follow_clock();
+                    self.quotas.tick();
                     self.table.show(self.decider.windows.table());
                     self.loader.look();
                     self.live.iter_mut().for_each(|live| live.look(self.decider.clock.now()));

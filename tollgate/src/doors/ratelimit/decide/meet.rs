@@ -48,13 +48,18 @@ enum Figures<'r> {
 }
 
 impl Limited<'_> {
+    /// Where its figures are kept.
+    pub(super) fn tally(&self) -> &Tally {
+        match &self.tally {
+            Figures::Rule(tally) => tally,
+            Figures::Other(tally) => tally,
+        }
+    }
+
     /// Adds what came of it to the figures.
     pub fn count(&self, near_limit_ratio: f32) {
         let Hit { before, after, hits, give_back, spared, .. } = self.hit;
-        let tally = match &self.tally {
-            Figures::Rule(tally) => tally,
-            Figures::Other(tally) => &**tally,
-        };
+        let tally = self.tally();
         let hits = u64::from(hits);
         if give_back {
             tally.total_negative_hits.fetch_add(hits, Relaxed);
@@ -132,7 +137,21 @@ impl Decider {
             let key = self.key(domain, limit, entries.iter().copied());
             return Met::Limited(limited(None, limit, key, hits, now, tally));
         }
-        let Some(rule) = rules.rule(entries) else { return Met::Free };
+        match rules.rule(entries) {
+            None => Met::Free,
+            Some(rule) => self.by_rule(rule, domain, entries, hits, now),
+        }
+    }
+
+    /// What a descriptor meets whose way leads to `rule`.
+    pub(super) fn by_rule<'r>(
+        &self,
+        rule: &'r Rule,
+        domain: &str,
+        entries: &[(&str, &str)],
+        hits: (u32, bool),
+        now: Time,
+    ) -> Met<'r> {
         let Some(limit) = rule.limit else { return Met::Unlimited(rule) };
         let tally = match rule.path_of(domain, entries) {
             Some(path) => Figures::Other(self.tallies.of(domain, &path)),

@@ -1,9 +1,10 @@
 //! The body of an answer over HTTP/2: one message and its trailers, or what another service made.
 //!
 //! gRPC says how a call went behind the message, in trailers; a call that failed has nothing but
-//! its head. Nothing is streamed here but by the services for health and reflection.
+//! its head. What is streamed comes from `talk`, and from the services for health and reflection.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use super::talk::{Talk, framed};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use prost::Message;
@@ -18,6 +19,8 @@ pub enum Body {
     Message(Bytes),
     /// That word.
     Trailers,
+    /// A stream of quotas.
+    Talk(Box<Talk>),
     /// What another service made.
     Other(tonic::body::Body),
 }
@@ -25,13 +28,7 @@ pub enum Body {
 impl Body {
     /// A message in the frame that gRPC wants: not compressed, its length before it.
     pub fn message(message: &impl Message) -> Body {
-        let length = message.encoded_len();
-        let mut bytes = BytesMut::with_capacity(5 + length);
-        bytes.put_u8(0);
-        bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-        // It fails only for want of room, and there is room.
-        let _ = message.encode(&mut bytes);
-        Body::Message(bytes.freeze())
+        Body::Message(framed(message))
     }
 }
 
@@ -46,6 +43,7 @@ impl HttpBody for Body {
         let body = self.get_mut();
         match body {
             Body::Other(other) => Pin::new(other).poll_frame(cx),
+            Body::Talk(talk) => Pin::new(&mut **talk).poll_frame(cx),
             Body::Empty => Poll::Ready(None),
             Body::Message(bytes) => {
                 let bytes = std::mem::take(bytes);
@@ -64,7 +62,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Body::Empty => true,
-            Body::Message(_) | Body::Trailers => false,
+            Body::Message(_) | Body::Trailers | Body::Talk(_) => false,
             Body::Other(other) => other.is_end_stream(),
         }
     }

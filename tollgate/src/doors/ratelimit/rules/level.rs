@@ -97,6 +97,26 @@ impl Level {
         level.find(last.0, last.1)?.rule.as_deref()
     }
 
+    /// The rule that applies to entries in whatever order the rules have their keys, and puts them
+    /// into it. Of several ways the one goes first whose keys come first in `entries`. No part of
+    /// the tree is looked at twice.
+    pub fn rule_in_any_order(&self, entries: &mut [(&str, &str)]) -> Option<&Rule> {
+        for first in 0..entries.len() {
+            // To the front, and the others keep their order.
+            entries[..=first].rotate_right(1);
+            let (key, value) = entries[0];
+            let found = self.find(key, value).and_then(|node| match &mut entries[1..] {
+                [] => node.rule.as_deref(),
+                rest => node.below.rule_in_any_order(rest),
+            });
+            if found.is_some() {
+                return found;
+            }
+            entries[..=first].rotate_left(1);
+        }
+        None
+    }
+
     /// What an entry leads to.
     #[must_use]
     pub fn find(&self, key: &str, value: &str) -> Option<&Node> {

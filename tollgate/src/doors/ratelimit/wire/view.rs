@@ -92,7 +92,7 @@ pub enum Fault {
     Text,
 }
 
-type Read<T> = Result<T, Fault>;
+pub(super) type Read<T> = Result<T, Fault>;
 
 impl<'a> View<'a> {
     /// Reads a request.
@@ -194,7 +194,7 @@ fn wrapped(bytes: &[u8], mut number: u64) -> Read<u64> {
 
 /// How a field lies in the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Number,
     Eight,
     Bytes,
@@ -204,11 +204,11 @@ enum Kind {
 }
 
 /// What is still to be read of a message.
-struct Source<'a>(&'a [u8]);
+pub(super) struct Source<'a>(pub(super) &'a [u8]);
 
 impl<'a> Source<'a> {
     /// The number and kind of the next field; `None` at the end.
-    fn tag(&mut self) -> Read<Option<(u32, Kind)>> {
+    pub(super) fn tag(&mut self) -> Read<Option<(u32, Kind)>> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -244,11 +244,11 @@ impl<'a> Source<'a> {
         Err(if self.0.len() < 10 { Fault::Short } else { Fault::Malformed })
     }
 
-    fn number(&mut self, kind: Kind) -> Read<u64> {
+    pub(super) fn number(&mut self, kind: Kind) -> Read<u64> {
         if kind == Kind::Number { self.varint() } else { Err(Fault::Type) }
     }
 
-    fn bytes(&mut self, kind: Kind) -> Read<&'a [u8]> {
+    pub(super) fn bytes(&mut self, kind: Kind) -> Read<&'a [u8]> {
         if kind != Kind::Bytes {
             return Err(Fault::Type);
         }
@@ -256,7 +256,7 @@ impl<'a> Source<'a> {
         self.take(length)
     }
 
-    fn text(&mut self, kind: Kind) -> Read<&'a str> {
+    pub(super) fn text(&mut self, kind: Kind) -> Read<&'a str> {
         std::str::from_utf8(self.bytes(kind)?).map_err(|_| Fault::Text)
     }
 
@@ -267,7 +267,7 @@ impl<'a> Source<'a> {
     }
 
     /// Passes over a field that nobody knows.
-    fn skip(&mut self, field: u32, kind: Kind, depth: usize) -> Read<()> {
+    pub(super) fn skip(&mut self, field: u32, kind: Kind, depth: usize) -> Read<()> {
         match kind {
             Kind::Number => self.varint().map(|_| ()),
             Kind::Eight => self.take(8).map(|_| ()),

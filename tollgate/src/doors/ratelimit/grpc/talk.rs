@@ -1,0 +1,144 @@
+//! A stream of the rate limit quota service: reports come in, assignments go out, for as long as
+//! both live.
+//!
+//! It is the body of the answer, and reads the body of the request while it is asked for more to
+//! send. So it needs no task and no queue: who does not read what it is told is not heard either,
+//! and when the connection ends, all of it is gone. What is in messages: `quota`.
+
+use super::{Code, Failure, Held};
+use crate::doors::ratelimit::quota::Part;
+use crate::doors::ratelimit::wire::reports::{FrameFault, Frames, Reports};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use prost::Message;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
+
+/// gRPC's number for a server that is going away.
+const UNAVAILABLE: i32 = 14;
+
+/// One stream.
+pub struct Talk {
+    part: Part,
+    /// `None` when the other side has said all.
+    incoming: Option<Incoming>,
+    frames: Frames,
+    /// What the frames hold, of what all may hold together.
+    held: Held,
+    ended: bool,
+}
+
+/// How a stream ends.
+struct End(i32, String);
+
+impl Talk {
+    /// A stream whose reports come in `incoming`; `pieces` is what all incomplete messages hold.
+    pub fn new(part: Part, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> Talk {
+        let held = Held { all: Arc::clone(pieces), mine: 0 };
+        Talk { part, incoming: Some(incoming), frames: Frames::default(), held, ended: false }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, End>> {
+        loop {
+            if self.part.quotas().is_ending() {
+                return Poll::Ready(Err(End(UNAVAILABLE, "the server is going away".into())));
+            }
+            let heard = self.hear(cx);
+            // What was heard just now may be answered at once.
+            if let Some(response) = self.part.tell(cx.waker()) {
+                return Poll::Ready(Ok(framed(&response)));
+            }
+            match heard {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => return Poll::Ready(Err(End(0, String::new()))),
+                Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
+            }
+        }
+    }
+
+    /// Takes what has come; false: nothing comes any more.
+    fn hear(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, End>> {
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(Ok(false)) };
+        match Pin::new(incoming).poll_frame(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Ok(bytes) => Poll::Ready(self.take(&bytes).map(|()| true)),
+                Err(_) => Poll::Ready(Ok(true)),
+            },
+            Poll::Ready(Some(Err(_)) | None) => {
+                self.incoming = None;
+                Poll::Ready(Ok(false))
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), End> {
+        self.frames.push(bytes);
+        while let Some(message) = self.frames.take().map_err(end)? {
+            let wrong = |what: String| End(Code::InvalidArgument as i32, what);
+            let reports = Reports::decode(&message);
+            let reports = reports.map_err(|fault| wrong(format!("not a report: {fault}")))?;
+            self.part.report(reports).map_err(|fault| wrong(fault.to_string()))?;
+        }
+        match self.held.set(self.frames.kept()) {
+            Ok(()) => Ok(()),
+            Err(Failure(code, what)) => Err(End(code as i32, what)),
+        }
+    }
+}
+
+fn end(fault: FrameFault) -> End {
+    let code = match fault {
+        FrameFault::Compressed => Code::Unimplemented,
+        FrameFault::Long => Code::ResourceExhausted,
+    };
+    End(code as i32, fault.to_string())
+}
+
+/// A message in the frame that gRPC wants.
+pub fn framed(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(5 + length);
+    bytes.put_u8(0);
+    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    // It fails only for want of room, and there is room.
+    let _ = message.encode(&mut bytes);
+    bytes.freeze()
+}
+
+impl Body for Talk {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        let talk = self.get_mut();
+        if talk.ended {
+            return Poll::Ready(None);
+        }
+        talk.poll(cx).map(|said| {
+            Some(Ok(match said {
+                Ok(bytes) => Frame::data(bytes),
+                Err(End(code, what)) => {
+                    talk.ended = true;
+                    Frame::trailers(trailers(code, &what))
+                }
+            }))
+        })
+    }
+}
+
+fn trailers(code: i32, what: &str) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    let status = tonic::Status::new(tonic::Code::from_i32(code), what);
+    // It fails only for texts that no header can carry, and these are escaped.
+    let _ = status.add_header(&mut trailers);
+    trailers
+}
