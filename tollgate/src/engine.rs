@@ -20,6 +20,7 @@ pub use turn::{Entered, Turn, Turned};
 pub mod counted;
 pub mod tags;
 pub mod together;
+pub mod windows;
 
 use crate::client::hosts::KnownHosts;
 use crate::clock::{Clock, Stopped};

@@ -92,6 +92,13 @@ impl Hit {
         u32::try_from(missing.div_ceil(u64::from(self.limit.max(1)))).unwrap_or(u32::MAX).max(1)
     }
 
+    /// How many hits were charged, once it has been counted; those given back are none.
+    #[must_use]
+    pub fn charged(&self) -> u32 {
+        let refused = self.algorithm != Algorithm::Fixed && self.is_over();
+        if self.give_back || refused { 0 } else { self.after.saturating_sub(self.before) }
+    }
+
     /// Whether these hits would bring it over its limit.
     fn would_be_over(&self, used: u32) -> bool {
         !self.give_back && used.saturating_add(self.hits) > self.limit
@@ -171,6 +178,23 @@ impl Windows {
             self.table.take(key).put(&[word], |words| worth(words[0], now));
         }
         counts
+    }
+
+    /// Counts hits that another instance has let in, whatever the limit. Of a window that counts no
+    /// longer, nothing.
+    pub fn absorb(&self, hit: &Hit, now: Time) {
+        let Window { end, seconds } = hit.window;
+        let over = match hit.algorithm {
+            Algorithm::Fixed => u64::from(end) <= now.second(),
+            Algorithm::Sliding => u64::from(end) + u64::from(seconds) <= now.second(),
+            Algorithm::Bucket => false,
+        };
+        if over {
+            return;
+        }
+        let (own, _) = hit.keys();
+        let count = |state: &mut [u64]| state[0] = hit.counted(state[0], now);
+        self.table.take(own).change(count, |words| worth(words[0], now));
     }
 
     /// Counts all, in order; a counter that is named twice counts twice. No other request comes

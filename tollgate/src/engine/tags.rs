@@ -359,7 +359,7 @@ impl Batch<'_> {
     fn spend(&mut self, key: Key, cost: Cost, wait: Nanos) {
         let books = &mut *self.books;
         if let Some(spent) = books.spent.as_mut().filter(|_| wait == Nanos::ZERO) {
-            spent.add(books.rules.marks.of(usize::from(key.limit)), key.hash, cost);
+            spent.add(books.rules.marks.of(usize::from(key.limit)), 0, key.hash, cost);
         }
     }
 

@@ -5,7 +5,6 @@
 //! from others is charged to the same buckets, whatever their level: it was let in elsewhere, so
 //! it is no decision of this instance. Who collects and who carries: `crate::peers::driver`.
 
-use super::Standing;
 use super::counted::Counted;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -19,22 +18,23 @@ use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, SECOND, Time};
 
 /// Keys that a lane notes until they are collected; what further ones are charged is counted here
-/// alone. 40 bytes each.
+/// alone. 64 bytes each.
 const SPENT_MAX: usize = 1 << 18;
 
 /// An engine as others count together with it. Limits are known by their fingerprints.
-pub trait Together: Counted {
+pub trait Together: Send + Sync {
     /// From here on what is charged is noted.
     fn share(&self);
 
     /// The limits that others may have too.
     fn shared(&self) -> Vec<Shared>;
 
-    /// What was charged since this was last asked. Returns how many charges found no room.
-    fn spent(&self, each: &mut dyn FnMut(u64, KeyHash, Cost)) -> u64;
+    /// What was charged since this was last asked: the limit's fingerprint, what it says of itself
+    /// beside (zero for buckets), the key. Returns how many charges found no room.
+    fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64;
 
     /// Others have charged this.
-    fn hear(&self, fingerprint: u64, key: KeyHash, amount: Cost);
+    fn hear(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost);
 
     /// Elsewhere a bucket is short of so much.
     fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost);
@@ -44,6 +44,9 @@ pub trait Together: Counted {
 
     /// What the buckets of each limit are short of, at most so many of each.
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)>;
+
+    /// Its heaviest clients, at most so many.
+    fn heaviest(&self, max: usize) -> Vec<Named>;
 
     /// CPUs that it has to share out, where it shares out any.
     fn cpus(&self) -> Option<f64>;
@@ -55,20 +58,20 @@ pub trait Together: Counted {
 /// What a lane has charged and nobody has collected.
 #[derive(Default)]
 pub struct Spent {
-    charged: HashMap<(u64, KeyHash), Cost, foldhash::fast::RandomState>,
+    charged: HashMap<(u64, u128, KeyHash), Cost, foldhash::fast::RandomState>,
     dropped: u64,
 }
 
 impl Spent {
     /// Notes a charge.
-    pub fn add(&mut self, fingerprint: u64, key: KeyHash, amount: Cost) {
+    pub fn add(&mut self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost) {
         if amount == Cost::ZERO {
             return;
         }
-        if let Some(known) = self.charged.get_mut(&(fingerprint, key)) {
+        if let Some(known) = self.charged.get_mut(&(fingerprint, context, key)) {
             *known = known.plus(amount);
         } else if self.charged.len() < SPENT_MAX {
-            self.charged.insert((fingerprint, key), amount);
+            self.charged.insert((fingerprint, context, key), amount);
         } else {
             self.dropped += 1;
         }
@@ -84,8 +87,10 @@ impl Spent {
     }
 
     /// Shows everything; returns how many charges found no room.
-    pub fn show(&self, each: &mut dyn FnMut(u64, KeyHash, Cost)) -> u64 {
-        self.charged.iter().for_each(|((mark, key), amount)| each(*mark, *key, *amount));
+    pub fn show(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64 {
+        for ((mark, context, key), amount) in &self.charged {
+            each(*mark, *context, *key, *amount);
+        }
         self.dropped
     }
 }
@@ -206,15 +211,31 @@ impl Elsewhere {
     }
 }
 
-/// The heaviest clients of all limits of an engine, by cost, with their limits' places.
-#[must_use]
-pub fn heaviest(engine: &dyn Together, max: usize) -> Vec<(usize, Standing)> {
-    let limits = engine.held().limits().len();
-    let all = (0..limits).flat_map(|index| {
-        engine.top(index).into_iter().take(max).map(move |standing| (index, standing))
+/// A heavy client, for others to know its name.
+pub struct Named {
+    /// What it costs, per second.
+    pub cost: f64,
+    /// Under which limit.
+    pub fingerprint: u64,
+    /// Its key.
+    pub key: KeyHash,
+    /// Its name.
+    pub name: String,
+}
+
+/// The heaviest clients of all limits of an engine, as far as they have names.
+pub fn heaviest(engine: &dyn Counted, marks: &Marks, max: usize) -> Vec<Named> {
+    let all = marks.0.iter().enumerate().flat_map(|(index, mark)| {
+        let rows = engine.top(index).into_iter().take(max).map(|standing| standing.row);
+        rows.filter(|row| !row.name.is_empty()).map(|row| Named {
+            cost: row.cost_per_second,
+            fingerprint: *mark,
+            key: row.hash,
+            name: row.name,
+        })
     });
-    let mut named: Vec<_> = all.filter(|(_, standing)| !standing.row.name.is_empty()).collect();
-    named.sort_by(|a, b| b.1.row.cost_per_second.total_cmp(&a.1.row.cost_per_second));
-    named.truncate(max);
-    named
+    let mut all: Vec<_> = all.collect();
+    all.sort_by(|a, b| b.cost.total_cmp(&a.cost));
+    all.truncate(max);
+    all
 }

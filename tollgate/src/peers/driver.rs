@@ -11,7 +11,7 @@ use super::{Event, LinkId, Order, Transport, link};
 use crate::clock::Clock;
 use crate::config::secret::SecretFault;
 use crate::config::settings::peers::{Peers, Via};
-use crate::engine::together::{Together, heaviest};
+use crate::engine::together::{Named, Together};
 use crate::watch::Watch;
 use anyhow::Context;
 use bytes::Bytes;
@@ -235,9 +235,9 @@ impl Driver {
             Some((engines.get(place.engine)?, place.fingerprint))
         };
         let mut told = |told: Told<'_>| match told {
-            Told::Charge { limit, key, amount, .. } => {
+            Told::Charge { limit, context, key, amount } => {
                 if let Some((engine, mark)) = engine(limit) {
-                    engine.hear(mark, key, amount);
+                    engine.hear(mark, context, key, amount);
                 }
             }
             Told::Short { limit, key, missing } => {
@@ -278,9 +278,9 @@ impl Driver {
     fn collect(&mut self, now: Time) {
         let Driver { engines, replica, shown, .. } = self;
         for engine in engines {
-            let dropped = engine.spent(&mut |mark, key, amount| {
+            let dropped = engine.spent(&mut |mark, context, key, amount| {
                 if let Some(place) = replica.place(mark) {
-                    replica.charge(place, 0, key, amount, now);
+                    replica.charge(place, context, key, amount, now);
                 }
             });
             shown.uncounted(dropped);
@@ -323,16 +323,13 @@ impl Driver {
     }
 
     fn tell_names(&mut self, now: Time) {
-        let mut names: Vec<(f64, usize, KeyHash, String)> = Vec::new();
-        for (index, engine) in self.engines.iter().enumerate() {
-            let first = self.places.iter().position(|place| place.engine == index).unwrap_or(0);
-            for (limit, standing) in heaviest(engine.as_ref(), BOUNDS.names_max) {
-                let row = standing.row;
-                names.push((row.cost_per_second, first + limit, row.hash, row.name));
-            }
-        }
-        names.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let names = names.iter().map(|(_, limit, key, name)| (*limit, *key, &**name));
+        let heaviest = self.engines.iter().flat_map(|engine| engine.heaviest(BOUNDS.names_max));
+        let mut named: Vec<Named> = heaviest.collect();
+        named.sort_by(|a, b| b.cost.total_cmp(&a.cost));
+        let place = |named: &Named| self.replica.place(named.fingerprint);
+        let places: Vec<_> = named.iter().map(place).collect();
+        let names = places.into_iter().zip(&named);
+        let names = names.filter_map(|(place, named)| Some((place?, named.key, &*named.name)));
         self.replica.tell_names(names, now);
     }
 

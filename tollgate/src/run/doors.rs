@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::engine::counted::Counted;
 use crate::engine::tags::Tags;
 use crate::engine::together::Together;
+use crate::engine::windows::Counters;
 use crate::peers::driver;
 use crate::state;
 use crate::watch::Watch;
@@ -20,7 +21,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::key::Seed;
-use tollgate_core::windows::Windows;
 
 /// The engine of each door that has one.
 pub struct Engines {
@@ -29,7 +29,7 @@ pub struct Engines {
     clock: Clock,
     proxy: Option<Arc<Engine>>,
     line: Option<Arc<Tags>>,
-    ratelimit: Option<Arc<Windows>>,
+    ratelimit: Option<Arc<Counters>>,
 }
 
 impl Engines {
@@ -50,7 +50,7 @@ impl Engines {
             .as_ref()
             .map(|line| Tags::new(line, line::threads(), seed, clock, Arc::clone(watch)));
         let ratelimit = settings.ratelimit.as_ref();
-        let ratelimit = ratelimit.map(|settings| Arc::new(Windows::new(settings.keys_max)));
+        let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
         let engines = Engines { seed, clock, proxy, line, ratelimit };
         if let Some(found) = found {
             found.restore(&engines.accounts(), watch, clock.now());
@@ -60,7 +60,8 @@ impl Engines {
 
     /// All that a snapshot keeps.
     pub fn accounts(&self) -> state::Accounts {
-        let windows = self.ratelimit.as_ref().map(|windows| ("ratelimit", Arc::clone(windows)));
+        let windows = self.ratelimit.as_ref();
+        let windows = windows.map(|counters| ("ratelimit", Arc::clone(counters.windows())));
         state::Accounts { engines: self.all(), windows }
     }
 
@@ -76,7 +77,9 @@ impl Engines {
     pub fn together(&self) -> Vec<Arc<dyn Together>> {
         let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Together>);
         let line = self.line.iter().map(|tags| Arc::clone(tags) as Arc<dyn Together>);
-        proxy.chain(line).collect()
+        let ratelimit = self.ratelimit.iter();
+        let ratelimit = ratelimit.map(|counters| Arc::clone(counters) as Arc<dyn Together>);
+        proxy.chain(line).chain(ratelimit).collect()
     }
 
     /// For the admin door to show.
@@ -128,8 +131,8 @@ impl Doors {
         });
         let line = line.transpose()?;
         let ratelimit = settings.ratelimit.as_ref().zip(engines.ratelimit);
-        let ratelimit = ratelimit.map(|(settings, windows)| {
-            let running = ratelimit::start(settings, windows, engines.seed, engines.clock, watch)?;
+        let ratelimit = ratelimit.map(|(settings, counters)| {
+            let running = ratelimit::start(settings, counters, engines.seed, engines.clock, watch)?;
             tell_ratelimit(settings, running.addresses());
             anyhow::Ok(running)
         });

@@ -4,6 +4,8 @@
 //! Nothing comes in while a test runs, so what is left depends on what was served and on nothing
 //! else. Waiting is for what others have told, as the admin door shows it.
 
+mod apart;
+
 use crate::stage::{Client, Program};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -21,15 +23,9 @@ pub struct Peer {
 impl Peer {
     /// Starts one with these keys in its `line` section, that connects to the others.
     pub fn start(line: &str, join: &[&Peer]) -> Peer {
-        let folder = tempfile::tempdir().expect("a folder");
         let join: Vec<&str> = join.iter().map(|peer| &*peer.address).collect();
-        let text = format!(
-            "admin: {{listen: '127.0.0.1:0'}}\n\
-             line: {{listen: '127.0.0.1:0', resp: '127.0.0.1:0', {line}}}\n\
-             peers: {{listen: '127.0.0.1:0', period: 200ms, join: {join:?}}}\n"
-        );
-        fs::write(folder.path().join("tollgate.yaml"), text).expect("saved");
-        let mut program = Program::start_in(folder);
+        let peers = format!("listen: '127.0.0.1:0', period: 200ms, join: {join:?}");
+        let mut program = program(line, &peers);
         let line = program.told("mesh open");
         let address = line.trim().rsplit('=').next().expect("an address").to_owned();
         Peer { program, address }
@@ -64,6 +60,17 @@ impl Peer {
             self.left(tag).is_some_and(|left| (left - level).abs() < 0.5)
         });
     }
+}
+
+/// A line door with these keys in its sections.
+fn program(line: &str, peers: &str) -> Program {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = format!(
+        "admin: {{listen: '127.0.0.1:0'}}\n\
+         line: {{listen: '127.0.0.1:0', resp: '127.0.0.1:0', {line}}}\npeers: {{{peers}}}\n"
+    );
+    fs::write(folder.path().join("tollgate.yaml"), text).expect("saved");
+    Program::start_in(folder)
 }
 
 fn body(answer: &str) -> serde_json::Value {
@@ -152,4 +159,31 @@ fn what_is_shared_counts_and_what_differs_is_told() {
     b.comes_to("C", 17.0);
     assert_eq!(a.ask("x1\n"), "OK\n");
     until("it was passed over", || b.report()["peers"][0]["entries_unshared"] == 1);
+}
+
+#[test]
+fn a_group_on_this_machine_counts_together() {
+    // A port of its own: other tests may run beside this one.
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = port.expect("a port").port();
+    let peers = format!(
+        "via: multicast, group: '239.255.70.46:{port}', interface: 127.0.0.1, period: 200ms"
+    );
+    let [a, b] = [(); 2].map(|()| Peer { program: program(TEN, &peers), address: String::new() });
+    a.meets(2);
+    b.meets(2);
+    assert_eq!(a.ask(&"C\n".repeat(6)), "OK\n".repeat(6));
+    b.comes_to("C", 4.0);
+    assert_eq!(b.ask(&"C\n".repeat(5)), ["OK\n".repeat(4), "NO\n".to_owned()].concat());
+    a.comes_to("C", 0.0);
+    // Numbers of one's own, of Redis clients: a time is owed, which needs no numbers elsewhere.
+    let mut cell = Client::tcp(a.program.resp);
+    cell.send("CL.THROTTLE k 0 1 86400\r\n");
+    assert!(cell.take(8).ends_with(":0\r\n"), "it passes");
+    until("the other refuses it too", || {
+        let mut cell = Client::tcp(b.program.resp);
+        cell.send("CL.THROTTLE k 0 1 86400 0\r\n");
+        let reply = cell.take(16);
+        reply.split("\r\n").nth(3) == Some(":0")
+    });
 }

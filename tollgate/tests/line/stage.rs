@@ -43,8 +43,12 @@ impl Program {
 
     /// The program with the configuration that lies in `folder`.
     pub fn start_in(folder: tempfile::TempDir) -> Program {
+        Program::start_by(Command::new(env!("CARGO_BIN_EXE_tollgate")), folder)
+    }
+
+    /// The same, where a command runs the program.
+    pub fn start_by(mut command: Command, folder: tempfile::TempDir) -> Program {
         let path = folder.path().join("tollgate.yaml");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--config"]).arg(path);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut log = BufReader::new(child.stderr.take().expect("piped"));

@@ -14,9 +14,9 @@ use tollgate::doors::ratelimit::rules::{Rules, Unit};
 use tollgate::doors::ratelimit::tally::Tallies;
 use tollgate::doors::ratelimit::wire::view::View;
 use tollgate::doors::ratelimit::wire::{Code, Descriptor, Entry, Override, Request, Response};
+use tollgate::engine::windows::Counters;
 use tollgate_core::key::Seed;
 use tollgate_core::units::{SECOND, Time};
-use tollgate_core::windows::Windows;
 
 /// The rules that most cases are of.
 pub const C1: &str = "
@@ -61,8 +61,9 @@ impl Service {
     }
 
     pub fn with(rules: &str, answers: RatelimitAnswers, options: Options) -> Service {
-        let windows = Arc::new(Windows::new(1_000));
-        let decider = Decider::new(answers, windows, Seed([5; 16]), Clock::start());
+        let clock = Clock::start();
+        let counters = Arc::new(Counters::new(1_000, clock));
+        let decider = Decider::new(answers, counters, Seed([5; 16]), clock);
         let service = Service { decider, options, now: Time(2222 * SECOND) };
         service.load(rules);
         service

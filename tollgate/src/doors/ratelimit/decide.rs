@@ -15,6 +15,7 @@ use super::wire::Response;
 use super::wire::view::{DESCRIPTORS_MAX, ENTRIES_MAX, Part, View};
 use crate::clock::Clock;
 use crate::config::settings::RatelimitAnswers;
+use crate::engine::windows::Counters;
 use crate::watch::metrics::REQUESTS;
 use crate::watch::registry::{Counter, Registry};
 use answer::Answer;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use tollgate_core::key::Seed;
 use tollgate_core::units::Time;
-use tollgate_core::windows::{Hit, Windows};
+use tollgate_core::windows::Hit;
 
 /// Why a request gets no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,7 +89,7 @@ pub struct Decider {
     /// How it answers.
     pub settings: ArcSwap<RatelimitAnswers>,
     /// The counters.
-    pub windows: Arc<Windows>,
+    pub counters: Arc<Counters>,
     pub(super) clock: Clock,
     /// How far the system's clock was moved since the start: windows follow it.
     step: AtomicI64,
@@ -103,11 +104,11 @@ pub struct Room {
 }
 
 impl Decider {
-    /// A service without rules that counts in `windows`, whose keys are hashed with `seed`.
+    /// A service without rules that counts in `counters`, whose keys are hashed with `seed`.
     #[must_use]
     pub fn new(
         settings: RatelimitAnswers,
-        windows: Arc<Windows>,
+        counters: Arc<Counters>,
         seed: Seed,
         clock: Clock,
     ) -> Decider {
@@ -117,7 +118,7 @@ impl Decider {
             unknown_domains: Tallies::default(),
             events: Events::default(),
             settings: ArcSwap::from_pointee(settings),
-            windows,
+            counters,
             clock,
             step: AtomicI64::new(0),
             seed,
@@ -182,7 +183,7 @@ impl Decider {
                 room.hits.push(limited.hit);
             }
         }
-        self.windows.count(&mut room.hits, &mut room.sets, settings.policy, now);
+        self.counters.count(&mut room.hits, &mut room.sets, settings.policy, now);
         for met in &mut met {
             if let Met::Limited(limited) = met {
                 limited.hit = room.hits[limited.place];

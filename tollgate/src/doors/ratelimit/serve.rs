@@ -13,6 +13,7 @@ use super::loader::Loader;
 use super::quota::Quotas;
 use crate::clock::Clock;
 use crate::config::settings::Ratelimit;
+use crate::engine::windows::Counters;
 use crate::tls::live::Live;
 use crate::tls::pem::Fault;
 use crate::watch::Watch;
@@ -37,7 +38,6 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_core::key::Seed;
 use tollgate_core::table::Table;
-use tollgate_core::windows::Windows;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -95,13 +95,13 @@ struct Listeners {
     addresses: Vec<SocketAddr>,
 }
 
-/// Opens every port and starts the threads. Keys are hashed with `seed`, and counted in `windows`.
+/// Opens every port and starts the threads. Keys are hashed with `seed`, and counted in `counters`.
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
 pub fn start(
     settings: &Ratelimit,
-    windows: Arc<Windows>,
+    counters: Arc<Counters>,
     seed: Seed,
     clock: Clock,
     watch: &Watch,
@@ -111,7 +111,7 @@ pub fn start(
     let registry = watch.registry();
     let tls = settings.tls.clone();
     let live = tls.map(|tls| Shown::load(tls, clock.now(), registry)).transpose()?;
-    let mut decider = Decider::new(settings.answers.clone(), windows, seed, clock);
+    let mut decider = Decider::new(settings.answers.clone(), counters, seed, clock);
     decider.events = Events::of(registry);
     let decider = Arc::new(decider);
     let reporter = HealthReporter::new();
@@ -380,7 +380,7 @@ impl Side {
                 _ = seconds.tick() => {
                     self.decider.follow_clock();
                     self.quotas.tick();
-                    self.table.show(self.decider.windows.table());
+                    self.table.show(self.decider.counters.windows().table());
                     self.loader.look();
                     self.live.iter_mut().for_each(|live| live.look(self.decider.clock.now()));
                 }

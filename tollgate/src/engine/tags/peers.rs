@@ -5,7 +5,7 @@
 //! changes none of their numbers. The rest: `together`.
 
 use super::{TOP_KEYS, Tags};
-use crate::engine::together::{Spent, Together};
+use crate::engine::together::{Named, Spent, Together, heaviest};
 use tollgate_core::key::KeyHash;
 use tollgate_core::replica::Shared;
 use tollgate_core::units::Cost;
@@ -20,12 +20,12 @@ impl Together for Tags {
         rules.marks.shared(rules.limiter.limits(), 1.0)
     }
 
-    fn spent(&self, each: &mut dyn FnMut(u64, KeyHash, Cost)) -> u64 {
+    fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64 {
         let taken = self.lanes.iter().filter_map(|lane| Some(lane.lock().spent.as_mut()?.take()));
         taken.map(|spent| spent.show(each)).sum()
     }
 
-    fn hear(&self, fingerprint: u64, key: KeyHash, amount: Cost) {
+    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost) {
         let (rules, now) = (self.rules.load(), self.clock.now());
         if let Some(index) = rules.marks.place(fingerprint) {
             rules.limiter.absorb(index, key, amount, now);
@@ -47,6 +47,10 @@ impl Together for Tags {
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
         let rules = self.rules.load();
         rules.marks.short(&rules.limiter, max, self.clock.now())
+    }
+
+    fn heaviest(&self, max: usize) -> Vec<Named> {
+        heaviest(self, &self.rules.load().marks, max)
     }
 
     fn cpus(&self) -> Option<f64> {

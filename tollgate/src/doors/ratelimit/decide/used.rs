@@ -115,7 +115,7 @@ impl Decider {
         let window = limit.length.window(now);
         let mut hit = [Hit::new(key, window, limit.requests, 0)];
         hit[0].algorithm = limit.algorithm;
-        self.windows.count(&mut hit, &mut Vec::new(), Policy::default(), now);
+        self.counters.count(&mut hit, &mut Vec::new(), Policy::default(), now);
         Standing {
             left: hit[0].remaining(),
             end: window.end,
@@ -130,12 +130,12 @@ impl Decider {
         let mut hits = [Hit { hits: 0, ..hit }];
         let mut room = Vec::new();
         if hit.algorithm == Algorithm::Bucket {
-            self.windows.count(&mut hits, &mut room, Policy::default(), now);
+            self.counters.count(&mut hits, &mut room, Policy::default(), now);
             hits[0].hits = hit.hits.min(hits[0].remaining());
         } else {
             hits[0] = Hit { limit: u32::MAX, ..hit };
         }
-        self.windows.count(&mut hits, &mut room, Policy::default(), now);
+        self.counters.count(&mut hits, &mut room, Policy::default(), now);
         let [counted] = hits;
         Hit { limit: hit.limit, ..counted }
     }
