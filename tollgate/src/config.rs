@@ -112,7 +112,7 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 28] = [
+const KEPT: [&[&str]; 29] = [
     &["admin"],
     &["log", "format"],
     &["state"],
@@ -127,6 +127,7 @@ const KEPT: [&[&str]; 28] = [
     &["ratelimit", "http"],
     &["ratelimit", "debug"],
     &["ratelimit", "rules"],
+    &["ratelimit", "xds"],
     &["ratelimit", "ignore_dot_files"],
     &["ratelimit", "merge_domains"],
     &["ratelimit", "compat_keys"],

@@ -16,6 +16,10 @@ const PROTOS: [&str; 4] = [
     "pb/lyft/ratelimit/ratelimit.proto",
 ];
 
+/// What we ask others for: it is not served, so reflection does not show it.
+const ASKED: [&str; 2] =
+    ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+
 /// Packages that are served by another's messages: they are equal on the wire, as far as they go.
 const SERVED_BY_V3: [&str; 4] = [
     "envoy.service.ratelimit.v2",
@@ -31,16 +35,20 @@ fn folder(name: &str) -> PathBuf {
 /// The messages as nested modules, and the descriptors that reflection shows.
 fn generate() -> (String, Vec<u8>) {
     let root = folder("proto");
-    let paths = PROTOS.map(|path| root.join(path));
-    let mut compiler = protox::Compiler::new([&root]).expect("the folder of protos");
-    compiler.include_imports(true).open_files(paths).expect("sound protos");
-    let set = compiler.file_descriptor_set();
+    let compiled = |paths: &[&str]| {
+        let mut compiler = protox::Compiler::new([&root]).expect("the folder of protos");
+        let paths = paths.iter().map(|path| root.join(path));
+        compiler.include_imports(true).open_files(paths).expect("sound protos");
+        compiler
+    };
+    let served = compiled(&PROTOS).encode_file_descriptor_set();
+    let set = compiled(&[&PROTOS[..], &ASKED[..]].concat()).file_descriptor_set();
     let name = |package: &str| Module::from_protobuf_package_name(package);
     let requests = set.file.iter().map(|file| (name(file.package()), file.clone())).collect();
     let mut modules = Config::new().generate(requests).expect("messages");
     for file in &set.file {
         let package = file.package();
-        if package.starts_with("google.") || SERVED_BY_V3.contains(&package) {
+        if package == "google.protobuf" || SERVED_BY_V3.contains(&package) {
             modules.remove(&name(package));
         }
     }
@@ -52,7 +60,7 @@ fn generate() -> (String, Vec<u8>) {
         "// Written by `TOLLGATE_WRITE_WIRE=1 cargo test -p tollgate --test wire`; do not edit.\n",
     );
     nest(&mut text, &modules, &[]);
-    (text, compiler.encode_file_descriptor_set())
+    (text, served)
 }
 
 fn nest(text: &mut String, modules: &BTreeMap<Vec<String>, String>, above: &[String]) {

@@ -55,7 +55,11 @@ const REFUSED: [(&str, &[&str], &str); 7] = [
         &[""],
         "counting in Redis is not built in this version: unset it to count in this process",
     ),
-    ("CONFIG_TYPE", &["", "FILE"], "rules come from files in this version: set it to FILE"),
+    (
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+        FALSE,
+        "TLS to the server of rules is not built in this version: unset it",
+    ),
     ("TRACING_ENABLED", FALSE, "traces are not built in this version: unset it"),
     ("USE_DOG_STATSD_MOGRIFIERS", &[""], "mogrifiers are not built in this version: unset it"),
     ("PROMETHEUS_MAPPER_YAML", &[""], "mappers are not built in this version: unset it"),
@@ -223,7 +227,39 @@ impl Reader<'_> {
         section.push((named("tls"), map(keys)));
     }
 
+    /// Rules from a server, as the reference is told of it.
+    fn xds(&mut self, section: &mut Keys) {
+        let pairs = |this: &Self, name, from: &str| {
+            let text = this.text_or(name, "");
+            let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+            let pairs = pairs.map(|pair| Node::text(pair.replacen(from, ":", 1)));
+            Node::made(Value::List(pairs.collect()))
+        };
+        let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+        let mut keys = vec![
+            (named("server"), Node::text(server)),
+            (named("node_id"), Node::text(self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default"))),
+            (named("metadata"), pairs(self, "CONFIG_GRPC_XDS_NODE_METADATA", "=")),
+            (named("headers"), pairs(self, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":")),
+        ];
+        for (key, name) in [
+            ("retry", "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"),
+            ("retry_max", "XDS_CLIENT_BACKOFF_MAX_INTERVAL"),
+        ] {
+            let written = self.written(name, Form::Duration);
+            keys.extend(written.map(|text| (named(key), Node::text(text))));
+        }
+        section.push((named("xds"), map(keys)));
+    }
+
     fn rules(&mut self, section: &mut Keys) {
+        match self.text_or("CONFIG_TYPE", "FILE").as_str() {
+            "FILE" => {}
+            "GRPC_XDS_SOTW" => return self.xds(section),
+            other => {
+                self.fault(format!("CONFIG_TYPE={other}: must be FILE or GRPC_XDS_SOTW"));
+            }
+        }
         let root = PathBuf::from(self.text_or("RUNTIME_ROOT", "/srv/runtime_data/current"));
         let below = self.text_or("RUNTIME_SUBDIRECTORY", "");
         let above = root.parent().filter(|above| !above.as_os_str().is_empty());
@@ -447,7 +483,8 @@ mod tests {
         for (name, value, told) in [
             ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: only counters in memory"),
             ("REDIS_URL", "redis:6379", "REDIS_URL=redis:6379: counting in Redis"),
-            ("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_TYPE=GRPC_XDS_SOTW: rules come from files"),
+            ("CONFIG_TYPE", "ETCD", "CONFIG_TYPE=ETCD: must be FILE or GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "TLS to the server of rules is not built"),
             ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_KEY"),
             ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),
             ("SHADOW_MODE", "maybe", "SHADOW_MODE=maybe: must be true or false"),

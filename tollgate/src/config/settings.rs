@@ -11,7 +11,7 @@ pub mod tls;
 use hosts::Hosts;
 use ipnet::IpNet;
 pub use peers::Peers;
-pub use ratelimit::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd};
+pub use ratelimit::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ pub mod figures;
 mod grpc;
 mod http;
 pub mod json;
-mod loader;
+pub mod loader;
 pub mod quota;
 pub mod rules;
 mod serve;

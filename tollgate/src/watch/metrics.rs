@@ -135,6 +135,10 @@ table! {
     CHECK_CROWDED = Counter "tollgate_check_crowded_total" ["what"] "requests"
         "Questions refused as too many waited, passes settled early as too many were open.";
 
+    XDS_CONNECTED = Gauge "tollgate_xds_connected" [] "state"
+        "1 while there is a stream to the server that rules of the rate limit service come from.";
+    XDS_UPDATES = Counter "tollgate_xds_updates_total" ["result"] "updates"
+        "Rules that came over xDS: ok, or failed (then what runs stays).";
     RLQS_STREAMS = Gauge "tollgate_rlqs_streams" [] "streams"
         "Envoys that limits are shared out among by the rate limit quota service.";
     RLQS_BUCKETS = Gauge "tollgate_rlqs_buckets" [] "buckets"

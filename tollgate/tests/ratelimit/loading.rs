@@ -1,5 +1,7 @@
 //! What is wrong with rule files, and how several make one set: cases 72 and 83 to 85.
 
+mod xds;
+
 use crate::ask::{C1, Service, file, refused, rules};
 use tollgate::config::tree;
 use tollgate::doors::ratelimit::rules::read::{Options, read};

@@ -321,7 +321,7 @@ impl Stream<'_> {
 }
 
 /// A body of what is sent to it.
-struct Messages(tokio::sync::mpsc::Receiver<Bytes>);
+pub struct Messages(pub tokio::sync::mpsc::Receiver<Bytes>);
 
 impl http_body::Body for Messages {
     type Data = Bytes;

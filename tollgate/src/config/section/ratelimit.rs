@@ -8,7 +8,7 @@ use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, within};
 use crate::config::settings::tls::ServerTls;
-use crate::config::settings::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd};
+use crate::config::settings::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
 use crate::config::tree::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use tollgate_core::units::{Nanos, SECOND};
 use tollgate_core::windows::Policy;
 
 /// Keys that are not built.
-pub const LATER: &[&str] = &["xds", "store"];
+pub const LATER: &[&str] = &["store"];
 
 /// The names that the reference gives its headers.
 const HEADERS: [&str; 3] = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
@@ -36,6 +36,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
         tls,
         http_tls,
         rules: rules(section),
+        xds: xds(section),
         answers: answers(section),
         keys_max: section.value("keys_max", 1_000_000, number(1..=100_000_000)),
         connections_max: section.value("connections", 10_000, number(1..=1_000_000)),
@@ -66,9 +67,16 @@ fn tls(section: &mut Section<'_, '_>) -> (Option<ServerTls>, bool) {
 }
 
 fn rules(section: &mut Section<'_, '_>) -> RuleFiles {
-    if !section.has("rules") {
-        let what = "`ratelimit` needs `rules`: a file or folder, or `off` to let everything pass";
-        section.fault("rules", what);
+    match (section.has("rules"), section.has("xds")) {
+        (false, false) => {
+            let what = "`ratelimit` needs `rules`: a file or folder, or `off` to let everything \
+                        pass; or a server, `xds`";
+            section.fault("rules", what);
+        }
+        (true, true) => {
+            section.fault("xds", "rules come from `rules` or from `xds`; remove one");
+        }
+        _ => {}
     }
     let path = section.optional("rules", path).filter(|path| path.as_os_str() != "off");
     RuleFiles {
@@ -109,6 +117,29 @@ fn headers(section: &mut Section<'_, '_>) -> Option<[String; 3]> {
         })),
         Some(_) => section.value("headers", false, truth).then(|| HEADERS.map(str::to_owned)),
     }
+}
+
+fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
+    if !section.has("xds") {
+        section.allow("xds");
+        return None;
+    }
+    Some(section.section("xds", &["tls"], |section| {
+        let header = |text: &str| {
+            let (name, value) = tag(text)?;
+            let sound = http::HeaderValue::from_str(&value).is_ok();
+            super::limits::header_name(&name)?;
+            if sound { Ok((name, value)) } else { Err("this is no header".to_owned()) }
+        };
+        Xds {
+            server: section.value("server", "localhost:18000".to_owned(), host_port),
+            node_id: section.value("node_id", "default".to_owned(), |text| Ok(text.to_owned())),
+            metadata: section.values("metadata", tag),
+            headers: section.values("headers", header),
+            retry: time(section, "retry", Nanos::from_secs(3)),
+            retry_max: time(section, "retry_max", Nanos::from_secs(60)),
+        }
+    }))
 }
 
 fn rlqs(section: &mut Section<'_, '_>) -> Rlqs {

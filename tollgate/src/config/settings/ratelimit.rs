@@ -27,6 +27,8 @@ pub struct Ratelimit {
     pub http_tls: bool,
     /// Where the rules come from and how they are read.
     pub rules: RuleFiles,
+    /// The server that rules come from in place of files. Default: none.
+    pub xds: Option<Xds>,
     /// How it answers.
     pub answers: RatelimitAnswers,
     /// Windows counted at once; when there are more, those that have ended and then those with
@@ -51,6 +53,23 @@ pub struct Ratelimit {
     pub prometheus: Option<(SocketAddr, String)>,
     /// For calls that run when the program stops. Default: 30 s.
     pub drain: Duration,
+}
+
+/// A management server that sends rules: xDS, the whole state each time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xds {
+    /// Host and port, resolved at each connect.
+    pub server: String,
+    /// What this instance is called there. Default: `default`.
+    pub node_id: String,
+    /// What else is told of it.
+    pub metadata: Vec<(String, String)>,
+    /// Headers of the call.
+    pub headers: Vec<(String, String)>,
+    /// Before another attempt when there is no server, twice as long each time. Default: 3 s.
+    pub retry: Duration,
+    /// The longest of these. Default: 60 s.
+    pub retry_max: Duration,
 }
 
 /// The rate limit quota service: how limits are shared out.

@@ -4,11 +4,15 @@
 //! are told, with every place, and what runs stays; counters outlive every reload. Which files
 //! there are: `config::source::folder`; what they say: `rules/read`.
 
+pub mod xds;
+
 use super::decide::Decider;
-use super::rules::read::{Options, read};
+use super::rules::Rules;
+use super::rules::read::{Options, read, read_trees};
 use crate::config::fault::{Fault, Faults, Place};
-use crate::config::settings::RuleFiles;
+use crate::config::settings::Ratelimit;
 use crate::config::source::folder::{File, Folder};
+use crate::config::tree::Node;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,6 +20,14 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The rules' way from files to where they are asked.
 pub struct Loader {
     folder: Option<Folder>,
+    intake: Intake,
+    /// They come from a server, and not from files.
+    elsewhere: bool,
+}
+
+/// Where rules are taken over, wherever they come from.
+#[derive(Clone)]
+pub struct Intake {
     options: Options,
     decider: Arc<Decider>,
 }
@@ -23,19 +35,27 @@ pub struct Loader {
 impl Loader {
     /// Rules that have not been read.
     #[must_use]
-    pub fn new(files: &RuleFiles, decider: Arc<Decider>) -> Loader {
+    pub fn new(settings: &Ratelimit, decider: Arc<Decider>) -> Loader {
+        let files = &settings.rules;
         let options = Options {
             merge_domains: files.merge_domains,
             compat_keys: files.compat_keys,
             calendar: files.calendar,
         };
         let folder = files.path.as_ref().map(|path| Folder::new(path, files.ignore_dot_files));
-        Loader { folder, options, decider }
+        Loader { folder, intake: Intake { options, decider }, elsewhere: settings.xds.is_some() }
+    }
+
+    /// Where rules from elsewhere are taken over.
+    #[must_use]
+    pub fn intake(&self) -> Intake {
+        self.intake.clone()
     }
 
     /// Reads them, changed or not.
     pub fn load(&mut self) {
         match &self.folder {
+            None if self.elsewhere => return,
             None => tracing::warn!(
                 target: "tollgate::ratelimit", "there are no rules: everything passes"
             ),
@@ -72,7 +92,31 @@ impl Loader {
     fn take(&self, files: io::Result<Vec<File>>) {
         let count = files.as_ref().map_or(0, Vec::len);
         let rules = files.map_err(|error| vec![self.unread(&error)]);
-        match rules.and_then(|files| read(&files, self.options, &self.decider.tallies)) {
+        let Intake { options, decider } = &self.intake;
+        let rules = rules.and_then(|files| read(&files, *options, &decider.tallies));
+        // What is wrong has been logged.
+        let _ = self.intake.take(rules, count);
+    }
+
+    fn unread(&self, error: &io::Error) -> Faults {
+        let path = self.folder.as_ref().map(|folder| folder.path().display().to_string());
+        let what = format!("cannot be read: {error}");
+        Faults::new(&path.unwrap_or_default(), vec![Fault::new(Place::default(), what)])
+    }
+}
+
+impl Intake {
+    /// Takes trees of rules over, each with its name.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them; what runs stays.
+    pub fn take_trees(&self, trees: Vec<(String, Node)>) -> Result<(), String> {
+        let count = trees.len();
+        self.take(read_trees(trees, self.options, &self.decider.tallies), count)
+    }
+
+    fn take(&self, rules: Result<Rules, Vec<Faults>>, count: usize) -> Result<(), String> {
+        match rules {
             Ok(rules) => {
                 let domains = rules.domains();
                 self.decider.rules.store(Some(Arc::new(rules)));
@@ -80,25 +124,20 @@ impl Loader {
                 tracing::info!(
                     target: "tollgate::ratelimit", files = count, domains, "rules loaded"
                 );
+                Ok(())
             }
             Err(refused) => {
                 self.decider.events.load_errors.fetch_add(1, Relaxed);
                 tracing::error!(
                     target: "tollgate::ratelimit", "rules refused; what runs stays"
                 );
-                for fault in refused
-                    .iter()
-                    .flat_map(|f| f.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
-                {
+                let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
+                let told = told.join("\n");
+                told.lines().for_each(|fault| {
                     tracing::error!(target: "tollgate::ratelimit", "{fault}");
-                }
+                });
+                Err(told)
             }
         }
-    }
-
-    fn unread(&self, error: &io::Error) -> Faults {
-        let path = self.folder.as_ref().map(|folder| folder.path().display().to_string());
-        let what = format!("cannot be read: {error}");
-        Faults::new(&path.unwrap_or_default(), vec![Fault::new(Place::default(), what)])
     }
 }

@@ -9,7 +9,7 @@ use super::figures::statsd;
 use super::grpc::Calls;
 use super::grpc::worker::{House, Phase, Worker};
 use super::http::{Health, Port, Site};
-use super::loader::Loader;
+use super::loader::{Loader, xds};
 use super::quota::Quotas;
 use crate::clock::Clock;
 use crate::config::settings::Ratelimit;
@@ -133,7 +133,7 @@ pub fn start(
     let (phase, _) = watch::channel(Phase::Serve);
     let (stop, _) = watch::channel(false);
     let (alive, ended) = mpsc::channel(1);
-    let mut loader = Loader::new(&settings.rules, Arc::clone(&decider));
+    let mut loader = Loader::new(settings, Arc::clone(&decider));
     loader.load();
     let running = Running {
         decider,
@@ -177,6 +177,8 @@ impl Running {
                 drop(alive);
             })?;
         }
+        let xds = settings.xds.clone();
+        let xds = xds.map(|xds| xds::Client::new(xds, loader.intake(), registry));
         let side = Side {
             decider: Arc::clone(&self.decider),
             quotas: Arc::clone(&self.quotas),
@@ -190,6 +192,7 @@ impl Running {
             live,
             table: TableGauges::new(registry),
             statsd: settings.statsd.clone(),
+            xds,
         };
         self.spawn("ratelimit-side".into(), async move || side.run(listeners.ports).await)
     }
@@ -324,6 +327,7 @@ struct Side {
     live: Option<Live<Shown>>,
     table: TableGauges,
     statsd: Option<crate::config::settings::Statsd>,
+    xds: Option<xds::Client>,
 }
 
 /// The counters' table in our own metrics.
@@ -368,6 +372,9 @@ impl Side {
         }
         if let Some(statsd) = self.statsd.take() {
             tokio::spawn(statsd::Sender::new(statsd, Arc::clone(&self.decider)).run());
+        }
+        if let Some(xds) = self.xds.take() {
+            tokio::spawn(xds.run());
         }
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);

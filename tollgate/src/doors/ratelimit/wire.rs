@@ -7,6 +7,8 @@
 pub mod reports;
 pub mod view;
 
+use bytes::{BufMut, Bytes, BytesMut};
+
 #[expect(missing_docs, reason = "they are generated; the protos explain them")]
 mod messages {
     include!("wire/messages.in");
@@ -26,5 +28,22 @@ pub use messages::envoy::service::ratelimit::v3::{
 };
 pub use messages::envoy::r#type::v3::{RateLimitStrategy, TokenBucket, rate_limit_strategy};
 
-/// Every file of the protos, as reflection shows them.
+pub use messages::envoy::config::core::v3::Node;
+pub use messages::envoy::service::discovery::v3 as discovery;
+pub use messages::google::rpc::Status as RpcStatus;
+pub use messages::ratelimit::config::ratelimit::v3 as conf;
+
+/// A message in the frame that gRPC wants.
+#[must_use]
+pub fn framed(message: &impl prost::Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(5 + length);
+    bytes.put_u8(0);
+    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    // It fails only for want of room, and there is room.
+    let _ = message.encode(&mut bytes);
+    bytes.freeze()
+}
+
+/// Every file of the protos that are served, as reflection shows them.
 pub const DESCRIPTORS: &[u8] = include_bytes!("wire/descriptors.bin");

@@ -178,7 +178,7 @@ fn fuzz_frames() {
             bytes.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
             bytes.extend(message);
         }
-        let (mut frames, mut read) = (Frames::default(), Vec::new());
+        let (mut frames, mut read) = (Frames::new(1 << 20), Vec::new());
         for piece in bytes.chunks(usize::from(*size) + 1) {
             frames.push(piece);
             while let Some(message) = frames.take().expect("sound frames") {

@@ -3,7 +3,8 @@
 //! gRPC says how a call went behind the message, in trailers; a call that failed has nothing but
 //! its head. What is streamed comes from `talk`, and from the services for health and reflection.
 
-use super::talk::{Talk, framed};
+use super::talk::Talk;
+use crate::doors::ratelimit::wire::framed;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body as HttpBody, Frame, SizeHint};

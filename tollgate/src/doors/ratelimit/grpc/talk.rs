@@ -7,12 +7,12 @@
 
 use super::{Code, Failure, Held};
 use crate::doors::ratelimit::quota::Part;
-use crate::doors::ratelimit::wire::reports::{FrameFault, Frames, Reports};
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::doors::ratelimit::wire::framed;
+use crate::doors::ratelimit::wire::reports::{FrameFault, Frames, MESSAGE_BYTES_MAX, Reports};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use prost::Message;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -39,7 +39,13 @@ impl Talk {
     /// A stream whose reports come in `incoming`; `pieces` is what all incomplete messages hold.
     pub fn new(part: Part, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> Talk {
         let held = Held { all: Arc::clone(pieces), mine: 0 };
-        Talk { part, incoming: Some(incoming), frames: Frames::default(), held, ended: false }
+        Talk {
+            part,
+            incoming: Some(incoming),
+            frames: Frames::new(MESSAGE_BYTES_MAX),
+            held,
+            ended: false,
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, End>> {
@@ -95,20 +101,9 @@ impl Talk {
 fn end(fault: FrameFault) -> End {
     let code = match fault {
         FrameFault::Compressed => Code::Unimplemented,
-        FrameFault::Long => Code::ResourceExhausted,
+        FrameFault::Long(_) => Code::ResourceExhausted,
     };
     End(code as i32, fault.to_string())
-}
-
-/// A message in the frame that gRPC wants.
-pub fn framed(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(5 + length);
-    bytes.put_u8(0);
-    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // It fails only for want of room, and there is room.
-    let _ = message.encode(&mut bytes);
-    bytes.freeze()
 }
 
 impl Body for Talk {

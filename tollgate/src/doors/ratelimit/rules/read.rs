@@ -52,11 +52,33 @@ pub struct Options {
 /// # Errors
 /// Everything that is wrong with them, file by file.
 pub fn read(files: &[File], options: Options, tallies: &Tallies) -> Result<Rules, Vec<Faults>> {
+    let parsed =
+        files.iter().map(|file| (file.name.as_str(), tree::parse_as(&file.bytes, DIALECT)));
+    read_all(parsed, options, tallies)
+}
+
+/// The same of trees that stand in no file, each with its name.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_trees(
+    trees: Vec<(String, Tree)>,
+    options: Options,
+    tallies: &Tallies,
+) -> Result<Rules, Vec<Faults>> {
+    read_all(trees.into_iter().map(|(name, tree)| (name, Ok(tree))), options, tallies)
+}
+
+fn read_all(
+    files: impl Iterator<Item = (impl AsRef<str>, Result<Tree, Fault>)>,
+    options: Options,
+    tallies: &Tallies,
+) -> Result<Rules, Vec<Faults>> {
     let mut rules = Rules::default();
     let mut refused = Vec::new();
-    for file in files {
+    for (name, parsed) in files {
         let mut reader = Reader { options, tallies, faults: Vec::new() };
-        match tree::parse_as(&file.bytes, DIALECT) {
+        match parsed {
             Ok(root) => reader.file(root, &mut rules),
             Err(fault) => {
                 let what = format!("error loading config file: {}", fault.what);
@@ -65,7 +87,7 @@ pub fn read(files: &[File], options: Options, tallies: &Tallies) -> Result<Rules
         }
         if !reader.faults.is_empty() {
             reader.faults.truncate(FAULTS_MAX);
-            refused.push(Faults::new(&file.name, reader.faults));
+            refused.push(Faults::new(name.as_ref(), reader.faults));
         }
     }
     if refused.is_empty() { Ok(rules) } else { Err(refused) }

@@ -113,22 +113,31 @@ fn pair(bytes: &[u8]) -> Read<(&str, &str)> {
 }
 
 /// Frames of gRPC out of a body that comes in pieces.
-#[derive(Debug, Default)]
-pub struct Frames(bytes::BytesMut);
+#[derive(Debug)]
+pub struct Frames {
+    bytes: bytes::BytesMut,
+    message_bytes_max: usize,
+}
 
 /// The longest message of this service, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 impl Frames {
+    /// Nothing has come; no message may be longer than this.
+    #[must_use]
+    pub fn new(message_bytes_max: usize) -> Frames {
+        Frames { bytes: bytes::BytesMut::new(), message_bytes_max }
+    }
+
     /// Adds what came.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Bytes that are kept because their message is not complete.
     #[must_use]
     pub fn kept(&self) -> usize {
-        self.0.len()
+        self.bytes.len()
     }
 
     /// The next whole message.
@@ -136,19 +145,19 @@ impl Frames {
     /// # Errors
     /// [`FrameFault`]; what follows cannot be read then.
     pub fn take(&mut self) -> Result<Option<bytes::Bytes>, FrameFault> {
-        let Some((head, rest)) = self.0.split_first_chunk::<5>() else { return Ok(None) };
+        let Some((head, rest)) = self.bytes.split_first_chunk::<5>() else { return Ok(None) };
         let [compressed, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
         if compressed != 0 {
             return Err(FrameFault::Compressed);
         }
-        if length > MESSAGE_BYTES_MAX {
-            return Err(FrameFault::Long);
+        if length > self.message_bytes_max {
+            return Err(FrameFault::Long(self.message_bytes_max));
         }
         if rest.len() < length {
             return Ok(None);
         }
-        let frame = self.0.split_to(5 + length).freeze();
+        let frame = self.bytes.split_to(5 + length).freeze();
         Ok(Some(frame.slice(5..)))
     }
 }
@@ -160,6 +169,6 @@ pub enum FrameFault {
     #[error("compressed messages are not read; send them plain")]
     Compressed,
     /// A message that is too long.
-    #[error("a message may have {MESSAGE_BYTES_MAX} bytes")]
-    Long,
+    #[error("a message may have {0} bytes")]
+    Long(usize),
 }

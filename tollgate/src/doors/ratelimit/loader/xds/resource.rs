@@ -1,0 +1,131 @@
+//! What a management server sends, as trees that rules are read of.
+//!
+//! Each resource is the rules of one domain and is treated as a file of its name, so the same
+//! checks hold and the same messages are told, only without lines. A limit without a unit, and a level
+//! without a limit, are what they are in a file.
+
+use crate::config::tree::{Node, Value};
+use crate::doors::ratelimit::rules::Unit;
+use crate::doors::ratelimit::wire::conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
+use prost::Message;
+use prost_types::Any;
+
+/// The most descriptors of all resources together.
+const DESCRIPTORS_MAX: usize = 500_000;
+
+/// A tree for each resource, with its name.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn trees(resources: &[Any]) -> Result<Vec<(String, Node)>, String> {
+    let mut room = DESCRIPTORS_MAX;
+    let mut trees = Vec::with_capacity(resources.len());
+    for (index, resource) in resources.iter().enumerate() {
+        if resource.type_url != super::TYPE_URL {
+            return Err(format!("resource {index} is of the type {}", resource.type_url));
+        }
+        let config = RateLimitConfig::decode(&*resource.value);
+        let config = config.map_err(|error| format!("resource {index}: {error}"))?;
+        let name = match config.name.is_empty() {
+            true => format!("resource {index}"),
+            false => config.name.clone(),
+        };
+        let descriptors = list(config.descriptors, &mut room);
+        let descriptors =
+            descriptors.ok_or_else(|| format!("more than {DESCRIPTORS_MAX} descriptors"))?;
+        let tree = [("domain", text(config.domain)), ("descriptors", descriptors)];
+        trees.push((name, Node::map(tree)));
+    }
+    Ok(trees)
+}
+
+/// `None`: there are too many.
+fn list(descriptors: Vec<RateLimitDescriptor>, room: &mut usize) -> Option<Node> {
+    *room = room.checked_sub(descriptors.len())?;
+    let nodes = descriptors.into_iter().map(|descriptor| node(descriptor, room));
+    Some(Node::made(Value::List(nodes.collect::<Option<_>>()?)))
+}
+
+fn node(descriptor: RateLimitDescriptor, room: &mut usize) -> Option<Node> {
+    let flags = [
+        ("shadow_mode", descriptor.shadow_mode),
+        ("detailed_metric", descriptor.detailed_metric),
+        ("quota_mode", descriptor.quota_mode),
+    ];
+    let mut entries = vec![
+        ("key", text(descriptor.key)),
+        ("value", text(descriptor.value)),
+        ("descriptors", list(descriptor.descriptors, room)?),
+    ];
+    entries.extend(descriptor.rate_limit.map(|limit| ("rate_limit", policy(limit))));
+    entries.extend(flags.map(|(key, truth)| (key, Node::text(truth.to_string()))));
+    Some(Node::map(entries))
+}
+
+fn policy(limit: RateLimitPolicy) -> Node {
+    let unit = Unit::from_wire(limit.unit).map_or("", Unit::name);
+    let replaces = limit.replaces.into_iter().map(|one| Node::map([("name", text(one.name))]));
+    let mut entries = vec![
+        ("requests_per_unit", Node::text(limit.requests_per_unit.to_string())),
+        ("unlimited", Node::text(limit.unlimited.to_string())),
+        ("replaces", Node::made(Value::List(replaces.collect()))),
+        ("unit", Node::text(unit)),
+    ];
+    if !limit.name.is_empty() {
+        entries.push(("name", text(limit.name)));
+    }
+    Node::map(entries)
+}
+
+/// A text that stands for no number and no truth value.
+fn text(text: String) -> Node {
+    Node { plain: false, ..Node::text(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doors::ratelimit::rules::read::{Options, read_trees};
+    use crate::doors::ratelimit::tally::Tallies;
+    use bolero::check;
+
+    fn resource(value: Vec<u8>) -> Any {
+        Any { type_url: super::super::TYPE_URL.to_owned(), value }
+    }
+
+    #[test]
+    fn values_are_texts_and_what_is_wrong_is_told_as_of_a_file() {
+        let limit = RateLimitPolicy { unit: 7, requests_per_unit: 3, ..RateLimitPolicy::default() };
+        let descriptor = |key: &str, value: &str, limit: &RateLimitPolicy| RateLimitDescriptor {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            rate_limit: Some(limit.clone()),
+            ..RateLimitDescriptor::default()
+        };
+        let config = |descriptors| RateLimitConfig {
+            name: "one".to_owned(),
+            domain: "d".to_owned(),
+            descriptors,
+        };
+        let read = |config: RateLimitConfig| {
+            let trees = trees(&[resource(config.encode_to_vec())]).expect("sound");
+            read_trees(trees, Options::default(), &Tallies::default())
+        };
+        let sound = config(vec![descriptor("k", "1.5", &limit), descriptor("k", "true", &limit)]);
+        let dump = read(sound).expect("sound").dump();
+        assert!(dump.contains("d.k_1.5: unit=WEEK requests_per_unit=3"), "{dump}");
+        let none = RateLimitPolicy { unit: 0, ..limit };
+        let refused = read(config(vec![descriptor("k", "", &none)])).expect_err("no unit");
+        assert_eq!(refused[0].to_string().trim(), "one: invalid rate limit unit ''");
+        assert!(trees(&[Any::default()]).expect_err("no type").contains("is of the type"));
+    }
+
+    #[test]
+    fn fuzz_resources() {
+        check!().for_each(|bytes: &[u8]| {
+            if let Ok(trees) = trees(&[resource(bytes.to_vec())]) {
+                let _ = read_trees(trees, Options::default(), &Tallies::default());
+            }
+        });
+    }
+}
