@@ -1,8 +1,8 @@
 //! What a management server sends, as trees that rules are read of.
 //!
 //! Each resource is the rules of one domain and is treated as a file of its name, so the same
-//! checks hold and the same messages are told, only without lines. A limit without a unit, and a level
-//! without a limit, are what they are in a file.
+//! checks hold and the same messages are told, only without lines. A limit without a unit, and a
+//! level without a limit, are what they are in a file.
 
 use crate::config::tree::{Node, Value};
 use crate::doors::ratelimit::rules::Unit;
