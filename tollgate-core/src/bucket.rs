@@ -193,7 +193,9 @@ impl Algorithm {
 }
 
 /// The widest state any algorithm may ask for.
-pub const STATE_WORDS_MAX: usize = 64;
+pub const STATE_WORDS_MAX: usize = 256;
+/// Most that have more than one word have at most so many; to copy them costs less.
+pub const STATE_WORDS_USUAL: usize = 64;
 
 /// What is wrong with the numbers of an algorithm. The configuration is at fault; nothing was
 /// built.
@@ -214,7 +216,7 @@ impl fmt::Display for Fault {
         f.write_str(match self {
             Fault::Window => "`window` must be whole seconds, from 1s to 30d",
             Fault::Max => "`max` must be above zero, or every client would be blocked at once",
-            Fault::Burst => "`burst` of a history must be from 1 to 63 requests",
+            Fault::Burst => "`burst` of a history must be from 1 to 255 requests",
             Fault::Interval => "the rate of a history must leave from 1ns to centuries between",
         })
     }
@@ -222,4 +224,4 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-const _: () = assert!(history::BURST_MAX == 63, "Fault::Burst names the number");
+const _: () = assert!(history::BURST_MAX == 255, "Fault::Burst names the number");

@@ -12,6 +12,8 @@
 
 mod absorb;
 
+mod single;
+
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::few::Few;
 use crate::classify::{self, Attributes, Key, Keys};
@@ -344,38 +346,6 @@ impl Limiter {
             (lateness > 0.0).then_some((lateness, *key))
         });
         late.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
-    }
-
-    /// Decides on `hits` under one key alone, and charges them if they pass: what a door asks that
-    /// is asked about a tag and not about a request.
-    pub fn hit(&self, key: Key, hits: u64, now: Time) -> Nanos {
-        self.hit_by(&self.limits[usize::from(key.limit)].algorithm, key, hits, now)
-    }
-
-    /// Has the processor fetch a key's bucket from memory, for a `hit` that follows soon.
-    pub fn touch(&self, key: Key) {
-        self.tables[usize::from(key.limit)].touch(key.hash);
-    }
-
-    /// The same as `hit`, by other numbers than those of the key's limit; its table keeps one word
-    /// a key, as `algorithm` must. Says how long until the hits would pass; zero: they were
-    /// charged. Who is refused is charged nothing, and mostly without a set being taken.
-    pub fn hit_by(&self, algorithm: &Algorithm, key: Key, hits: u64, now: Time) -> Nanos {
-        let table = &self.tables[usize::from(key.limit)];
-        let cost = Cost::hits(hits);
-        if let Some(state) = table.peek(key.hash) {
-            let wait = algorithm.wait(&[state], cost, now);
-            if wait > Nanos::ZERO {
-                return wait;
-            }
-        }
-        let mut entry = table.take(key.hash);
-        let wait = entry.with(|state| algorithm.wait(state, cost, now));
-        if wait == Nanos::ZERO {
-            let worth = |state: &[u64]| algorithm.worth(state, now);
-            entry.change(|state| algorithm.charge(state, cost, now, now), worth);
-        }
-        wait
     }
 
     /// The seed that keys are hashed with.

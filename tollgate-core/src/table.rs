@@ -14,7 +14,7 @@ mod exact;
 mod set;
 pub mod windows;
 
-use crate::bucket::STATE_WORDS_MAX;
+use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
 use crate::key::KeyHash;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -243,8 +243,20 @@ impl Entry<'_> {
             self.put(&state, worth);
             return result;
         }
-        let mut state = [0; STATE_WORDS_MAX];
-        let state = &mut state[..words];
+        match words {
+            0..=STATE_WORDS_USUAL => self.change_copy::<STATE_WORDS_USUAL, R>(f, worth),
+            _ => self.change_copy::<STATE_WORDS_MAX, R>(f, worth),
+        }
+    }
+
+    /// `change` for at most `N` words.
+    fn change_copy<const N: usize, R>(
+        &mut self,
+        f: impl FnOnce(&mut [u64]) -> R,
+        worth: impl Fn(&[u64]) -> u64,
+    ) -> R {
+        let mut state = [0; N];
+        let state = &mut state[..self.table.shape.words];
         self.with(|now| state.copy_from_slice(now));
         let result = f(state);
         self.put(state, worth);

@@ -7,3 +7,4 @@ pub mod check;
 pub mod line;
 pub mod proxy;
 pub mod ratelimit;
+pub mod zeromq;

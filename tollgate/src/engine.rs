@@ -18,6 +18,7 @@ pub use served::{Told, Wait};
 pub use turn::{Entered, Turn, Turned};
 
 pub mod counted;
+pub mod domains;
 pub mod tags;
 pub mod together;
 pub mod windows;

@@ -519,7 +519,7 @@ fn the_guide_has_every_key() {
         let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
         assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
     }
-    for later in ["master", "gatekeeper", "store"] {
+    for later in ["gatekeeper", "store"] {
         assert!(faults(&format!("{later}: 1")).contains("is not built in this version"));
         assert!(guide.contains(&format!("`{later}`")), "no line for {later}");
     }

@@ -3,6 +3,9 @@
 //! A block that begins with ```` ```yaml ```` is one whole configuration file, or the `limits` of
 //! one. What the keys mean is tested in `config`; that links lead somewhere is tested here too.
 
+#[path = "guide/packaging.rs"]
+mod packaging;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -51,6 +51,12 @@ impl History {
         self.interval
     }
 
+    /// How long a request is remembered.
+    #[must_use]
+    pub fn window(&self) -> Nanos {
+        self.window
+    }
+
     /// How many words of state it needs.
     #[must_use]
     pub fn words(&self) -> usize {

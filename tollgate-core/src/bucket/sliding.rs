@@ -20,7 +20,7 @@ const WORDS_BEFORE: usize = 2;
 /// The longest window: 30 days.
 pub const WINDOW_MAX: Nanos = Nanos::from_secs(30 * 86_400);
 
-const _: () = assert!(WORDS_BEFORE + (PARTS_MAX as usize) < super::STATE_WORDS_MAX);
+const _: () = assert!(WORDS_BEFORE + (PARTS_MAX as usize) < super::STATE_WORDS_USUAL);
 
 /// The numbers of a sliding window. State: the number of the newest part since the epoch, the
 /// time at which the block ends (zero: none), the sum of each part.

@@ -5,7 +5,7 @@
 //! changes its owner in a fixed order: hash away, state, hash. Nothing here decides which slot a
 //! key gets: `table` and `exact` do.
 
-use crate::bucket::STATE_WORDS_MAX;
+use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
 use crate::key::KeyHash;
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -138,7 +138,15 @@ impl<'a> Set<'a> {
         if self.shape.words == 1 {
             return f(&[self.state(slot, 0)]);
         }
-        let mut words = [0; STATE_WORDS_MAX];
+        match self.shape.words {
+            0..=STATE_WORDS_USUAL => self.with_copy::<STATE_WORDS_USUAL, R>(slot, f),
+            _ => self.with_copy::<STATE_WORDS_MAX, R>(slot, f),
+        }
+    }
+
+    /// `with_state` for at most `N` words.
+    fn with_copy<const N: usize, R>(&self, slot: usize, f: impl FnOnce(&[u64]) -> R) -> R {
+        let mut words = [0; N];
         let words = &mut words[..self.shape.words];
         for (word, value) in words.iter_mut().enumerate() {
             *value = self.state(slot, word);

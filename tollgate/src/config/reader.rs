@@ -210,6 +210,37 @@ impl<'n, 'f> Section<'n, 'f> {
         values
     }
 
+    /// Names, and under each a list of sections; a single section is a list of one.
+    pub fn named<T>(
+        &mut self,
+        key: &'static str,
+        mut read: impl FnMut(&mut Section<'n, '_>) -> T,
+    ) -> Vec<(&'n str, Vec<T>)> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        let Value::Map(entries) = &node.value else {
+            self.fault(key, format!("`{key}` must be a section of names"));
+            return Vec::new();
+        };
+        let (mut all, mut shown): (Vec<(&str, Vec<T>)>, _) = (Vec::new(), Vec::new());
+        for (name, node) in entries {
+            let nodes = match &node.value {
+                Value::List(nodes) => nodes.as_slice(),
+                Value::Null => &[],
+                _ => std::slice::from_ref(node),
+            };
+            let read = nodes.iter().map(|node| self.inner(key, Some(node), &[], &mut read));
+            let (values, nodes) = read.unzip();
+            if all.iter().any(|(other, _)| *other == name.name) {
+                let what = format!("{} is there twice; remove one", quoted(&name.name));
+                self.faults.push(Fault::new(name.place, what));
+            }
+            all.push((&name.name, values));
+            shown.push((&*name.name, Node::made(Value::List(nodes))));
+        }
+        self.show(key, Node::map(shown));
+        all
+    }
+
     fn inner<T>(
         &mut self,
         key: &'static str,

@@ -8,6 +8,7 @@ mod check;
 mod hosts;
 mod limits;
 mod line;
+mod master;
 mod metrics;
 mod peers;
 mod proxy;
@@ -25,7 +26,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
-const LATER: &[&str] = &["master", "gatekeeper", "store"];
+const LATER: &[&str] = &["gatekeeper", "store"];
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
@@ -48,7 +49,11 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         .then(|| root.section("line", &[], |line| line::read(line, state.keys_max)));
     let ratelimit = ratelimit_section(root);
     let peers = root.written("peers").then(|| root.section("peers", &[], peers::read));
-    let settings = Settings { admin, log, metrics, state, proxy, check, line, ratelimit, peers };
+    let master = root
+        .written("master")
+        .then(|| root.section("master", &[], |master| master::read(master, state.keys_max)));
+    let settings =
+        Settings { admin, log, metrics, state, proxy, check, line, ratelimit, master, peers };
     separate(root, &settings);
     settings
 }
@@ -131,7 +136,8 @@ fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
     let doors = proxy.copied().map(named("proxy")).chain(check.copied().map(named("proxy")));
     let peers = settings.peers.iter().flat_map(peers::addresses);
     let doors = doors.chain(line.map(named("line"))).chain(ratelimit.map(named("ratelimit")));
-    let doors = doors.chain(peers.map(named("peers")));
+    let master = settings.master.iter().flat_map(master::addresses);
+    let doors = doors.chain(peers.map(named("peers"))).chain(master.map(named("master")));
     let all: Vec<_> = admin.copied().map(named("admin")).chain(doors).collect();
     for (index, (door, address)) in all.iter().enumerate() {
         if all[..index].iter().any(|(_, other)| address::collide(*address, *other)) {

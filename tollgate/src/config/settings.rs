@@ -4,12 +4,14 @@
 //! with it: `config/section.rs`.
 
 pub mod hosts;
+pub mod master;
 pub mod peers;
 mod ratelimit;
 pub mod tls;
 
 use hosts::Hosts;
 use ipnet::IpNet;
+pub use master::Master;
 pub use peers::Peers;
 pub use ratelimit::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
 use std::fmt;
@@ -38,6 +40,8 @@ pub struct Settings {
     pub line: Option<Line>,
     /// The rate limit service; `None` if the file has no such section.
     pub ratelimit: Option<Ratelimit>,
+    /// The master of gatekeepers; `None` if the file has no such section.
+    pub master: Option<Master>,
     /// The instances that this one counts together with; `None` if it counts alone.
     pub peers: Option<Peers>,
 }
@@ -49,7 +53,9 @@ impl Settings {
         let proxy = self.proxy.iter().filter(|proxy| !proxy.listen.is_empty()).map(|_| "proxy");
         let check = self.check.iter().map(|_| "check");
         let line = self.line.iter().map(|_| "line");
-        proxy.chain(check).chain(line).chain(self.ratelimit.iter().map(|_| "ratelimit")).collect()
+        let ratelimit = self.ratelimit.iter().map(|_| "ratelimit");
+        let master = self.master.iter().map(|_| "master");
+        proxy.chain(check).chain(line).chain(ratelimit).chain(master).collect()
     }
 
     /// The longest time that any door may take to end what runs.
@@ -58,14 +64,17 @@ impl Settings {
         let proxy = self.proxy.iter().map(|proxy| proxy.timeouts.drain);
         let line = self.line.iter().map(|line| line.drain);
         let ratelimit = self.ratelimit.iter().map(|door| door.drain);
-        proxy.chain(line).chain(ratelimit).max().unwrap_or_default()
+        let master = self.master.iter().map(|door| door.drain);
+        proxy.chain(line).chain(ratelimit).chain(master).max().unwrap_or_default()
     }
 
     /// How many limits all doors have.
     #[must_use]
     pub fn limits(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
-        proxy + self.line.as_ref().map_or(0, |line| line.policies.len())
+        let line = self.line.as_ref().map_or(0, |line| line.policies.len());
+        let domains = self.master.iter().flat_map(|master| &master.domains);
+        proxy + line + domains.map(|domain| domain.rules.len()).sum::<usize>()
     }
 }
 

@@ -5,10 +5,11 @@
 
 use super::files::{line_within_open_files, within_open_files};
 use crate::clock::Clock;
-use crate::config::settings::{Line, Proxy, Ratelimit, Settings};
-use crate::doors::{admin, check, line, proxy, ratelimit};
+use crate::config::settings::{Line, Master, Proxy, Ratelimit, Settings};
+use crate::doors::{admin, check, line, proxy, ratelimit, zeromq};
 use crate::engine::Engine;
 use crate::engine::counted::Counted;
+use crate::engine::domains::Domains;
 use crate::engine::tags::Tags;
 use crate::engine::together::Together;
 use crate::engine::windows::Counters;
@@ -30,6 +31,7 @@ pub struct Engines {
     proxy: Option<Arc<Engine>>,
     line: Option<Arc<Tags>>,
     ratelimit: Option<Arc<Counters>>,
+    master: Option<Arc<Domains>>,
 }
 
 impl Engines {
@@ -51,7 +53,9 @@ impl Engines {
             .map(|line| Tags::new(line, line::threads(), seed, clock, Arc::clone(watch)));
         let ratelimit = settings.ratelimit.as_ref();
         let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
-        let engines = Engines { seed, clock, proxy, line, ratelimit };
+        let master = settings.master.as_ref();
+        let master = master.map(|master| Arc::new(Domains::new(master, seed, clock)));
+        let engines = Engines { seed, clock, proxy, line, ratelimit, master };
         if let Some(found) = found {
             found.restore(&engines.accounts(), watch, clock.now());
         }
@@ -70,7 +74,10 @@ impl Engines {
         let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn Counted>;
         let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
         let shared = |tags: &Arc<Tags>| Arc::clone(tags) as Arc<dyn Counted>;
-        proxy.chain(self.line.iter().map(|tags| ("line", shared(tags)))).collect()
+        let line = self.line.iter().map(|tags| ("line", shared(tags)));
+        let domains = self.master.iter().flat_map(|domains| domains.all());
+        let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn Counted>));
+        proxy.chain(line).chain(domains).collect()
     }
 
     /// Those whose charges others are told of.
@@ -113,6 +120,7 @@ pub struct Doors {
     check: Option<check::Running>,
     line: Option<(Arc<Tags>, line::Running)>,
     ratelimit: Option<ratelimit::Running>,
+    master: Option<(Arc<Domains>, zeromq::Running)>,
 }
 
 impl Doors {
@@ -137,7 +145,14 @@ impl Doors {
             anyhow::Ok(running)
         });
         let ratelimit = ratelimit.transpose()?;
-        let mut doors = Doors { engine: engines.proxy, proxy: None, check: None, line, ratelimit };
+        let master = settings.master.as_ref().zip(engines.master).map(|(settings, domains)| {
+            let running = zeromq::start(settings, &domains, engines.clock, watch)?;
+            tell_master(settings, &running, admin);
+            anyhow::Ok((domains, running))
+        });
+        let master = master.transpose()?;
+        let engine = engines.proxy;
+        let mut doors = Doors { engine, proxy: None, check: None, line, ratelimit, master };
         let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
             return Ok(doors);
         };
@@ -163,6 +178,11 @@ impl Doors {
         if let (Some((tags, running)), Some(line)) = (&self.line, &settings.line) {
             tags.reload(line);
             running.reload(&line_within_open_files(line));
+        }
+        if let (Some((domains, _)), Some(master)) = (&self.master, &settings.master)
+            && domains.reload(master)
+        {
+            tracing::warn!("which domains there are takes a restart; their rules are taken over");
         }
         let (Some(engine), Some(proxy)) = (&self.engine, &settings.proxy) else { return };
         engine.reload(proxy);
@@ -204,6 +224,9 @@ impl Doors {
         if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
             running.drain(settings.drain);
         }
+        if let (Some((_, running)), Some(master)) = (&self.master, &settings.master) {
+            running.drain(master.drain);
+        }
     }
 
     /// Closes everything, whatever runs.
@@ -212,6 +235,7 @@ impl Doors {
         self.check.iter().for_each(check::Running::stop_now);
         self.line.iter().for_each(|(_, running)| running.stop_now());
         self.ratelimit.iter().for_each(ratelimit::Running::stop_now);
+        self.master.iter().for_each(|(_, running)| running.stop_now());
     }
 
     /// Until all have ended.
@@ -226,6 +250,9 @@ impl Doors {
             running.ended().await;
         }
         if let Some(running) = &self.ratelimit {
+            running.ended().await;
+        }
+        if let Some((_, running)) = &self.master {
             running.ended().await;
         }
     }
@@ -283,6 +310,19 @@ fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
 fn tell_ratelimit(settings: &Ratelimit, addresses: &[SocketAddr]) {
     let rules = settings.rules.path.as_ref().map(|path| path.display().to_string());
     tracing::info!(listen = ?addresses, rules = rules.unwrap_or_default(), "ratelimit open");
+}
+
+fn tell_master(settings: &Master, running: &zeromq::Running, admin: &[SocketAddr]) {
+    let [accounting, control] = running.addresses();
+    let domains: Vec<&str> = settings.domains.iter().map(|domain| &*domain.name).collect();
+    tracing::info!(%accounting, %control, ?admin, domains = domains.join(","), "master open");
+    let open = |address: &SocketAddr| !address.ip().is_loopback();
+    if settings.allow.is_empty() && [accounting, control].iter().any(open) {
+        tracing::warn!(
+            "the master listens beyond loopback, and whoever reaches it may have any client held: \
+             name the gatekeepers' networks in `allow`"
+        );
+    }
 }
 
 /// A secret of this process: nobody outside can tell which keys share a set.

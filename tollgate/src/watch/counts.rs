@@ -5,6 +5,7 @@
 
 pub mod check;
 pub mod hosts;
+pub mod master;
 pub mod peers;
 
 use super::metrics::{

@@ -147,6 +147,16 @@ table! {
         "Reports of buckets that these Envoys sent.";
     RLQS_LEFT_OUT = Counter "tollgate_rlqs_left_out_total" ["what"] "streams"
         "Streams refused, and reports of buckets not tracked, for want of room or an odd name.";
+    MASTER_MESSAGES = Counter "tollgate_master_messages_total" ["status"] "messages"
+        "What gatekeepers told: accepted, delayed, rejected, stale, unknown (domain), or faulty.";
+    MASTER_ORDERS = Counter "tollgate_master_orders_total" [] "messages"
+        "How often gatekeepers were told to hold an identifier.";
+    MASTER_DROPPED = Counter "tollgate_master_orders_dropped_total" [] "messages"
+        "Messages to single gatekeepers left out, because they read or subscribe beyond a bound.";
+    MASTER_STRANGERS = Counter "tollgate_master_strangers_total" [] "connections"
+        "Connections closed because their address is not in `allow`.";
+    MASTER_DELAYED = Histogram "tollgate_master_delayed_seconds" [] "seconds"
+        "By how much gatekeepers say that they delayed requests.";
 
     KEYS_MAX = Gauge "tollgate_table_keys_max" ["door" "limit"] "keys"
         "Keys that a limit can remember.";

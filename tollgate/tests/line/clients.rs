@@ -55,13 +55,13 @@ print("good")
 fn the_library_of_redis_for_python_works_unchanged() {
     let program = Program::start(ONCE);
     let port = program.resp.port().to_string();
-    let said = output(Command::new("python3").args(["-c", LIBRARY, &port]));
+    let said = output(Command::new("/usr/bin/python3").args(["-c", LIBRARY, &port]));
     assert_eq!(said, "good\n");
 }
 
 /// The language of a block in the guide, what runs it, and how to ask twice.
 const LANGUAGES: [(&str, &str, &str); 4] = [
-    ("python", "python3", "\nprint(allowed('python'), allowed('python'))\n"),
+    ("python", "/usr/bin/python3", "\nprint(allowed('python'), allowed('python'))\n"),
     ("php", "php", "\nvar_export(allowed('php')); echo ' '; var_export(allowed('php'));\n"),
     (
         "perl",

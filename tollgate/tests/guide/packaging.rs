@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-const UNIT: &str = include_str!("../../packaging/tollgate.service");
+const UNIT: &str = include_str!("../../../packaging/tollgate.service");
 
 fn setting(name: &str) -> &'static str {
     let mut lines = UNIT.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -34,7 +34,7 @@ fn the_unit_leaves_time_to_drain_and_descriptors_for_every_connection() {
 
 #[test]
 fn the_guide_names_the_unit() {
-    let guide = include_str!("../../docs/guide/five-minutes.md");
+    let guide = include_str!("../../../docs/guide/five-minutes.md");
     assert!(guide.contains("packaging/tollgate.service"));
     assert!(guide.contains(setting("ExecStart").split(' ').next().unwrap_or_default()));
 }

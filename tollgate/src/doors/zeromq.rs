@@ -1,0 +1,257 @@
+//! The master's door: gatekeepers tell of their requests over ZeroMQ, and are told whom to hold.
+//!
+//! Two sockets, as Smockron has them: on `accounting` gatekeepers publish and we subscribe, on
+//! `control` it is the other way round. This file opens and closes; `accounts` is a connection of
+//! the one kind, `orders` of the other, `hub` knows who is to be told of what, `link` is what both
+//! kinds of connection share, and `zmtp` the protocol. What is decided: `engine::domains`.
+//!
+//! One thread, which never waits for a gatekeeper: whoever reads too slowly misses messages, which
+//! is counted. Nothing here can hold up a request: it has run, or been delayed, before we hear of
+//! it.
+
+mod accounts;
+mod hub;
+mod link;
+mod orders;
+mod wall;
+mod zmtp;
+
+use crate::clock::Clock;
+use crate::config::settings::Master;
+use crate::engine::domains::Domains;
+use crate::watch::Watch;
+use crate::watch::counts::master::MasterCounts;
+use hub::Hub;
+use ipnet::IpNet;
+use link::Ended;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime::LocalOptions;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
+
+/// Why the door could not be opened. Nothing of it is open then.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be had.
+    #[error("master: cannot listen on {address}: {why}; name another in `master`")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        why: io::Error,
+    },
+    /// No thread or runtime was to be had.
+    #[error("master: cannot start its thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What the thread is to do.
+#[derive(Clone, Copy)]
+enum Phase {
+    Serve,
+    /// Accept no more, send what is to be sent, until then.
+    Drain(Instant),
+    Stop,
+}
+
+/// The open door.
+pub struct Running {
+    addresses: [SocketAddr; 2],
+    phase: watch::Sender<Phase>,
+    /// Closed when the thread has ended.
+    alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Opens the door.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start(
+    settings: &Master,
+    domains: &Arc<Domains>,
+    clock: Clock,
+    watch: &Watch,
+) -> Result<Running, StartError> {
+    let accounting = listen(settings.accounting)?;
+    let control = listen(settings.control)?;
+    let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
+    let addresses =
+        [address(&accounting, settings.accounting), address(&control, settings.control)];
+    let (phase, phases) = watch::channel(Phase::Serve);
+    let (ended, alive) = mpsc::channel(1);
+    let counts = MasterCounts::new(watch.registry());
+    let (domains, settings) = (Arc::clone(domains), settings.clone());
+    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+    let run = move || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        match builder.enable_all().build_local(LocalOptions::default()) {
+            Ok(runtime) => {
+                let _ = ready.send(Ok(()));
+                let desk = Rc::new(Desk { hub: Hub::new(), domains, clock, counts });
+                runtime.block_on(serve(desk, &settings, [accounting, control], phases));
+                drop((runtime, ended));
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        }
+    };
+    let thread = std::thread::Builder::new().name("master".into()).spawn(run);
+    let thread = thread.map_err(StartError::Thread)?;
+    let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")));
+    started.map_err(StartError::Thread)?;
+    let alive = tokio::sync::Mutex::new(alive);
+    Ok(Running { addresses, phase, alive, thread: Some(thread) })
+}
+
+impl Running {
+    /// Where it is told, and where it tells.
+    #[must_use]
+    pub fn addresses(&self) -> [SocketAddr; 2] {
+        self.addresses
+    }
+
+    /// Accepts no more, and lets what is to be told be sent for at most `timeout`.
+    pub fn drain(&self, timeout: Duration) {
+        self.phase.send_replace(Phase::Drain(Clock::deadline(timeout)));
+    }
+
+    /// Closes everything.
+    pub fn stop_now(&self) {
+        self.phase.send_replace(Phase::Stop);
+    }
+
+    /// Until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    pub async fn ended(&self) {
+        // Nothing is ever sent: it ends when the sender is dropped.
+        let _ = self.alive.lock().await.recv().await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop_now();
+        if let Some(thread) = self.thread.take() {
+            // It ends by a panic only, and that has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let listener = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map_err(|why| StartError::Listen { address, why })
+}
+
+/// What all connections share.
+struct Desk {
+    hub: Hub,
+    domains: Arc<Domains>,
+    clock: Clock,
+    counts: MasterCounts,
+}
+
+/// Until it is told to end.
+async fn serve(
+    desk: Rc<Desk>,
+    settings: &Master,
+    [accounting, control]: [TcpListener; 2],
+    mut phases: watch::Receiver<Phase>,
+) {
+    let gate = |listener| Gate {
+        listener,
+        allow: settings.allow.clone(),
+        slots: Arc::new(Semaphore::new(settings.connections)),
+    };
+    let heard = accept(Rc::clone(&desk), gate(accounting), accounts::run);
+    let heard = tokio::task::spawn_local(heard);
+    let told = tokio::task::spawn_local(accept(Rc::clone(&desk), gate(control), orders::run));
+    loop {
+        let until = match *phases.borrow_and_update() {
+            Phase::Serve => None,
+            Phase::Drain(until) => Some(until),
+            Phase::Stop => return,
+        };
+        if until.is_some() {
+            heard.abort();
+            told.abort();
+        }
+        tokio::select! {
+            changed = phases.changed() => if changed.is_err() { return },
+            () = sent(&desk.hub, until) => return,
+        }
+    }
+}
+
+/// Until all that is to be told has been sent, at most until then; for ever while nothing is
+/// drained.
+async fn sent(hub: &Hub, until: Option<Instant>) {
+    match until {
+        Some(until) => drop(tokio::time::timeout_at(until, hub.emptied()).await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Who comes in, and how many.
+struct Gate {
+    listener: TcpListener,
+    allow: Vec<IpNet>,
+    slots: Arc<Semaphore>,
+}
+
+impl Gate {
+    fn lets_in(&self, peer: IpAddr) -> bool {
+        self.allow.is_empty() || self.allow.iter().any(|net| net.contains(&peer.to_canonical()))
+    }
+}
+
+async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
+    desk: Rc<Desk>,
+    gate: Gate,
+    run: fn(TcpStream, Rc<Desk>) -> F,
+) {
+    let listener = gate.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(target: "tollgate::master", %error, "cannot listen"),
+    };
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(target: "tollgate::master", %error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if !gate.lets_in(peer.ip()) {
+            desk.counts.strangers.increment(1);
+            continue;
+        }
+        let Ok(slot) = Arc::clone(&gate.slots).try_acquire_owned() else {
+            desk.counts.shed.increment(1);
+            continue;
+        };
+        desk.counts.accepted.increment(1);
+        let desk = Rc::clone(&desk);
+        tokio::task::spawn_local(async move {
+            let _open = desk.counts.connections.hold();
+            match run(stream, Rc::clone(&desk)).await {
+                // That a gatekeeper goes away is no fault.
+                Err(Ended::Io(_)) | Ok(_) => {}
+                Err(ended) => desk.counts.faulty(&peer, ended),
+            }
+            drop(slot);
+        });
+    }
+}

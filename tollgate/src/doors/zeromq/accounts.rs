@@ -1,0 +1,73 @@
+//! A gatekeeper that tells of its requests: each message is one, after it ran or was delayed.
+//!
+//! Six frames: the domain and a NUL, what became of the request, its identifier, when it came in,
+//! until when it was delayed, and a text that nobody reads; the last may be missing. Times are
+//! milliseconds since the Unix epoch. What is not like that is counted and changes nothing. Source:
+//! facts of Smockron's wire, as docs/guide/master.md has them.
+
+use super::link::{Ended, Link};
+use super::wall::Wall;
+use super::zmtp::{Event, Message, Role, Session, subscription};
+use super::{Desk, TcpStream};
+use crate::engine::domains::Heard;
+use crate::watch::counts::master::Told;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+/// The fewest frames of a message.
+const FRAMES_MIN: usize = 5;
+
+/// Takes in what a gatekeeper tells until it goes away.
+pub async fn run(stream: TcpStream, desk: Rc<Desk>) -> Result<Infallible, Ended> {
+    let mut link = Link::meet(stream, Role::Subscriber).await?;
+    let mut out = Vec::new();
+    // Everything: which domains there are is looked at message by message.
+    subscription(b"", &mut out);
+    loop {
+        let wall = Wall::read(&desk.clock);
+        link.drain(|event| match event {
+            Event::Message(message) => desk.counts.told(told(&desk, &message, &wall)),
+            Event::TooLarge => desk.counts.told(Told::Faulty),
+            Event::Ping(context) => Session::pong(context, &mut out),
+            _ => {}
+        })?;
+        link.send(&out).await?;
+        out.clear();
+        link.fill().await?;
+    }
+}
+
+/// Takes in one message.
+fn told(desk: &Desk, message: &Message<'_>, wall: &Wall) -> Told {
+    if message.count() < FRAMES_MIN {
+        return Told::Faulty;
+    }
+    let domain = message.part(0);
+    let domain = domain.strip_suffix(b"\0").unwrap_or(domain);
+    let (told, at) = match message.part(1) {
+        b"ACCEPTED" => (Told::Accepted, wall.time(message.part(3))),
+        b"DELAYED" => (Told::Delayed, wall.time(message.part(4))),
+        b"REJECTED" => (Told::Rejected, Some(wall.now)),
+        _ => return Told::Faulty,
+    };
+    let Some(at) = at else { return Told::Faulty };
+    let Some(domain) = desk.domains.get(domain) else { return Told::Unknown };
+    if told == Told::Rejected {
+        return told;
+    }
+    if told == Told::Delayed
+        && let Some(came) = wall.time(message.part(3))
+    {
+        desk.counts.delayed_by(at.since(came));
+    }
+    let identifier = message.part(2);
+    match domain.hear(identifier, at, wall.now) {
+        Heard::Stale => return Told::Stale,
+        Heard::Free => {}
+        Heard::Until(until) => {
+            let dropped = desk.hub.publish(domain.name(), identifier, wall.millis(until));
+            desk.counts.published(dropped);
+        }
+    }
+    told
+}

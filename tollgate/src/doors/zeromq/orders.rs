@@ -1,0 +1,62 @@
+//! A gatekeeper that is told whom to hold: it subscribes to domains, and what is said goes to it.
+//!
+//! Who subscribes is told at once of everything that is in force there, so that a gatekeeper that
+//! was just started, or was cut off, knows what the others do.
+
+use super::link::{Ended, Link};
+use super::wall::Wall;
+use super::zmtp::{Event, Role, Session};
+use super::{Desk, TcpStream, hub};
+use std::convert::Infallible;
+use std::rc::Rc;
+
+/// Tells a gatekeeper what it wants to know until it goes away.
+pub async fn run(stream: TcpStream, desk: Rc<Desk>) -> Result<Infallible, Ended> {
+    let listener = desk.hub.join();
+    let ended = tell(stream, &desk, &listener).await;
+    desk.hub.leave(&listener);
+    ended
+}
+
+async fn tell(
+    stream: TcpStream,
+    desk: &Desk,
+    listener: &hub::Listener,
+) -> Result<Infallible, Ended> {
+    let mut link = Link::meet(stream, Role::Publisher).await?;
+    loop {
+        let mut out = Vec::new();
+        link.drain(|event| match event {
+            Event::Subscribe(topic) => subscribe(desk, listener, topic),
+            Event::Cancel(topic) => listener.cancel(topic),
+            Event::Ping(context) => Session::pong(context, &mut out),
+            _ => {}
+        })?;
+        out.extend(listener.take());
+        link.send(&out).await?;
+        desk.hub.moved();
+        tokio::select! {
+            filled = link.fill() => filled?,
+            () = listener.wake() => {}
+        }
+    }
+}
+
+fn subscribe(desk: &Desk, listener: &hub::Listener, topic: &[u8]) {
+    if !listener.subscribe(topic) {
+        desk.counts.dropped.increment(1);
+        return;
+    }
+    let wall = Wall::read(&desk.clock);
+    let domains = desk.domains.all().iter().filter(|domain| hub::begins(domain.name(), topic));
+    for domain in domains {
+        let mut order = Vec::new();
+        domain.in_force(wall.now, |identifier, until| {
+            order.clear();
+            hub::write(domain.name(), identifier, wall.millis(until), &mut order);
+            if !listener.push(&order) {
+                desk.counts.dropped.increment(1);
+            }
+        });
+    }
+}

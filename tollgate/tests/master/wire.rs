@@ -1,0 +1,140 @@
+//! What gatekeepers are told, with libzmq as the other side.
+
+use crate::stage::{Gatekeeper, HOUR, Program, ahead, order, text};
+
+const THREE: &str = "domains: {d: [{rate: 1/h, burst: 3}], ab: [{rate: 1/h, burst: 1}], \
+                     abc: [{rate: 1/h, burst: 1}], k: [{rate: 1/h, burst: 3, algorithm: gcra}]}";
+
+#[test]
+fn s1_s2_the_burst_is_free_and_then_all_gatekeepers_hold() {
+    let program = Program::start(THREE);
+    let mut one = Gatekeeper::new(&program, &["d\0", "k\0"]);
+    let mut two = Gatekeeper::new(&program, &["d\0"]);
+    let t = ahead();
+    (0..3).for_each(|_| one.request("d", "c", t));
+    assert_eq!(one.hear(), order("d", "c", t + HOUR));
+    assert_eq!(two.hear(), order("d", "c", t + HOUR), "S19");
+    two.request("d", "c", t + 5);
+    assert_eq!(two.hear(), order("d", "c", t + 5 + HOUR));
+    assert_eq!(one.hear(), order("d", "c", t + 5 + HOUR));
+    (0..4).for_each(|_| one.request("k", "c", t));
+    // The first three are paid at `t`, when they run; the fourth is one more.
+    assert_eq!(one.hear(), order("k", "c", t), "gcra");
+    assert_eq!(one.hear(), order("k", "c", t + HOUR), "gcra");
+}
+
+#[test]
+fn s10_s11_delayed_requests_count_when_they_run_and_refused_ones_do_not() {
+    let program = Program::start(THREE);
+    let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
+    let t = ahead();
+    (0..5).for_each(|_| gatekeeper.send(&[b"ab\0", b"REJECTED", b"c", &text(t), b"", b""]));
+    gatekeeper.send(&[b"ab\0", b"DELAYED", b"c", &text(t), &text(t + 540), b""]);
+    assert_eq!(gatekeeper.hear(), order("ab", "c", t + 540 + HOUR));
+    assert_eq!((program.messages("rejected"), program.messages("delayed")), (5, 1));
+    assert_eq!(program.metric("tollgate_master_delayed_seconds_count"), 1);
+}
+
+#[test]
+fn s12_s13_domains_are_told_apart_and_unknown_ones_change_nothing() {
+    let program = Program::start(THREE);
+    let mut short = Gatekeeper::new(&program, &["ab\0"]);
+    let t = ahead();
+    short.request("nobody", "c", t);
+    short.request("abc", "c", t);
+    short.request("ab", "c", t);
+    assert_eq!(short.hear(), order("ab", "c", t + HOUR));
+    assert_eq!(program.messages("unknown"), 1);
+}
+
+#[test]
+fn s14_messages_of_other_forms() {
+    let program = Program::start(THREE);
+    let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
+    let t = ahead();
+    for faulty in [
+        &[&b"ab\0"[..], b"ACCEPTED", b"c", b"1"][..],
+        &[b"ab\0"],
+        &[b"ab\0", b"accepted", b"c", &text(t), b"", b""],
+        &[b"ab\0", b"ACCEPTED", b"c", b"soon", b"", b""],
+        &[b"ab\0", b"ACCEPTED", b"c", b"NaN", b"", b""],
+        &[b"ab\0", b"ACCEPTED", b"c", b"-5", b"", b""],
+        &[b"ab\0", b"DELAYED", b"c", &text(t), b"", b""],
+        &[b"\xff\xfe", b"\0", b"\xff", b"\xff", b"\xff", b"\xff"],
+        &[b"ab\0", b"ACCEPTED", b"c", &[b'1'; 300_000], b"", b""],
+        &[&b"x"[..]; 20],
+    ] {
+        gatekeeper.send(faulty);
+    }
+    gatekeeper.send(&[b"ab\0", b"ACCEPTED", b"five", &text(t), b""]);
+    assert_eq!(gatekeeper.hear(), order("ab", "five", t + HOUR));
+    gatekeeper.send(&[
+        b"ab\0",
+        b"ACCEPTED",
+        b"exact",
+        format!("{t}.5").as_bytes(),
+        b"",
+        b"1",
+        b"2",
+    ]);
+    assert_eq!(gatekeeper.hear(), order("ab", "exact", t + 1 + HOUR), "nobody comes too early");
+    assert_eq!(program.messages("faulty"), 10);
+}
+
+#[test]
+fn s16_identifiers_of_any_bytes() {
+    let program = Program::start(THREE);
+    let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
+    let t = ahead();
+    let long = "x".repeat(65_536);
+    for identifier in ["constructor", "__proto__", "", "a;b", &long] {
+        gatekeeper.request("ab", identifier, t);
+        assert_eq!(gatekeeper.hear(), order("ab", identifier, t + HOUR));
+    }
+}
+
+#[test]
+fn s18_who_comes_late_is_told_what_is_in_force() {
+    let program = Program::start(THREE);
+    let mut early = Gatekeeper::new(&program, &["ab\0"]);
+    let t = ahead();
+    early.request("ab", "c", t);
+    assert_eq!(early.hear(), order("ab", "c", t + HOUR));
+    let mut late = Gatekeeper::plain(&program, &["ab\0"]);
+    assert_eq!(late.hear(), order("ab", "c", t + HOUR));
+}
+
+#[test]
+fn s17_the_master_is_killed_and_comes_back() {
+    let keys = "domains: {d: [{rate: 1/h, burst: 1}]}";
+    let program = Program::start(keys);
+    let mut gatekeeper = Gatekeeper::plain(&program, &["d\0"]);
+    let t = ahead();
+    let held = |gatekeeper: &mut Gatekeeper| loop {
+        // As long as it is not connected, what it tells is lost, and that is right.
+        gatekeeper.request("d", "c", t);
+        if let Some(order) = gatekeeper.hear_soon() {
+            return order;
+        }
+    };
+    assert_eq!(held(&mut gatekeeper), order("d", "c", t + HOUR));
+    let program = program.killed_and_started(keys);
+    assert_eq!(held(&mut gatekeeper), order("d", "c", t + HOUR));
+    drop(program);
+}
+
+#[test]
+fn rules_are_reloaded_and_what_was_counted_stays() {
+    let rules = |burst| format!("domains: {{d: [{{rate: 1/h, burst: {burst}, algorithm: gcra}}]}}");
+    let mut program = Program::start(&rules(2));
+    let mut gatekeeper = Gatekeeper::new(&program, &[]);
+    let t = ahead();
+    gatekeeper.request("d", "c", t);
+    while program.messages("accepted") == 0 {}
+    program.reload(&rules(0));
+    let mut gatekeeper = Gatekeeper::new(&program, &["d\0"]);
+    gatekeeper.request("d", "c", t);
+    // What is owed is kept as hits, and may be rounded up to the next millisecond.
+    let told = gatekeeper.hear();
+    assert!([0, 1].iter().any(|more| told == order("d", "c", t + 2 * HOUR + more)), "{told} {t}");
+}
