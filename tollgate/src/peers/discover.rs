@@ -14,9 +14,9 @@ use hickory_resolver::config::{
 use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use mdns_sd::{IfKind, ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
+use mdns_sd::{IfKind, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -194,14 +194,24 @@ fn note(known: &mut BTreeMap<String, Vec<SocketAddr>>, event: ServiceEvent, clus
             if known.len() >= ADDRESSES_MAX && !known.contains_key(&service.fullname) {
                 return false;
             }
-            let ips = service.addresses.iter().map(mdns_sd::ScopedIp::to_ip_addr);
-            let mut all: Vec<_> = ips.map(|ip| SocketAddr::new(ip, service.port)).collect();
+            let mut all: Vec<_> =
+                service.addresses.iter().map(|ip| scoped(ip, service.port)).collect();
             all.sort_unstable();
             all.truncate(8);
             known.insert(service.fullname.clone(), all.clone()) != Some(all)
         }
         ServiceEvent::ServiceRemoved(_, name) => known.remove(&name).is_some(),
         _ => false,
+    }
+}
+
+/// An address of one network alone is worth nothing without saying which.
+fn scoped(ip: &ScopedIp, port: u16) -> SocketAddr {
+    match ip {
+        ScopedIp::V6(v6) if v6.addr().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.addr(), port, 0, v6.scope_id().index).into()
+        }
+        ip => SocketAddr::new(ip.to_ip_addr(), port),
     }
 }
 

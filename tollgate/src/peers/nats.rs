@@ -72,7 +72,7 @@ pub async fn start(
     let (events, told) = mpsc::channel(BOUNDS.events_max);
     let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
     let group = Group::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
-    let nats = Nats { subject, client, heard, happens, group };
+    let nats = Nats { subject, client, heard, happens, group, told: String::new() };
     tokio::spawn(nats.run(obeyed));
     Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
 }
@@ -128,6 +128,8 @@ struct Nats {
     heard: Subscriber,
     happens: mpsc::Receiver<Event>,
     group: Group,
+    /// What was told last of what goes wrong.
+    told: String,
 }
 
 impl Nats {
@@ -161,12 +163,21 @@ impl Nats {
         }
     }
 
+    /// Says the same once, until it is connected again.
+    fn warn(&mut self, error: &str, what: &'static str) {
+        if self.told != error {
+            error.clone_into(&mut self.told);
+            tracing::warn!(target: "tollgate::peers", error, "{what}");
+        }
+    }
+
     async fn tell(&mut self, event: Event) {
         match event {
             Event::Connected => {
                 let server = self.client.server_info();
                 let peer = format!("{} at {}:{}", self.subject, server.host, server.port);
                 tracing::info!(target: "tollgate::peers", %peer, "connected to NATS");
+                self.told.clear();
                 self.group.up(peer).await;
             }
             Event::Disconnected | Event::Closed => {
@@ -176,12 +187,8 @@ impl Nats {
                 self.group.down("NATS is away").await;
             }
             Event::SlowConsumer(_) => self.group.traffic.missed.increment(1),
-            Event::ServerError(error) => {
-                tracing::warn!(target: "tollgate::peers", %error, "NATS refuses something");
-            }
-            Event::ClientError(error) => {
-                tracing::warn!(target: "tollgate::peers", %error, "NATS cannot be used just now");
-            }
+            Event::ServerError(error) => self.warn(&error.to_string(), "NATS refuses something"),
+            Event::ClientError(error) => self.warn(&error.to_string(), "NATS cannot be used yet"),
             Event::LameDuckMode | Event::Draining => {}
         }
     }

@@ -10,4 +10,5 @@ mod config;
 mod life;
 mod peers;
 mod stage;
+mod transports;
 mod wire;

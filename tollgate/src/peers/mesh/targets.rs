@@ -4,7 +4,8 @@
 //! that is drawn anew from its upper half each time: instances that were cut off together do not
 //! come back in step. One that leads to an instance which is connected already, whoever has
 //! made that connection, is left alone for as long as that lasts; one that leads to ourselves, for
-//! ten minutes. The first failure of a place is told, and then only another one.
+//! ten minutes. A place that fails for the third time is told, then only for another reason, and
+//! when it is over: who starts a moment later than others is no failure.
 
 use super::wire::Instance;
 use crate::peers::LinkId;
@@ -20,6 +21,9 @@ use tokio::time::Instant;
 const PLACES_MAX: usize = 4 * ADDRESSES_MAX;
 /// Before a place that led to ourselves is tried again: it may lead to somebody else by then.
 const OURSELVES: Duration = Duration::from_secs(600);
+
+/// Failures in a row that are told.
+const TOLD_AFTER: u32 = 3;
 
 /// Where somebody may be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -121,9 +125,8 @@ impl Targets {
         let Some(target) = self.places.get_mut(place) else { return };
         target.due = Some(now + pause);
         target.instance = Some(instance);
-        target.told.clear();
-        if !own {
-            tracing::debug!(target: "tollgate::peers", %place, "reached a peer");
+        if !std::mem::take(&mut target.told).is_empty() {
+            tracing::info!(target: "tollgate::peers", %place, "a peer can be reached again");
         }
     }
 
@@ -135,7 +138,7 @@ impl Targets {
         target.due = Some(now + pause);
         target.failures = failures.saturating_add(1);
         target.instance = None;
-        if target.told != why {
+        if target.told != why && target.failures >= TOLD_AFTER {
             why.clone_into(&mut target.told);
             tracing::warn!(target: "tollgate::peers", %place, why, "cannot reach a peer yet");
         }
