@@ -136,7 +136,7 @@ fn who_is_killed_learns_again_what_is_owed() {
     a.meets(2);
     let c = Peer::start(TEN, &[&a, &b]);
     c.meets(3);
-    until("it knows what is owed", || c.ask("other\n") == "OK\n" && c.left("C").is_some());
+    c.comes_to("C", 1.0);
     assert_eq!(c.ask("C\nC\n"), "OK\nNO\n", "one was left");
     a.comes_to("C", 0.0);
     assert_eq!(b.report()["refused"], 0);
