@@ -25,7 +25,7 @@ const OWED_MAX: u64 = 10;
 /// How often what is in service is halved to say what is light beside it.
 const HALVINGS: u32 = 1;
 /// The same for the last reserved slot.
-const HALVINGS_LAST: u32 = 4;
+const HALVINGS_LAST: u32 = 3;
 /// How many buckets are looked at for one that has a light client.
 const LIGHT_MAX: usize = 8;
 
@@ -234,7 +234,7 @@ impl Tiers {
 
     /// Who may have a reserved slot, of which so many are free: those in credit with nothing in
     /// service there who would have gone before something that is, had they come in time, and ask
-    /// for no more than half of it (a sixteenth, for the last of them). So these slots are for who
+    /// for no more than half of it (an eighth, for the last of them). So these slots are for who
     /// uses little: a swarm that takes its turns one by one does not fill them, not even if some
     /// of its requests are larger than others. One who asks for much may be there as well while
     /// all the others are in debt. Nobody, while those in debt have been passed over for long.
