@@ -532,10 +532,15 @@ impl Replica {
     /// CPUs that all live instances have to share out, in thousandths.
     #[must_use]
     pub fn cpus_milli(&self, now: Time) -> u64 {
+        u64::from(self.settings.cpus_milli) + self.others_cpus_milli(now)
+    }
+
+    /// Those of the others.
+    #[must_use]
+    pub fn others_cpus_milli(&self, now: Time) -> u64 {
         let period = self.settings.period;
         let live = self.peers.values().filter(|peer| peer.lives(period, now));
-        let others: u64 = live.map(|peer| u64::from(peer.cpus_milli)).sum();
-        u64::from(self.settings.cpus_milli) + others
+        live.map(|peer| u64::from(peer.cpus_milli)).sum()
     }
 
     /// All other instances that are known.

@@ -41,6 +41,12 @@ impl Replica {
         self.ask_again(now);
     }
 
+    /// This instance ends: what it has charged and not told is told now, or never.
+    pub fn handle_end(&mut self, now: Time) {
+        self.cut(true, now);
+        self.flush();
+    }
+
     /// A frame to be sent, and on which link, if there is any.
     pub fn poll_transmit(&mut self) -> Option<(u64, Arc<[u8]>)> {
         if self.out.is_empty() {

@@ -30,6 +30,8 @@ const COLLECT: Nanos = Nanos::from_millis(200);
 const AGAIN: Nanos = Nanos::from_millis(5);
 /// Datagrams that go out in one burst; receivers have room for some hundred.
 const BURST: usize = 32;
+/// How long the last report may take to be on its way.
+const FAREWELL: Nanos = Nanos::from_millis(300);
 /// How often the board is written.
 const SHOW: Nanos = Nanos::from_secs(1);
 /// Names of keys are told each time so many periods have passed.
@@ -145,6 +147,8 @@ struct Driver {
 enum Happens {
     Said(Event),
     Time,
+    /// The transport has ended by itself.
+    Lost,
     End,
 }
 
@@ -197,18 +201,42 @@ impl Driver {
             let due = self.clock.instant(self.send_at.map_or(due, |at| at.min(due)));
             let happens = tokio::select! {
                 _ = &mut stopped => Happens::End,
-                event = self.transport.events.recv() => event.map_or(Happens::End, Happens::Said),
+                event = self.transport.events.recv() => event.map_or(Happens::Lost, Happens::Said),
                 () = tokio::time::sleep_until(due) => Happens::Time,
             };
             let now = self.clock.now();
             match happens {
                 Happens::Said(event) => self.hear(event, now),
                 Happens::Time => self.time(now),
-                Happens::End => return,
+                Happens::Lost => {
+                    tracing::error!(
+                        target: "tollgate::peers",
+                        "the others cannot be reached any more: this instance counts alone"
+                    );
+                    return;
+                }
+                Happens::End => return self.farewell(now).await,
             }
             self.events(now);
             self.send(now);
         }
+    }
+
+    /// Tells the others the last charges, as far as that is quick.
+    async fn farewell(mut self, now: Time) {
+        self.collect(now);
+        self.replica.handle_end(now);
+        let end = now.plus(FAREWELL);
+        while self.clock.now() < end {
+            self.send(now);
+            let orders = &self.transport.orders;
+            if self.send_at.is_none() && orders.capacity() == orders.max_capacity() {
+                break;
+            }
+            tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
+        }
+        // What the transport has taken it writes at once, where there is room.
+        tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
     }
 
     fn hear(&mut self, event: Event, now: Time) {
@@ -306,19 +334,23 @@ impl Driver {
                 limits.push(shared);
             }
         }
-        let cpus: f64 = self.engines.iter().filter_map(|engine| engine.cpus()).sum();
-        self.replica.set_cpus((cpus * 1_000.0) as u32);
+        self.replica.set_cpus((self.cpus() * 1_000.0).round() as u32);
         if limits != self.replica.limits() {
             self.replica.set_limits(limits);
             self.places = places;
         }
     }
 
+    /// CPUs that are shared out here.
+    fn cpus(&self) -> f64 {
+        self.engines.iter().filter_map(|engine| engine.cpus()).sum()
+    }
+
     /// Shares are of the CPUs of all who live, unless all stand before one backend.
     fn share_cpus(&self, now: Time) {
         if self.adds_up {
-            let all = self.replica.cpus_milli(now) as f64 / 1_000.0;
-            self.engines.iter().for_each(|engine| engine.share_of(all));
+            let others = self.replica.others_cpus_milli(now) as f64 / 1_000.0;
+            self.engines.iter().for_each(|engine| engine.share_of(self.cpus() + others));
         }
     }
 

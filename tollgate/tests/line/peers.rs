@@ -143,6 +143,27 @@ fn who_is_killed_learns_again_what_is_owed() {
 }
 
 #[test]
+fn who_ends_tells_what_it_has_not_told_yet() {
+    let slow = |join: &str| format!("listen: '127.0.0.1:0', period: 60s, join: [{join}]");
+    let started = |join: &str| {
+        let mut program = program(TEN, &slow(join));
+        let line = program.told("mesh open");
+        let address = line.trim().rsplit('=').next().expect("an address").to_owned();
+        Peer { program, address }
+    };
+    let a = started("");
+    let mut b = started(&a.address);
+    a.meets(2);
+    b.meets(2);
+    assert_eq!(b.ask(&"C\n".repeat(7)), "OK\n".repeat(7));
+    b.program.signal("TERM");
+    assert_eq!(b.program.end().code(), Some(0));
+    // Long before a period has passed.
+    until("the other has heard of it", || a.report()["peers"][0]["entries_in"] == 1);
+    assert_eq!(a.ask(&"C\n".repeat(4)), "OK\nOK\nOK\nNO\n");
+}
+
+#[test]
 fn what_is_shared_counts_and_what_differs_is_told() {
     let mut a =
         Peer::start("rate: 1/d, burst: 10, limits: [{prefix: x, rate: 1/d, burst: 5}]", &[]);
