@@ -84,6 +84,9 @@ fn table(snapshot: &Snapshot, limit: Option<&str>, levels: bool) -> String {
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
         push_limit(&mut text, name, "Cpu[s]", &[], levels);
     }
+    if let Some(peers) = snapshot.peers.filter(|_| levels) {
+        let _ = writeln!(text, "\n{peers}");
+    }
     text
 }
 

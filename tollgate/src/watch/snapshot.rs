@@ -27,6 +27,27 @@ pub struct Snapshot {
     pub known: Vec<String>,
     /// The limits asked for.
     pub limits: Vec<Table>,
+    /// The instances that count together; `null` where this one counts alone.
+    #[serde(default)]
+    pub peers: Option<Peers>,
+}
+
+/// The instances that count together, in short; more of them: `/api/peers`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Peers {
+    /// How many live, this one included.
+    pub live: usize,
+    /// How many are known.
+    pub known: usize,
+    /// For how many seconds the slowest has not acknowledged a report.
+    pub behind: f64,
+}
+
+/// For people: `peers: 2 of 3 live, 0.2 s behind`.
+impl std::fmt::Display for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "peers: {} of {} live, {:.1} s behind", self.live, self.known, self.behind)
+    }
 }
 
 /// What the backend of one door does.

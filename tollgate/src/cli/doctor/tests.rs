@@ -1,4 +1,5 @@
 use super::*;
+use crate::watch::snapshot::Peers;
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> Row {
     Row {
@@ -32,6 +33,7 @@ fn snapshot() -> Snapshot {
         load: Vec::new(),
         known: vec!["ip".to_owned(), "agent".to_owned()],
         limits: vec![limit("ip", rows), limit("agent", Vec::new())],
+        peers: None,
     }
 }
 
@@ -49,6 +51,9 @@ Limit: agent
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
 ";
     assert_eq!(table(&snapshot(), None, true), expected);
+    let peers = Some(Peers { live: 2, known: 3, behind: 0.25 });
+    let together = table(&Snapshot { peers, ..snapshot() }, None, true);
+    assert_eq!(together, format!("{expected}\npeers: 2 of 3 live, 0.2 s behind\n"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use super::{DoorEngine, Sources, Stage};
 use crate::engine::Standing;
 use crate::engine::counted::Work;
+use crate::watch::counts::peers::Report;
 use crate::watch::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED,
     TABLE_BYTES, UP, WAITING, WORKING,
@@ -67,6 +68,7 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
         load: Vec::new(),
         known: Vec::new(),
         limits: Vec::new(),
+        peers: sources.watch.peers.read().map(|report| peers(&report)),
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work)));
@@ -82,6 +84,12 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
         }
     }
     snapshot
+}
+
+fn peers(report: &Report) -> snapshot::Peers {
+    let behind = report.peers.iter().filter(|peer| peer.live).map(|peer| peer.behind_seconds);
+    let behind = behind.fold(0.0, f64::max);
+    snapshot::Peers { live: report.live, known: report.peers.len() + 1, behind }
 }
 
 fn load(door: &str, work: &Work) -> Load {
