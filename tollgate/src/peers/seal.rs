@@ -267,6 +267,17 @@ mod tests {
         }
     }
 
+    /// The bytes were made from docs/protocol/peers.md by another implementation.
+    #[test]
+    fn a_message_stands_as_documented() {
+        let message = end(1, SECRET, "c").seal(b"frame", NOW).expect("sealed");
+        let (head, sealed) = message.split_at(HEAD);
+        assert_eq!(head[..17], [1; 17]);
+        assert_eq!(head[17..], [0, 0, 0, 0, 0, 0, 0, 1]);
+        let hex: String = sealed.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "e4c070c7ecca848e654d973b1c6f926b25545bc1df56106daab283ceb1");
+    }
+
     #[test]
     fn a_message_that_was_changed_anywhere_is_refused_and_changes_nothing() {
         let (mut a, mut b) = (end(1, SECRET, "c"), end(2, SECRET, "c"));

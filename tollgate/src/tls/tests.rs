@@ -142,6 +142,16 @@ fn a_secret_and_a_cluster_make_one_key_and_others_another() {
     }
 }
 
+/// The bytes were made from docs/protocol/peers.md by another implementation.
+#[test]
+fn the_key_of_a_secret_is_as_documented() {
+    let key = super::verify::key_of(b"0123456789abcdef", "default").expect("a key");
+    let shown = key.as_certificate();
+    let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (kind, public) = ("302a300506032b6570032100", "c9fa9230e0a2c7a590f687c2c735850b");
+    assert_eq!(hex, format!("{kind}{public}a866e043cb18c9a47387ad716e083e99"));
+}
+
 #[test]
 fn a_server_lets_in_clients_of_its_authority_by_name() {
     let authority = Authority::new();
