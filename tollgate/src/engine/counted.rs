@@ -23,6 +23,11 @@ pub trait Counted: Send + Sync {
 
     /// What the backend does; `None` where none is.
     fn work(&self) -> Option<Work>;
+
+    /// Lists of the heaviest that are of no one limit: the name of each, and who is on it.
+    fn lists(&self) -> Vec<(&'static str, Vec<Standing>)> {
+        Vec::new()
+    }
 }
 
 /// What a backend does.

@@ -432,7 +432,7 @@ impl Drop for Batch<'_> {
 }
 
 /// Which questions the lists see, so that a busy thread does not spend its time on them.
-struct Sampler {
+pub(super) struct Sampler {
     milli: u64,
     /// To be seen in this millisecond still.
     left: u32,
@@ -442,14 +442,14 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn new(seed: &Seed, lane: usize) -> Sampler {
+    pub(super) fn new(seed: &Seed, lane: usize) -> Sampler {
         let [a, b, c, d, ..] = seed.0;
         let chance = u64::from(u32::from_le_bytes([a, b, c, d])) << 16 | lane as u64 | 1 << 60;
         Sampler { milli: 0, left: 0, skip: SAMPLE, chance }
     }
 
     /// Another batch begins.
-    fn turn(&mut self, now: Time) {
+    pub(super) fn turn(&mut self, now: Time) {
         let milli = now.0 / 1_000_000;
         if milli != self.milli {
             self.milli = milli;
@@ -458,7 +458,7 @@ impl Sampler {
     }
 
     /// How many questions this one stands for; `None`: it is not looked at.
-    fn weight(&mut self) -> Option<u32> {
+    pub(super) fn weight(&mut self) -> Option<u32> {
         if self.left > 0 {
             self.left -= 1;
             return Some(1);

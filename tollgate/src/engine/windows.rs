@@ -5,13 +5,21 @@
 //! that are given back are told to nobody, and a window that has ended takes no more. Which
 //! counters a request names: the service's door.
 
+mod seen;
+
+use super::Standing;
+use super::counted::{Counted, Work};
 use super::together::{Named, Spent, Together};
 use crate::clock::Clock;
 use parking_lot::Mutex;
+pub use seen::Look;
+use seen::Seen;
 use std::sync::{Arc, OnceLock};
 use tollgate_core::key::{KeyHash, KeyHasher, Seed};
+use tollgate_core::limit::Action;
+use tollgate_core::limiter::{self, Limiter};
 use tollgate_core::replica::Shared;
-use tollgate_core::units::{Cost, SECOND, Time};
+use tollgate_core::units::{Cost, Nanos, SECOND, Time};
 use tollgate_core::windows::{Algorithm, Hit, Policy, Window, Windows};
 
 /// What is charged is noted in so many books, by key: threads seldom want the same one.
@@ -23,13 +31,23 @@ pub struct Counters {
     clock: Clock,
     /// What was charged, where others are to be told.
     spent: OnceLock<[Mutex<Spent>; BOOKS]>,
+    seen: Seen,
+    /// No limits of its own: they are the rules'.
+    none: Arc<Limiter>,
 }
 
 impl Counters {
     /// Room for `keys_max` of them.
     #[must_use]
     pub fn new(keys_max: usize, clock: Clock) -> Counters {
-        Counters { windows: Arc::new(Windows::new(keys_max)), clock, spent: OnceLock::new() }
+        let policy = limiter::Policy { action: Action::Reject, max_delay: Nanos::ZERO };
+        Counters {
+            windows: Arc::new(Windows::new(keys_max)),
+            clock,
+            spent: OnceLock::new(),
+            seen: Seen::default(),
+            none: Arc::new(Limiter::new(policy, Vec::new(), Seed([0; 16]))),
+        }
     }
 
     /// The counters.
@@ -44,6 +62,12 @@ impl Counters {
         self.spend(hits);
     }
 
+    /// The list of what is asked about most, for one request, if nobody else has it.
+    #[must_use]
+    pub fn look(&self) -> Option<Look<'_>> {
+        self.seen.look(self.clock.now())
+    }
+
     fn spend(&self, hits: &[Hit]) {
         let Some(books) = self.spent.get() else { return };
         for hit in hits {
@@ -56,6 +80,28 @@ impl Counters {
     /// The present by the system's clock, which windows follow.
     fn now(&self) -> Time {
         Time(self.clock.now().0.saturating_add_signed(self.clock.step()))
+    }
+}
+
+impl Counted for Counters {
+    fn held(&self) -> Arc<Limiter> {
+        Arc::clone(&self.none)
+    }
+
+    fn top(&self, _: usize) -> Vec<Standing> {
+        Vec::new()
+    }
+
+    fn clients_held(&self, _: usize, _: Nanos) -> Option<usize> {
+        None
+    }
+
+    fn work(&self) -> Option<Work> {
+        None
+    }
+
+    fn lists(&self) -> Vec<(&'static str, Vec<Standing>)> {
+        vec![(seen::NAME, self.seen.rows(self.clock.now()))]
     }
 }
 

@@ -91,7 +91,10 @@ impl Engines {
 
     /// For the admin door to show.
     pub fn shown(&self) -> Vec<admin::DoorEngine> {
-        self.all().into_iter().map(|(door, engine)| admin::DoorEngine { door, engine }).collect()
+        let shared = |counters: &Arc<Counters>| Arc::clone(counters) as Arc<dyn Counted>;
+        let ratelimit = self.ratelimit.iter().map(|counters| ("ratelimit", shared(counters)));
+        let all = self.all().into_iter().chain(ratelimit);
+        all.map(|(door, engine)| admin::DoorEngine { door, engine }).collect()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Which limit applies and what is left: cases 1 to 35, 65 and 91.
 
+mod memory;
+
 use crate::ask::{C1, Service, request, shown};
 use tollgate::doors::ratelimit::decide::{Package, Refusal};
 use tollgate_core::units::{SECOND, Time};

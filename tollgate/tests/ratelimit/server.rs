@@ -300,6 +300,27 @@ fn statsd_is_told_how_much_figures_have_grown() {
 }
 
 #[test]
+fn what_is_asked_about_most_is_seen_by_name() {
+    let admin = format!("127.0.0.1:{}", crate::envoy::free_port());
+    let server = Server::start(C1, &[("TOLLGATE_ADMIN", &admin)]);
+    let grpc = server.grpc();
+    for _ in 0..3 {
+        asked(&grpc, V3, "t: k=busy | k=idle +0 | zero=x | nobody=knows");
+    }
+    asked(&grpc, V3, "t: k=seldom");
+    let doctor = |limit: &str| {
+        let program = env!("CARGO_BIN_EXE_tollgate");
+        let mut doctor = std::process::Command::new(program);
+        let output = doctor.args(["doctor", "--admin", &admin, "--limit", limit]).output();
+        String::from_utf8(output.expect("it runs").stdout).expect("text")
+    };
+    let told = doctor("descriptors");
+    let place = |name: &str| told.find(name).unwrap_or_else(|| panic!("no {name} in\n{told}"));
+    assert!(place("t.k_busy") < place("t.k_seldom"), "{told}");
+    assert!(told.contains("t.zero_x") && !told.contains("idle") && !told.contains("nobody"));
+}
+
+#[test]
 fn a_unix_socket_serves_as_well() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rl.sock");

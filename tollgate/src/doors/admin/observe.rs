@@ -72,6 +72,13 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work)));
+        for (name, rows) in engine.lists() {
+            snapshot.known.push(name.to_owned());
+            if query.limit.as_ref().is_none_or(|limit| *limit == name) {
+                let rows = rows.into_iter().take(query.rows).map(|standing| row(standing, now));
+                snapshot.limits.push(list(door, name, rows.collect()));
+            }
+        }
         let limiter = engine.held();
         for (index, limit) in limiter.limits().iter().enumerate() {
             snapshot.known.push(limit.name.to_string());
@@ -117,6 +124,16 @@ fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
         name: limit.name.to_string(),
         unit: unit.to_owned(),
         action: limit.action(action).name().to_owned(),
+        rows,
+    }
+}
+
+fn list(door: &str, name: &str, rows: Vec<Row>) -> Table {
+    Table {
+        door: door.to_owned(),
+        name: name.to_owned(),
+        unit: UNIT_HITS.to_owned(),
+        action: Action::Reject.name().to_owned(),
         rows,
     }
 }

@@ -184,12 +184,17 @@ impl Decider {
             }
         }
         self.counters.count(&mut room.hits, &mut room.sets, settings.policy, now);
-        for met in &mut met {
+        let mut look = self.counters.look();
+        for (met, part) in met.iter_mut().zip(&request.descriptors) {
             if let Met::Limited(limited) = met {
                 limited.hit = room.hits[limited.place];
                 limited.count(settings.near_limit_ratio);
+                if let Some(look) = &mut look {
+                    limited.show(look, request.domain, part.entries.as_slice());
+                }
             }
         }
+        drop(look);
         let answer = Answer { settings: &settings, request, met: &met, now };
         let (response, shadowed) = answer.response(package);
         if shadowed {

@@ -10,6 +10,7 @@ use crate::doors::ratelimit::rules::{Limit, Rule, Rules, Unit, push_entry};
 use crate::doors::ratelimit::tally::Tally;
 use crate::doors::ratelimit::wire::Override;
 use crate::doors::ratelimit::wire::view::{Part, View};
+use crate::engine::windows::Look;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tollgate_core::key::{KeyHash, KeyHasher};
@@ -53,6 +54,14 @@ impl Limited<'_> {
         match &self.tally {
             Figures::Rule(tally) => tally,
             Figures::Other(tally) => tally,
+        }
+    }
+
+    /// Has it seen among what is asked about most; what only looks or gives back is not.
+    pub(super) fn show(&self, look: &mut Look<'_>, domain: &str, entries: &[(&str, &str)]) {
+        let Hit { key, hits, give_back, .. } = self.hit;
+        if hits > 0 && !give_back {
+            look.see(key, hits.into(), || path(domain, entries));
         }
     }
 

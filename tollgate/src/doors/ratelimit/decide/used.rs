@@ -86,6 +86,9 @@ impl Decider {
         let counted = used.within(&limited.hit, now);
         let hits = u32::try_from(counted).unwrap_or(u32::MAX);
         limited.hit = self.force(Hit { hits, ..limited.hit }, now);
+        if let Some(mut look) = self.counters.look() {
+            limited.show(&mut look, domain, name);
+        }
         let tally = limited.tally();
         tally.total_hits.fetch_add(allowed.saturating_add(denied), Relaxed);
         let Hit { before, after, .. } = limited.hit;
