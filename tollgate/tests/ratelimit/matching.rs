@@ -79,6 +79,17 @@ descriptors:
 ";
 
 #[test]
+fn c42_a_star_alone_meets_every_value() {
+    let service = Service::new(
+        "{domain: d, descriptors: [{key: k, value: '*', rate_limit: {unit: hour, \
+         requests_per_unit: 5}}]}",
+    );
+    for asked in ["d: k=", "d: k=x", "d: k=*"] {
+        assert_eq!(service.ask(asked), "OK [5/HOUR 4]", "{asked}");
+    }
+}
+
+#[test]
 fn c43_values_under_one_pattern_can_share_a_counter() {
     let service = Service::new(SHARED);
     for (value, told) in
