@@ -20,6 +20,7 @@ mod said;
 mod send;
 mod tally;
 mod told;
+mod trust;
 mod window;
 mod wire;
 
@@ -39,7 +40,7 @@ use tally::Tally;
 pub use told::{Event, Told, Totals};
 use window::Window;
 pub use wire::Fault;
-use wire::{Head, Kind, Sender};
+use wire::Sender;
 
 /// The most limits that are shared.
 pub const LIMITS_MAX: usize = 128;
@@ -268,6 +269,7 @@ impl Replica {
         let peer = self.peers.entry(head.sender.node);
         let peer = peer.or_insert_with(|| Peer::new(head.sender, period, now));
         peer.frames += 1;
+        let age = peer.age(head.at, now);
         for counts in [&mut peer.counts, &mut self.totals.counts] {
             counts.frames_in += 1;
             counts.bytes_in += bytes.len() as u64;
@@ -276,7 +278,7 @@ impl Replica {
         match said {
             Said::Hello(hello) => self.hello(link, head.sender, hello, now),
             Said::Limits { digest, part, limits } => self.compare(node, digest, part, &limits),
-            Said::Report(report) => self.report(node, report, now, told),
+            Said::Report(report) => self.report(node, report, (now, age), told),
             Said::Ack { of, window } => self.acked(link, node, of, &window, now),
             Said::Want { of } => self.wanted(node, of),
             Said::Seen { answer, seen } => {
@@ -308,30 +310,6 @@ impl Replica {
             self.tell(Event::Own { link });
         }
         Ok(())
-    }
-
-    /// Whether somebody may speak at all. A new life of a peer begins with nothing.
-    fn believe(&mut self, link: u64, head: &Head, now: Time) -> Result<(), Fault> {
-        if self.settings.reliable {
-            let speaker = self.links.get(&link).ok_or(Fault::Stranger)?.speaker;
-            let named = speaker == Some(head.sender);
-            if !named && (speaker.is_some() || head.kind != Kind::Hello) {
-                return Err(Fault::Stranger);
-            }
-        } else if now.since(head.at).max(head.at.since(now)) > CLOCKS_DIFFER {
-            return Err(Fault::Time);
-        }
-        match self.peers.get(&head.sender.node) {
-            Some(peer) if peer.life > head.sender.life => Err(Fault::Stale),
-            Some(peer) if peer.life < head.sender.life => {
-                self.peers.remove(&head.sender.node);
-                Ok(())
-            }
-            Some(peer) if peer.frames >= BOUNDS.frames_max => Err(Fault::Flood),
-            Some(_) => Ok(()),
-            None if self.peers.len() + 1 < self.settings.nodes_max => Ok(()),
-            None => Err(Fault::Full),
-        }
     }
 
     fn hello(&mut self, link: u64, sender: Sender, hello: Hello<'_>, now: Time) {
@@ -384,17 +362,24 @@ impl Replica {
         }
     }
 
-    fn report(&mut self, node: u64, report: Report<'_>, now: Time, told: &mut dyn FnMut(Told<'_>)) {
+    fn report(
+        &mut self,
+        node: u64,
+        report: Report<'_>,
+        (now, age): (Time, Nanos),
+        told: &mut dyn FnMut(Told<'_>),
+    ) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let first =
             if self.settings.reliable { report.oldest } else { report.number - report.part };
         let seen = peer.seen.get_or_insert_with(|| Window::starting_at(first));
         let mut lost = seen.give_up(report.oldest);
         let (new, given_up) = seen.insert(report.number);
-        lost += given_up;
+        lost = lost.saturating_add(given_up);
         peer.ack_due = self.settings.reliable;
-        peer.counts.lost_in += lost;
-        self.totals.counts.lost_in += lost;
+        for counts in [&mut peer.counts, &mut self.totals.counts] {
+            counts.lost_in = counts.lost_in.saturating_add(lost);
+        }
         if !new {
             peer.counts.repeated += 1;
             self.totals.counts.repeated += 1;
@@ -411,7 +396,8 @@ impl Replica {
             let amount = Cost(entry.amount.saturating_mul(self.limits[limit].unit));
             peer.counts.entries_in += 1;
             self.totals.counts.entries_in += 1;
-            told(Told::Charge { limit, context: entry.context, key: entry.key, amount });
+            let (context, key) = (entry.context, entry.key);
+            told(Told::Charge { limit, context, key, amount, age });
         }
         self.ask_for_state(now);
     }

@@ -10,13 +10,14 @@ use crate::units::{Cost, Time};
 use alloc::vec::Vec;
 
 impl Limiter {
-    /// Charges what another instance has let in.
-    pub fn absorb(&self, index: usize, hash: KeyHash, amount: Cost, now: Time) {
+    /// Charges what another instance has let in, as of `at`, when it told: what has flowed in
+    /// since then is the client's.
+    pub fn absorb(&self, index: usize, hash: KeyHash, amount: Cost, at: Time, now: Time) {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;
         };
         let worth = |state: &[u64]| limit.algorithm.worth(state, now);
-        table.take(hash).change(|state| limit.algorithm.charge(state, amount, now, now), worth);
+        table.take(hash).change(|state| limit.algorithm.charge(state, amount, at, now), worth);
     }
 
     /// Another instance says that a bucket is short of `missing`: so it is, if it is not short of

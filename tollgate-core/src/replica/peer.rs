@@ -10,6 +10,9 @@ use crate::units::{Nanos, Time};
 use alloc::string::String;
 use alloc::vec::Vec;
 
+/// Nothing is older that is sent again.
+const AGE_MAX: Nanos = Nanos::from_secs(120);
+
 /// One other instance, in one of its lives.
 pub struct Peer {
     /// Which of its lives.
@@ -34,6 +37,8 @@ pub struct Peer {
     pub since: Time,
     /// When it was last heard.
     pub heard: Time,
+    /// By how much its clock seemed to be behind ours, when a frame of it came soonest.
+    pub behind: i64,
     /// How often it says that it reports.
     pub period: Nanos,
     /// The number of its last period that was heard.
@@ -90,6 +95,7 @@ impl Peer {
             ack_due: false,
             since: now,
             heard: now,
+            behind: i64::MAX,
             period,
             report: 0,
             cpus_milli: 0,
@@ -99,6 +105,14 @@ impl Peer {
             given: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// A frame came that it made at `at` by its own clock: how long ago that was, by how long
+    /// frames take that come at once.
+    pub fn age(&mut self, at: Time, now: Time) -> Nanos {
+        let behind = now.0.wrapping_sub(at.0).cast_signed();
+        self.behind = self.behind.min(behind);
+        Nanos(behind.saturating_sub(self.behind).max(0).cast_unsigned().min(AGE_MAX.0))
     }
 
     /// Whether it has been heard of lately.

@@ -5,7 +5,7 @@
 
 use super::Counts;
 use crate::key::KeyHash;
-use crate::units::Cost;
+use crate::units::{Cost, Nanos};
 use alloc::string::String;
 
 /// Something for the caller to do to its buckets.
@@ -21,6 +21,8 @@ pub enum Told<'a> {
         key: KeyHash,
         /// How much.
         amount: Cost,
+        /// How long ago it was told first: long, where the way was cut.
+        age: Nanos,
     },
     /// A bucket is short of so much, if it is not short of more already.
     Short {

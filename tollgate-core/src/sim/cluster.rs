@@ -173,7 +173,7 @@ impl Cluster {
     pub fn charge(&mut self, index: usize, limit: usize, key: KeyHash, amount: Cost) {
         let node = &mut self.nodes[index];
         if node.up {
-            node.limiter.absorb(limit, key, amount, self.now);
+            node.limiter.absorb(limit, key, amount, self.now, self.now);
             node.replica.charge(limit, 0, key, amount, self.now);
         }
     }
@@ -317,8 +317,8 @@ impl Cluster {
         let (now, node) = (self.now, &mut self.nodes[index]);
         let Node { limiter, replica, heard, .. } = node;
         let mut told = |told: Told<'_>| match told {
-            Told::Charge { limit, key, amount, .. } => {
-                limiter.absorb(limit, key, amount, now);
+            Told::Charge { limit, key, amount, age, .. } => {
+                limiter.absorb(limit, key, amount, now.minus(age), now);
                 let sum = heard.entry((limit, key)).or_default();
                 *sum = sum.plus(amount);
             }

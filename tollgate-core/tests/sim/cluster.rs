@@ -276,3 +276,33 @@ fn a_joiner_gets_the_present_state() {
         });
     });
 }
+
+#[test]
+fn what_is_told_late_is_charged_as_of_then() {
+    for (kill, mesh) in [(false, true), (true, true), (true, false)] {
+        let (mut cluster, c) = (met(plan(2, mesh, hits("10/s", 20, false))), tag("C"));
+        // Half of what the limit lets pass, all of it at one node.
+        let serve = |cluster: &mut Cluster| {
+            for _ in 0..40 * 5 {
+                assert!(cluster.ask(0, 0, c, 1));
+                cluster.run_for(seconds(0.2));
+            }
+        };
+        if kill {
+            cluster.kill(1);
+        } else {
+            cluster.cut(0, 1);
+        }
+        serve(&mut cluster);
+        if kill {
+            cluster.start(1);
+        } else {
+            cluster.heal(0, 1);
+        }
+        for _ in 0..10 {
+            cluster.run_for(seconds(1.0));
+            let left = cluster.level(1, 0, c) / SECOND as i64;
+            assert!(left > -10, "{left} left at the other node (kill {kill}, mesh {mesh})");
+        }
+    }
+}

@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::classify::{Key, readable};
 use tollgate_core::key::{KeyHasher, Seed};
@@ -24,8 +25,10 @@ use tollgate_core::units::{Cost, Nanos, Time};
 
 /// How many identifiers each rule remembers by name.
 const TOP_KEYS: usize = 1_000;
-/// The most bytes of names that newcomers to a domain are told of.
+/// The most bytes of names that newcomers are told of, in all domains together.
 const TOLD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How often names go whose wait is over.
+const SWEEP: Nanos = Nanos::from_secs(10);
 /// What reaches us later than this was kept somewhere while we were away; a bucket that refills
 /// evenly does not count it. Longer than any network takes, shorter than a restart.
 const STALE_AFTER: Nanos = Nanos::from_secs(5);
@@ -53,7 +56,10 @@ impl Domains {
     /// With empty buckets.
     #[must_use]
     pub fn new(settings: &Master, seed: Seed, clock: Clock) -> Domains {
-        let domain = |domain: &master::Domain| Arc::new(Domain::new(domain, settings, seed, clock));
+        let all = Arc::default();
+        let domain = |domain: &master::Domain| {
+            Arc::new(Domain::new(domain, settings, Arc::clone(&all), seed, clock))
+        };
         let in_order: Vec<_> = settings.domains.iter().map(domain).collect();
         let by_name = in_order.iter();
         let by_name = by_name.map(|domain| (domain.name.as_bytes().into(), Arc::clone(domain)));
@@ -101,15 +107,23 @@ struct Books {
 }
 
 impl Domain {
-    fn new(domain: &master::Domain, settings: &Master, seed: Seed, clock: Clock) -> Domain {
+    fn new(
+        domain: &master::Domain,
+        settings: &Master,
+        all: Arc<AtomicUsize>,
+        seed: Seed,
+        clock: Clock,
+    ) -> Domain {
         let limiter = Limiter::new(POLICY, domain.rules.clone(), seed);
         let tops = limiter.limits().iter().map(|_| Top::new(TOP_KEYS)).collect();
+        let (until, sweep_at) = (HashMap::new(), Time::ZERO);
+        let live = Live { until, bytes: 0, all, sweep_at };
         Domain {
             name: domain.name.clone(),
             clock,
             ahead_max: settings.ahead_max,
             told_max: settings.told_max,
-            books: Mutex::new(Books { tops, live: Live::default() }),
+            books: Mutex::new(Books { tops, live }),
             limiter: ArcSwap::from_pointee(limiter),
         }
     }
@@ -155,11 +169,11 @@ impl Domain {
         if counted || limiter.limits().is_empty() { Heard::Free } else { Heard::Stale }
     }
 
-    /// Tells every identifier that has to wait, and until when.
-    pub fn in_force(&self, now: Time, mut tell: impl FnMut(&[u8], Time)) {
+    /// Tells every identifier that has to wait, and until when, as long as `tell` wants more.
+    pub fn in_force(&self, now: Time, mut tell: impl FnMut(&[u8], Time) -> bool) {
         for (identifier, until) in &self.books.lock().live.until {
-            if *until > now {
-                tell(identifier, *until);
+            if *until > now && !tell(identifier, *until) {
+                return;
             }
         }
     }
@@ -176,30 +190,41 @@ fn as_of(algorithm: &Algorithm, at: Time, now: Time) -> Option<Time> {
 }
 
 /// Until when identifiers have to wait, by name.
-#[derive(Default)]
 struct Live {
     until: HashMap<Box<[u8]>, Time>,
     bytes: usize,
+    /// Those of all domains.
+    all: Arc<AtomicUsize>,
+    sweep_at: Time,
 }
 
 impl Live {
-    /// Remembers one, if there is room once those whose wait is over have gone.
+    /// Remembers one, if there is room.
     fn put(&mut self, identifier: &[u8], until: Time, now: Time, most: usize) {
+        if now >= self.sweep_at {
+            self.sweep(now);
+        }
         if let Some(there) = self.until.get_mut(identifier) {
             *there = until.max(*there);
             return;
         }
-        let full = |live: &Live| {
-            live.until.len() >= most || live.bytes + identifier.len() > TOLD_BYTES_MAX
-        };
-        if full(self) {
-            self.until.retain(|_, until| *until > now);
-            self.bytes = self.until.keys().map(|name| name.len()).sum();
-        }
-        if !full(self) {
+        let all = self.all.load(Relaxed) + identifier.len();
+        if self.until.len() < most && all <= TOLD_BYTES_MAX {
             self.bytes += identifier.len();
+            self.all.fetch_add(identifier.len(), Relaxed);
             self.until.insert(identifier.into(), until);
         }
+    }
+
+    /// Forgets those whose wait is over.
+    fn sweep(&mut self, now: Time) {
+        self.sweep_at = now.plus(SWEEP);
+        self.until.retain(|_, until| *until > now);
+        self.until.shrink_to(2 * self.until.len());
+        let bytes = self.until.keys().map(|name| name.len()).sum();
+        self.all.fetch_sub(self.bytes, Relaxed);
+        self.all.fetch_add(bytes, Relaxed);
+        self.bytes = bytes;
     }
 }
 

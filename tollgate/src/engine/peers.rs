@@ -12,7 +12,7 @@ use tollgate_core::classify::Keys;
 use tollgate_core::key::KeyHash;
 use tollgate_core::limit::Unit;
 use tollgate_core::replica::Shared;
-use tollgate_core::units::Cost;
+use tollgate_core::units::{Cost, Nanos};
 
 /// What changes shares by less than this part is not worth a new limiter.
 const WORTHWHILE: f64 = 0.001;
@@ -45,10 +45,10 @@ impl Together for Engine {
         taken.map(|spent| spent.show(each)).sum()
     }
 
-    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost) {
+    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
         let (rules, now) = (self.rules.load(), self.clock.now());
         if let Some(index) = rules.marks.place(fingerprint) {
-            rules.limiter.absorb(index, key, amount, now);
+            rules.limiter.absorb(index, key, amount, now.minus(age), now);
             self.elsewhere.add(fingerprint, key, amount, rules.names_max, now);
         }
     }
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(amounts, [3.0, 6.0], "three hits, and six seconds");
         assert_eq!(a.spent(&mut |_, _, _, _| panic!("told twice")), 0);
         for (mark, context, key, amount) in &told {
-            b.hear(*mark, *context, *key, *amount);
+            b.hear(*mark, *context, *key, *amount, Nanos::ZERO);
             b.hear_name(*mark, *key, "192.0.2.1");
         }
         assert_eq!(b.top(0)[0].row.name, "192.0.2.1", "the other has told it");

@@ -15,7 +15,7 @@ use tollgate_core::limit::{Limit, Unit};
 use tollgate_core::limiter::Limiter;
 use tollgate_core::replica::Shared;
 use tollgate_core::top::{Row, Top};
-use tollgate_core::units::{Cost, SECOND, Time};
+use tollgate_core::units::{Cost, Nanos, SECOND, Time};
 
 /// Keys that a lane notes until they are collected; what further ones are charged is counted here
 /// alone. 64 bytes each.
@@ -33,8 +33,8 @@ pub trait Together: Send + Sync {
     /// beside (zero for buckets), the key. Returns how many charges found no room.
     fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64;
 
-    /// Others have charged this.
-    fn hear(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost);
+    /// Others have charged this, so long ago.
+    fn hear(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost, age: Nanos);
 
     /// Elsewhere a bucket is short of so much.
     fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost);

@@ -125,7 +125,7 @@ impl Together for Counters {
         books.map(|book| book.lock().take()).map(|spent| spent.show(each)).sum()
     }
 
-    fn hear(&self, _: u64, context: u128, key: KeyHash, amount: Cost) {
+    fn hear(&self, _: u64, context: u128, key: KeyHash, amount: Cost, _: Nanos) {
         let hits = u32::try_from(amount.whole_hits()).unwrap_or(u32::MAX);
         if let Some(hit) = counter(context, key, hits) {
             self.windows.absorb(&hit, self.now());
@@ -217,7 +217,7 @@ mod tests {
             a.spent(&mut |mark, context, key, amount| {
                 told += 1;
                 assert_eq!(amount, Cost::hits(7));
-                b.hear(mark, context, key, amount);
+                b.hear(mark, context, key, amount, Nanos::ZERO);
             });
             assert_eq!((told, a.spent(&mut |_, _, _, _| panic!("told twice"))), (1, 0));
             assert_eq!(count(&b, hit(&b, algorithm, 1)).after, 8, "{algorithm:?}");
@@ -238,8 +238,8 @@ mod tests {
         let counters = Counters::new(10, Clock::start());
         let mut late = hit(&counters, Algorithm::Fixed, 5);
         late.window.end -= 7_200;
-        counters.hear(0, context(&late), late.key, Cost::hits(5));
-        counters.hear(0, u128::MAX, late.key, Cost::hits(5));
+        counters.hear(0, context(&late), late.key, Cost::hits(5), Nanos::ZERO);
+        counters.hear(0, u128::MAX, late.key, Cost::hits(5), Nanos::ZERO);
         assert_eq!(count(&counters, hit(&counters, Algorithm::Fixed, 1)).after, 1);
     }
 }

@@ -1,13 +1,13 @@
 //! What people see of the peers: metrics, lines of the log, and the board that `/api/peers` reads.
 //!
-//! Lines that somebody else can cause without end (a stranger's messages) are thinned out; those of
-//! peers come once for each thing that happens. Nothing is decided here.
+//! Lines that somebody else can cause without end are thinned out: a stranger's messages to one a
+//! minute, what peers say of themselves to ten a second. Nothing is decided here.
 
 use crate::config::settings::peers::Peers;
 use crate::watch::Watch;
 use crate::watch::counts::peers::{PeerCounts, Report, Row};
 use crate::watch::printable::printable;
-use crate::watch::sampler::Seldom;
+use crate::watch::sampler::{Sampler, Seldom};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_core::replica::{Event, Replica, Seen, Totals};
@@ -18,6 +18,7 @@ pub struct Shown {
     watch: Arc<Watch>,
     counts: PeerCounts,
     complaints: Seldom,
+    news: Sampler,
     refused: u64,
     /// What counters have been moved to.
     before: Totals,
@@ -35,6 +36,7 @@ impl Shown {
             counts: PeerCounts::new(watch.registry()),
             watch,
             complaints: Seldom::default(),
+            news: Sampler::default(),
             refused: 0,
             before: Totals::default(),
             name,
@@ -65,7 +67,10 @@ impl Shown {
     }
 
     /// Tells what happened to a peer.
-    pub fn tell(&self, event: &Event) {
+    pub fn tell(&self, event: &Event, now: Time) {
+        if !matches!(event, Event::Silent { .. }) && !self.news.ask(now).write {
+            return;
+        }
         let clean = |text: &str| printable(text).into_owned();
         match event {
             Event::Joined { name, .. } => {

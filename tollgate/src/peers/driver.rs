@@ -263,9 +263,9 @@ impl Driver {
             Some((engines.get(place.engine)?, place.fingerprint))
         };
         let mut told = |told: Told<'_>| match told {
-            Told::Charge { limit, context, key, amount } => {
+            Told::Charge { limit, context, key, amount, age } => {
                 if let Some((engine, mark)) = engine(limit) {
-                    engine.hear(mark, context, key, amount);
+                    engine.hear(mark, context, key, amount, age);
                 }
             }
             Told::Short { limit, key, missing } => {
@@ -373,7 +373,7 @@ impl Driver {
                 replica::Event::Own { link } => {
                     let _ = self.transport.orders.try_send(Order::Drop { link: LinkId(link) });
                 }
-                event => self.shown.tell(&event),
+                event => self.shown.tell(&event, now),
             }
         }
     }

@@ -269,11 +269,11 @@ impl Mesh {
     /// Strangers may connect as often as they like; they take few places, and lose them soon.
     fn greet(&mut self, stream: TcpStream, from: SocketAddr) {
         let all: usize = self.greeting.values().sum();
-        let mine = self.greeting.entry(network(from)).or_default();
-        if all >= GREETING_MAX || *mine >= GREETING_PER_NETWORK_MAX {
+        let mine = self.greeting.get(&network(from)).copied().unwrap_or_default();
+        if all >= GREETING_MAX || mine >= GREETING_PER_NETWORK_MAX {
             return self.refuse(from.to_string(), "too many at once who have not greeted yet");
         }
-        *mine += 1;
+        self.greeting.insert(network(from), mine + 1);
         let (security, own, timing) = (self.plan.security.clone(), self.hello(0), self.plan.timing);
         self.tasks.spawn(async move {
             let greeted = connection::accept(stream, from, security, own, timing).await;

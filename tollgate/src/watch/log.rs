@@ -15,6 +15,7 @@ use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
@@ -71,12 +72,14 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(level(log.level));
+    // What it has to say we say ourselves, once; a stranger could have it say more.
+    let ours = filter_fn(|line| !line.target().starts_with("async_nats"));
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Safe(writer));
     let lines = match log.format {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().boxed(),
     };
-    (tracing_subscriber::registry().with(filter).with(lines), handle)
+    (tracing_subscriber::registry().with(filter).with(ours).with(lines), handle)
 }
 
 fn level(level: Level) -> LevelFilter {

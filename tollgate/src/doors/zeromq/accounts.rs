@@ -13,9 +13,12 @@ use crate::engine::domains::Heard;
 use crate::watch::counts::master::Told;
 use std::convert::Infallible;
 use std::rc::Rc;
+use tollgate_core::units::Nanos;
 
 /// The fewest frames of a message.
 const FRAMES_MIN: usize = 5;
+/// The longest delay that is believed.
+const DELAY_MAX: Nanos = Nanos::from_secs(86_400);
 
 /// Takes in what a gatekeeper tells until it goes away.
 pub async fn run(stream: TcpStream, desk: Rc<Desk>) -> Result<Infallible, Ended> {
@@ -58,7 +61,11 @@ fn told(desk: &Desk, message: &Message<'_>, wall: &Wall) -> Told {
     if told == Told::Delayed
         && let Some(came) = wall.time(message.part(3))
     {
-        desk.counts.delayed_by(at.since(came));
+        // Nobody delays a request for a day, and a figure that says so is none.
+        let delay = at.since(came);
+        if delay <= DELAY_MAX {
+            desk.counts.delayed_by(delay);
+        }
     }
     let identifier = message.part(2);
     match domain.hear(identifier, at, wall.now) {

@@ -6,6 +6,7 @@
 
 use super::zmtp::message;
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 use tokio::sync::Notify;
 
@@ -29,7 +30,11 @@ pub struct Hub {
 pub struct Listener {
     topics: RefCell<Vec<Box<[u8]>>>,
     ready: RefCell<Vec<u8>>,
+    /// What lies ready or is being sent.
+    held: Cell<usize>,
     all: Rc<Cell<usize>>,
+    /// Domains that it was told of when it began to listen to them.
+    told: RefCell<HashSet<String>>,
     wake: Notify,
 }
 
@@ -43,6 +48,8 @@ impl Hub {
         let listener = Rc::new(Listener {
             topics: RefCell::default(),
             ready: RefCell::default(),
+            held: Cell::new(0),
+            told: RefCell::default(),
             all: Rc::clone(&self.ready),
             wake: Notify::new(),
         });
@@ -54,6 +61,7 @@ impl Hub {
     pub fn leave(&self, listener: &Rc<Listener>) {
         self.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, listener));
         listener.take();
+        listener.sent();
         self.sent.notify_waiters();
     }
 
@@ -126,22 +134,32 @@ impl Listener {
 
     /// Has it sent; false if there is no room.
     pub fn push(&self, bytes: &[u8]) -> bool {
-        let mut ready = self.ready.borrow_mut();
-        let fits =
-            ready.len() + bytes.len() <= READY_MAX && self.all.get() + bytes.len() <= READY_ALL_MAX;
+        let held = self.held.get() + bytes.len();
+        let all = self.all.get() + bytes.len();
+        let fits = held <= READY_MAX && all <= READY_ALL_MAX;
         if fits {
-            ready.extend(bytes);
-            self.all.set(self.all.get() + bytes.len());
+            self.ready.borrow_mut().extend(bytes);
+            self.held.set(held);
+            self.all.set(all);
             self.wake.notify_one();
         }
         fits
     }
 
-    /// What lies ready, which does no more.
+    /// What lies ready. It counts until it has been [sent](Self::sent).
     pub fn take(&self) -> Vec<u8> {
-        let ready = self.ready.take();
-        self.all.set(self.all.get() - ready.len());
-        ready
+        self.ready.take()
+    }
+
+    /// What was taken has been sent, or never will be.
+    pub fn sent(&self) {
+        let left = self.ready.borrow().len();
+        self.all.set(self.all.get() - self.held.replace(left) + left);
+    }
+
+    /// Whether it is to be told what is in force in `domain`: once.
+    pub fn is_new_to(&self, domain: &str) -> bool {
+        self.told.borrow_mut().insert(domain.to_owned())
     }
 
     /// Until something lies ready.
@@ -160,7 +178,9 @@ mod tests {
     use super::*;
 
     fn told(listener: &Listener) -> String {
-        listener.take().escape_ascii().to_string()
+        let bytes = listener.take();
+        listener.sent();
+        bytes.escape_ascii().to_string()
     }
 
     #[test]
@@ -191,6 +211,12 @@ mod tests {
         assert!(dropped > 900, "{dropped}");
         assert!(slow.ready.borrow().len() <= READY_MAX);
         assert_eq!(hub.ready.get(), slow.ready.borrow().len());
+        // Being sent it counts still.
+        let taken = slow.take();
+        assert_eq!(hub.ready.get(), taken.len());
+        assert_eq!(hub.publish("d", &identifier, 1), 1);
+        slow.sent();
+        assert_eq!((hub.ready.get(), hub.publish("d", &identifier, 1)), (0, 0));
         hub.leave(&slow);
         assert_eq!(hub.ready.get(), 0);
     }

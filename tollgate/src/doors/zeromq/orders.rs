@@ -34,6 +34,7 @@ async fn tell(
         })?;
         out.extend(listener.take());
         link.send(&out).await?;
+        listener.sent();
         desk.hub.moved();
         tokio::select! {
             filled = link.fill() => filled?,
@@ -49,14 +50,16 @@ fn subscribe(desk: &Desk, listener: &hub::Listener, topic: &[u8]) {
     }
     let wall = Wall::read(&desk.clock);
     let domains = desk.domains.all().iter().filter(|domain| hub::begins(domain.name(), topic));
-    for domain in domains {
+    for domain in domains.filter(|domain| listener.is_new_to(domain.name())) {
         let mut order = Vec::new();
         domain.in_force(wall.now, |identifier, until| {
             order.clear();
             hub::write(domain.name(), identifier, wall.millis(until), &mut order);
-            if !listener.push(&order) {
+            let fits = listener.push(&order);
+            if !fits {
                 desk.counts.dropped.increment(1);
             }
+            fits
         });
     }
 }

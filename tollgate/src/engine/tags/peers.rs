@@ -8,7 +8,7 @@ use super::{TOP_KEYS, Tags};
 use crate::engine::together::{Named, Spent, Together, heaviest};
 use tollgate_core::key::KeyHash;
 use tollgate_core::replica::Shared;
-use tollgate_core::units::Cost;
+use tollgate_core::units::{Cost, Nanos};
 
 impl Together for Tags {
     fn share(&self) {
@@ -25,10 +25,10 @@ impl Together for Tags {
         taken.map(|spent| spent.show(each)).sum()
     }
 
-    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost) {
+    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
         let (rules, now) = (self.rules.load(), self.clock.now());
         if let Some(index) = rules.marks.place(fingerprint) {
-            rules.limiter.absorb(index, key, amount, now);
+            rules.limiter.absorb(index, key, amount, now.minus(age), now);
             self.elsewhere.add(fingerprint, key, amount, TOP_KEYS, now);
         }
     }
