@@ -74,7 +74,7 @@ pub enum Event {
         /// Whether both count together all the same.
         counts: bool,
     },
-    /// An instance asks for the present state: [`Replica::give_state`].
+    /// An instance asks for the present state: [`super::Replica::give_state`].
     Wanted {
         /// Its identity.
         node: u64,
