@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,10 +26,18 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port of loopback that nobody listens on.
+/// A port of loopback that nobody listens on. None of those that the system gives away by itself,
+/// where another test could be handed it before it is used.
 pub fn free_port() -> u16 {
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    probe.local_addr().expect("an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        // Programs that run beside this one begin elsewhere.
+        let begin = (std::process::id() % 100) as u16 * 100;
+        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A running program; killed, by its id, when dropped.

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 
 const CONFIG: &str = include_str!("../../../examples/envoy/envoy.yaml");
@@ -21,9 +22,18 @@ descriptors:
 - {key: user, value: free, rate_limit: {unlimited: true}}
 ";
 
+/// A port of loopback that nobody listens on. None of those that the system gives away by itself,
+/// where another test could be handed it before it is used.
 pub fn free_port() -> u16 {
-    let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    probe.local_addr().expect("an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        // Programs that run beside this one begin elsewhere.
+        let begin = (std::process::id() % 100) as u16 * 100;
+        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A backend that answers `hello` to everything.
