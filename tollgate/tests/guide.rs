@@ -13,11 +13,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The README, ARCHITECTURE.md and every page of the guide: name and text.
+/// The READMEs, ARCHITECTURE.md and every page of the guide: name and text.
 fn pages() -> Vec<(PathBuf, String)> {
     let guide = fs::read_dir(root().join("docs/guide")).expect("the guide");
     let mut paths: Vec<PathBuf> = guide.map(|entry| entry.expect("a page").path()).collect();
-    paths.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
+    let others = ["README.md", "ARCHITECTURE.md", "clients/node/README.md"];
+    paths.extend(others.map(|name| root().join(name)));
     paths.sort();
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("text");

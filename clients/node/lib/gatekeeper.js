@@ -1,0 +1,211 @@
+// The gatekeeper: lets a request run, delays it or refuses it by what the master has said of its
+// identifier, and tells the master.
+//
+// Deciding is a look into a table; nothing waits for the master, and what goes wrong here lets the
+// request pass. The table: table.js. The sockets: wire.js. How the master counts: its guide.
+
+'use strict';
+
+const { EventEmitter } = require('node:events');
+const options = require('./options');
+const { Table, keyOf } = require('./table');
+const { Wire } = require('./wire');
+
+/** Longer identifiers are not gated: the master would not read them either. */
+const IDENTIFIER_BYTES_MAX = 65_536;
+/** How often what is over is forgotten. */
+const SWEEP_MS = 1_000;
+const EMPTY = Buffer.alloc(0);
+const TIME = /^\d{1,16}(\.\d{1,9})?$/;
+
+class Gatekeeper extends EventEmitter {
+  #options;
+  #topic;
+  #table;
+  #wire;
+  #sweeper;
+  #held = 0;
+  /** Refusals not yet told for, in parts of one. */
+  #untold = 0;
+  #stats = {
+    accepted: 0, delayed: 0, rejected: 0, ungated: 0, cancelled: 0, orders: 0, ignored: 0, forgotten: 0,
+  };
+
+  constructor(given) {
+    super();
+    this.#options = options.read(given);
+    const { domain, endpoints, entriesMax, bytesMax } = this.#options;
+    this.#topic = Buffer.from(`${domain}\0`, 'utf8');
+    this.#table = new Table(entriesMax, bytesMax);
+    this.#wire = new Wire(endpoints, this.#topic, {
+      order: (frames) => this.#order(frames),
+      state: (up) => this.emit(up ? 'up' : 'down'),
+      end: (error) => this.emit('warning', error),
+    });
+    this.#sweepLater();
+  }
+
+  /** The address of the client: Express's `req.ip`, which knows of trusted proxies, else the peer's. */
+  static REMOTE_ADDR(req) {
+    const address = req.ip ?? req.socket?.remoteAddress;
+    return address?.replace(/^::ffff:(?=\d+\.)/i, '');
+  }
+
+  /** What a header says; requests without it are not gated. */
+  static header(name) {
+    const key = name.toLowerCase();
+    return (req) => {
+      const value = req.headers[key];
+      return Array.isArray(value) ? value.join(', ') : value;
+    };
+  }
+
+  /** Whether both connections to the master stand. */
+  get up() {
+    return this.#wire.up;
+  }
+
+  /** What has happened so far, and how much is held and known at the moment. */
+  get stats() {
+    return { ...this.#stats, held: this.#held, known: this.#table.size };
+  }
+
+  /** Until when the next request of `identifier` has to wait, in ms since the epoch; 0: unknown. */
+  until(identifier) {
+    return this.#table.until(keyOf(identifier));
+  }
+
+  /**
+   * Decides on a request of `identifier`, and tells the master. For other servers than Express and
+   * Connect; whoever is answered DELAYED is to wait until `until`.
+   */
+  ask(identifier) {
+    return this.#ask(identifier, true);
+  }
+
+  #ask(identifier, mayWait) {
+    const now = this.#options.clock.now();
+    const until = this.#table.until(keyOf(identifier));
+    const wait = until - now;
+    let status = 'ACCEPTED';
+    if (wait > this.#options.maxDelay || (wait > 0 && !mayWait)) status = 'REJECTED';
+    else if (wait > 0) status = 'DELAYED';
+    this.#stats[status.toLowerCase()] += 1;
+    if (status !== 'REJECTED' || this.#isTold()) this.#tell(status, identifier, now, until);
+    const retryAfter = Math.max(1, Math.ceil(wait / 1000));
+    return { status, until, wait: Math.max(0, wait), retryAfter };
+  }
+
+  /** Of many refusals a part is told of, evenly spread. */
+  #isTold() {
+    this.#untold += this.#options.rejectedSample;
+    if (this.#untold < 1) return false;
+    this.#untold -= 1;
+    return true;
+  }
+
+  #tell(status, identifier, now, until) {
+    const delayedUntil = status === 'DELAYED' ? String(until) : EMPTY;
+    this.#wire.tell([this.#topic, status, identifier, String(now), delayedUntil, EMPTY]);
+  }
+
+  /**
+   * For `app.use`. Refused requests are answered by `onReject`, or with the status and a
+   * Retry-After.
+   */
+  middleware(onReject = this.#options.onReject) {
+    return (req, res, next) => {
+      const identifier = this.#identify(req);
+      if (identifier === undefined) return next();
+      const verdict = this.#ask(identifier, this.#held < this.#options.heldMax);
+      switch (verdict.status) {
+        case 'ACCEPTED': return next();
+        case 'DELAYED': return this.#hold(res, next, verdict.wait);
+        default: return this.#refuse(req, res, next, onReject, { identifier, ...verdict });
+      }
+    };
+  }
+
+  /** Who asks; undefined if nobody says, or it goes wrong. */
+  #identify(req) {
+    let found;
+    try {
+      found = this.#options.identifier(req);
+      if (typeof found === 'number' || typeof found === 'bigint') found = String(found);
+      const length = typeof found === 'string' ? Buffer.byteLength(found) : found?.byteLength;
+      const fits = typeof found === 'string' || found instanceof Uint8Array;
+      if (fits && length <= IDENTIFIER_BYTES_MAX) return found;
+      if (found !== undefined && found !== null) {
+        throw new TypeError(`identifier: a text or bytes, at most ${IDENTIFIER_BYTES_MAX}`);
+      }
+    } catch (error) {
+      this.emit('warning', error);
+    }
+    this.#stats.ungated += 1;
+    return undefined;
+  }
+
+  #hold(res, next, wait) {
+    const { clock } = this.#options;
+    if (res.destroyed) {
+      // Gone before it was held: nobody would say so again.
+      this.#stats.cancelled += 1;
+      return;
+    }
+    this.#held += 1;
+    const end = () => {
+      this.#held -= 1;
+      res.removeListener('close', cancel);
+    };
+    const timer = clock.setTimeout(() => {
+      end();
+      next();
+    }, Math.ceil(wait));
+    const cancel = () => {
+      clock.clearTimeout(timer);
+      end();
+      this.#stats.cancelled += 1;
+    };
+    res.on('close', cancel);
+  }
+
+  #refuse(req, res, next, onReject, refusal) {
+    if (onReject) return onReject(req, res, next, refusal);
+    res.statusCode = this.#options.status;
+    res.setHeader('Retry-After', String(refusal.retryAfter));
+    res.setHeader('Content-Type', 'text/plain; charset=utf-8');
+    res.end('Rejected\n');
+    return undefined;
+  }
+
+  /** The master says something: four frames, of which the last is a time. */
+  #order(frames) {
+    const [topic, command, identifier, until] = frames;
+    const known = frames.length >= 4 && this.#topic.equals(topic)
+      && command.latin1Slice() === 'DELAY_UNTIL' && TIME.test(until.latin1Slice());
+    if (!known || identifier.length > IDENTIFIER_BYTES_MAX) {
+      this.#stats.ignored += 1;
+      return;
+    }
+    this.#stats.orders += 1;
+    this.#stats.forgotten += this.#table.tell(keyOf(identifier), Number(until.latin1Slice()));
+  }
+
+  #sweepLater() {
+    const { clock } = this.#options;
+    this.#sweeper = clock.setTimeout(() => {
+      this.#table.sweep(clock.now());
+      this.#sweepLater();
+    }, SWEEP_MS);
+    // A sweep is no reason for a program to go on.
+    this.#sweeper?.unref?.();
+  }
+
+  /** Leaves the master. Requests pass from now on as what is known lets them. */
+  close() {
+    this.#options.clock.clearTimeout(this.#sweeper);
+    this.#wire.close();
+  }
+}
+
+module.exports = { Gatekeeper };

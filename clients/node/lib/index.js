@@ -1,0 +1,5 @@
+'use strict';
+
+const { Gatekeeper } = require('./gatekeeper');
+
+module.exports = { Gatekeeper };

@@ -1,0 +1,216 @@
+// What the tests share: a clock that is set, requests without a network, and two kinds of master:
+// a peer of this program that says what it is told to, and the real one.
+
+'use strict';
+
+const { EventEmitter } = require('node:events');
+const { spawn } = require('node:child_process');
+const fs = require('node:fs');
+const os = require('node:os');
+const path = require('node:path');
+const { Subscriber, XPublisher } = require('zeromq');
+const { Gatekeeper } = require('../lib/index.js');
+
+/** Time that passes when it is told to. */
+class FakeClock {
+  #timers = new Map();
+  #next = 1;
+
+  constructor(now) {
+    this.at = now;
+  }
+
+  now() {
+    return this.at;
+  }
+
+  setTimeout(call, ms) {
+    const id = this.#next;
+    this.#next += 1;
+    this.#timers.set(id, { call, at: this.at + ms });
+    return id;
+  }
+
+  clearTimeout(id) {
+    this.#timers.delete(id);
+  }
+
+  /** Until then, with everything that is due on the way, in its order. */
+  advance(ms) {
+    const end = this.at + ms;
+    for (;;) {
+      const due = [...this.#timers].filter(([, timer]) => timer.at <= end);
+      if (due.length === 0) break;
+      const [id, timer] = due.reduce((a, b) => (b[1].at < a[1].at ? b : a));
+      this.#timers.delete(id);
+      this.at = Math.max(this.at, timer.at);
+      timer.call();
+    }
+    this.at = end;
+  }
+
+  get timers() {
+    return this.#timers.size;
+  }
+}
+
+/** Waits for what is to come, and fails if it does not. */
+async function eventually(what, seen) {
+  const end = Date.now() + 60_000;
+  while (!seen()) {
+    if (Date.now() > end) throw new Error(`not within a minute: ${what}`);
+    await new Promise((resolve) => { setTimeout(resolve, 2); });
+  }
+}
+
+/** A request through a middleware; `done` says what became of it. */
+function request(gate, req = { headers: {} }) {
+  const res = new EventEmitter();
+  const found = { res, passed: 0, headers: {}, status: undefined, body: undefined };
+  res.setHeader = (name, value) => { found.headers[name] = value; };
+  res.end = (body) => { found.status = res.statusCode; found.body = body; };
+  gate(req, res, () => { found.passed += 1; });
+  return found;
+}
+
+/** A master's sockets, in this program. */
+class Peer {
+  constructor() {
+    this.heard = [];
+    this.subscriptions = [];
+  }
+
+  static async start() {
+    const peer = new Peer();
+    peer.accounts = new Subscriber({ linger: 0 });
+    peer.orders = new XPublisher({ linger: 0, sendHighWaterMark: 0 });
+    await peer.accounts.bind('tcp://127.0.0.1:*');
+    await peer.orders.bind('tcp://127.0.0.1:*');
+    peer.accounts.subscribe();
+    const into = async (socket, list) => {
+      for await (const frames of socket) list.push(frames);
+    };
+    into(peer.accounts, peer.heard).catch(() => {});
+    into(peer.orders, peer.subscriptions).catch(() => {});
+    return peer;
+  }
+
+  /** A gatekeeper that is connected to it, from the first message on. */
+  async gatekeeper(options) {
+    const before = this.subscriptions.length;
+    const gatekeeper = new Gatekeeper({
+      domain: 'd',
+      server: this.accounts.lastEndpoint,
+      control: this.orders.lastEndpoint,
+      identifier: (req) => req.id ?? 'c',
+      ...options,
+    });
+    await eventually('a subscription', () => this.subscriptions.length > before && gatekeeper.up);
+    await eventually('a message', () => {
+      if (this.heard.length === 0) gatekeeper.ask('first');
+      return this.heard.some((frames) => frames[2].equals(Buffer.from('first')));
+    });
+    this.heard.length = 0;
+    return gatekeeper;
+  }
+
+  /** Says something, and waits until `gatekeeper` has read it. */
+  async say(gatekeeper, frames) {
+    const read = () => gatekeeper.stats.orders + gatekeeper.stats.ignored;
+    const before = read();
+    await this.orders.send(frames);
+    await eventually('an order is read', () => read() > before);
+  }
+
+  order(gatekeeper, identifier, until) {
+    return this.say(gatekeeper, ['d\0', 'DELAY_UNTIL', identifier, String(until)]);
+  }
+
+  /** The next messages, frames as texts; the extra ones of the start are not among them. */
+  async messages(count) {
+    const told = () => this.heard.filter((frames) => frames[2].toString() !== 'first');
+    await eventually(`${count} messages`, () => told().length >= count);
+    return told().map((frames) => frames.map((frame) => frame.latin1Slice()));
+  }
+
+  stop() {
+    this.accounts.close();
+    this.orders.close();
+  }
+}
+
+/** The binary, as cargo builds it; TOLLGATE names another. */
+function binary() {
+  const target = process.env.CARGO_TARGET_DIR ?? path.join(__dirname, '../../../target');
+  return process.env.TOLLGATE ?? path.join(target, 'debug/tollgate');
+}
+
+/** The real master, with these domains. */
+class Master {
+  static async start(domains, [accounting, control] = [0, 0]) {
+    const master = new Master();
+    master.domains = domains;
+    master.folder = fs.mkdtempSync(path.join(os.tmpdir(), 'gatekeeper-'));
+    const file = path.join(master.folder, 'tollgate.json');
+    const address = (port) => `tcp://127.0.0.1:${port}`;
+    fs.writeFileSync(file, JSON.stringify({
+      admin: { listen: '127.0.0.1:0' },
+      master: { accounting: address(accounting), control: address(control), domains },
+    }));
+    master.child = spawn(binary(), ['serve', '--config', file], { stdio: ['ignore', 'ignore', 'pipe'] });
+    let log = '';
+    master.child.stderr.setEncoding('utf8').on('data', (text) => { log += text; });
+    master.ended = new Promise((resolve) => { master.child.on('close', resolve); });
+    master.child.on('error', (error) => { log += error; });
+    const open = () => log.split('\n').slice(0, -1).find((line) => line.includes('master open'));
+    await eventually(`${binary()} listens: ${log}`, () => open() || master.child.exitCode !== null);
+    const addresses = open()?.match(/127\.0\.0\.1:\d+/g);
+    if (addresses?.length !== 3) throw new Error(`no master:\n${log}`);
+    [master.accounting, master.control, master.admin] = addresses;
+    return master;
+  }
+
+  gatekeeper(options) {
+    return new Gatekeeper({
+      domain: 'd', server: this.accounting, control: this.control, identifier: () => 'c', ...options,
+    });
+  }
+
+  /** The value of one series. */
+  async metric(series) {
+    const text = await (await fetch(`http://${this.admin}/metrics`)).text();
+    const line = text.split('\n').find((one) => one.startsWith(`${series} `));
+    return Number(line?.slice(series.length + 1));
+  }
+
+  async kill() {
+    this.child.kill('SIGKILL');
+    await this.ended;
+    fs.rmSync(this.folder, { recursive: true });
+  }
+
+  /** Kills it, and starts it again where it was. */
+  async restart() {
+    await this.kill();
+    return Master.start(this.domains, [this.accounting, this.control].map((at) => at.split(':')[1]));
+  }
+}
+
+let probes = 0;
+
+/**
+ * Until the master has answered everything that was told before: messages keep their order, so an
+ * order for one that was told last comes last.
+ * @param {number} enough requests that bring an order about
+ */
+async function settled(gatekeeper, enough = 12) {
+  probes += 1;
+  const probe = `probe-${probes}`;
+  await eventually('an order for a probe', () => {
+    if (gatekeeper.until(probe) > 0) return true;
+    for (let n = 0; n < enough; n += 1) gatekeeper.ask(probe);
+    return false;
+  });
+}
+
+module.exports = { FakeClock, Master, Peer, eventually, request, settled };

@@ -1,0 +1,37 @@
+// What users write, read by the compiler only: a line that should not be accepted is marked so.
+
+import { createServer, IncomingMessage } from 'node:http';
+import { Gatekeeper, Options, Refusal, Stats } from 'tollgate-gatekeeper';
+
+interface Request extends IncomingMessage {
+  user?: { id: number };
+}
+
+const plain = new Gatekeeper({ domain: 'api', identifier: Gatekeeper.REMOTE_ADDR });
+const gate = plain.middleware();
+createServer((req, res) => gate(req, res, () => res.end('ok')));
+
+const options: Options<Request> = {
+  domain: 'api',
+  server: 'tcp://master.example:10004',
+  identifier: (req) => req.user?.id,
+  maxDelay: 2_000,
+  onReject(req, res, next, refusal: Refusal) {
+    res.writeHead(429, { 'Retry-After': refusal.retryAfter }).end(String(req.user?.id));
+    next();
+  },
+};
+const users = new Gatekeeper(options);
+users.on('warning', (error) => error.message);
+users.on('down', () => {});
+const stats: Stats = users.stats;
+const verdict = users.ask(Buffer.from('key'));
+if (verdict.status === 'DELAYED') setTimeout(() => stats.held, verdict.wait);
+new Gatekeeper({ domain: 'api', identifier: Gatekeeper.header('X-Api-Key') }).close();
+
+// @ts-expect-error: who asks has to be said by a function
+new Gatekeeper({ domain: 'api', identifier: 'ip' });
+// @ts-expect-error: there is no such option
+new Gatekeeper({ domain: 'api', identifier: () => 'x', maxdelay: 1 });
+// @ts-expect-error: what it counts is not changed from outside
+users.stats = stats;
