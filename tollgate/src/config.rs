@@ -2,20 +2,21 @@
 //!
 //! The only part of the program that reads files of settings and the environment. The way of a
 //! file: `tree` (text to places), `section` (tree to settings, through `reader`), `settings` (what
-//! doors get), `show` (back to YAML). A `tempomat.json` becomes a native tree first (`tempomat`).
+//! doors get), `show` (back to YAML). A file of Tempomat or Smockron becomes a native tree first
+//! (`foreign`).
 //! What is wrong is told all at once (`fault`). `source` looks for changes of the file.
 
 mod address;
 pub mod cpus;
 pub mod environment;
 pub mod fault;
+mod foreign;
 mod reader;
 pub mod secret;
 mod section;
 pub mod settings;
 mod show;
 pub mod source;
-mod tempomat;
 pub mod tree;
 
 use fault::{Fault, Faults, Place};
@@ -31,8 +32,8 @@ pub struct Config {
     pub settings: Settings,
     /// The same as native YAML, defaults filled in: what `show` prints.
     pub native: String,
-    /// What does not mean here what it meant elsewhere, with its places: of a `tempomat.json` only,
-    /// for in a native file nothing is passed over.
+    /// What does not mean here what it meant elsewhere, with its places: of files of other programs
+    /// only, for in a native file nothing is passed over.
     pub warnings: Vec<String>,
 }
 
@@ -262,12 +263,8 @@ fn as_flags(mut faults: Faults) -> Faults {
 
 fn decode(file: &str, root: &Node, cpus: f64) -> Result<Config, Faults> {
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
-    let (settings, shown) = if tempomat::is_one(file, root) {
-        let native = tempomat::native(root, cpus, &mut faults, &mut notes);
-        section::settings(&native, cpus, &mut faults)
-    } else {
-        section::settings(root, cpus, &mut faults)
-    };
+    let native = foreign::native(file, root, cpus, &mut faults, &mut notes);
+    let (settings, shown) = section::settings(native.as_ref().unwrap_or(root), cpus, &mut faults);
     if !faults.is_empty() {
         return Err(Faults::new(file, faults));
     }

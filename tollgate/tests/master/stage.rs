@@ -28,13 +28,22 @@ impl Program {
         Program::start_at(folder, keys, [0, 0])
     }
 
+    /// Starts it with this besides its `admin` section.
+    pub fn start_with(text: &str) -> Program {
+        Program::run(tempfile::tempdir().expect("a folder"), text)
+    }
+
     fn start_at(folder: tempfile::TempDir, keys: &str, [accounting, control]: [u16; 2]) -> Program {
-        let path = folder.path().join("tollgate.yaml");
         let text = format!(
-            "admin: {{listen: '127.0.0.1:0'}}\n\
-             master: {{accounting: 'tcp://127.0.0.1:{accounting}', \
+            "master: {{accounting: 'tcp://127.0.0.1:{accounting}', \
              control: 'tcp://127.0.0.1:{control}', {keys}}}\n"
         );
+        Program::run(folder, &text)
+    }
+
+    fn run(folder: tempfile::TempDir, text: &str) -> Program {
+        let path = folder.path().join("tollgate.yaml");
+        let text = format!("admin: {{listen: '127.0.0.1:0'}}\n{text}");
         fs::write(&path, text).expect("saved");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--config"]).arg(path).env("RUST_LOG", "debug");

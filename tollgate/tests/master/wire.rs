@@ -24,6 +24,27 @@ fn s1_s2_the_burst_is_free_and_then_all_gatekeepers_hold() {
 }
 
 #[test]
+fn s26_the_configuration_of_smockron_runs_and_counts_as_its_master_did() {
+    let text = "server: {listen: '127.0.0.1:0'}\ndatastore: {host: localhost}\n\
+                domains: {d: {rate: 2/sec, burst: 3}}\n";
+    let program = Program::start_with(text);
+    let mut gatekeeper = Gatekeeper::new(&program, &["d\0"]);
+    let t = ahead();
+    // S2: what Smockron's gatekeepers tell of these, and until when the next is to wait by then.
+    let told = [(0, 0), (20, 0), (40, 0), (60, 500), (500, 1000), (1000, 1500), (1500, 2000)];
+    let mut until = 0;
+    for (at, expected) in told {
+        gatekeeper.request("d", "c", t + at);
+        let heard = gatekeeper.hear();
+        let last = heard.rsplit('|').next().expect("a time").parse::<u64>().expect("a number");
+        until = until.max(last);
+        // Before that it is over by the time that the request comes.
+        assert!(until <= t + at.max(expected), "{at}: {heard}");
+        assert!(expected == 0 || until == t + expected, "{at}: {heard} {t}");
+    }
+}
+
+#[test]
 fn s10_s11_delayed_requests_count_when_they_run_and_refused_ones_do_not() {
     let program = Program::start(THREE);
     let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);

@@ -5,8 +5,9 @@
 //! comes out is a tree like that of a native file, so that `section` checks it once more and `show`
 //! prints it. What the figures were in the original: docs/guide/from-tempomat.md.
 
-use super::fault::{Fault, Place, quoted};
-use super::tree::{Key, Node, Value};
+use super::super::fault::{Fault, Place, quoted};
+use super::super::tree::{Key, Node, Value};
+use super::placed;
 use std::path::Path;
 use tollgate_core::table::EXACT_KEYS_MAX;
 use tollgate_core::units::Nanos;
@@ -286,7 +287,7 @@ impl<'a> File<'a> {
         };
         let mut list = Vec::new();
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
-            match super::address::network(one) {
+            match super::super::address::network(one) {
                 Ok(_) if one.contains('/') => {
                     let one = quoted(one);
                     self.note(place, format!("all of {one} is trusted; Tempomat trusted nobody"));
@@ -308,10 +309,6 @@ impl<'a> File<'a> {
 const HASH_LEN_MAX: usize = 1 << 20;
 /// The place of what the file does not say.
 const START: Place = Place { line: 1, column: 1 };
-
-fn placed(text: &str, place: Place) -> Node {
-    Node { place, ..Node::text(text) }
-}
 
 /// All addresses of this machine, those of IPv6 included where it has any.
 fn everywhere() -> &'static str {

@@ -1,0 +1,212 @@
+//! The configuration of Smockron's master, read as that read it.
+//!
+//! What it says of domains, of where to listen and of StatsD is carried over; its algorithm since
+//! 2014 is `gcra`. What it says of Redis does nothing, and is warned of. What differs, key by key:
+//! docs/guide/from-smockron.md.
+
+use super::super::fault::{Fault, Place, quoted};
+use super::super::tree::{Key, Node, Value};
+use super::placed;
+
+/// Its sections. `statsd` is `stats` by another name.
+const SECTIONS: [&str; 5] = ["server", "datastore", "domains", "stats", "statsd"];
+/// Native sections that it may hold besides.
+const PASSED: [&str; 3] = ["admin", "log", "state"];
+/// Native sections that open doors: with one of these it is a native file.
+const DOORS: [&str; 8] =
+    ["proxy", "line", "check", "ratelimit", "master", "gatekeeper", "peers", "store"];
+/// Keys of a domain; the last is ours.
+const RULE: [&str; 4] = ["rate", "interval", "burst", "algorithm"];
+/// Where it listened if the file did not say, and the port if that did not.
+const LISTEN: &str = "0.0.0.0";
+const PORT: u16 = 10_004;
+/// StatsD's port, and its host, if the file does not say.
+const STATSD: (&str, &str) = ("localhost", "8125");
+
+/// Whether a file is one: it has a section that only those have, and none that opens a door.
+pub fn is_one(root: &Node) -> bool {
+    let Value::Map(entries) = &root.value else { return false };
+    let has = |of: &[&str]| entries.iter().any(|(key, _)| of.contains(&key.name.as_str()));
+    let all = |of: &[&str]| entries.iter().all(|(key, _)| of.contains(&key.name.as_str()));
+    let known: Vec<_> = SECTIONS.into_iter().chain(PASSED).collect();
+    let sure = has(&["domains"]) || root.find(&["server", "listen"]).is_some();
+    !has(&DOORS) && (sure || (has(&["datastore"]) && all(&known)))
+}
+
+/// The native tree that means the same.
+pub fn native(root: &Node, faults: &mut Vec<Fault>, notes: &mut Vec<Fault>) -> Node {
+    let mut file = File { faults, notes };
+    let entries = entries(root);
+    file.look_at_keys(entries);
+    let passed: Vec<_> =
+        PASSED.iter().filter_map(|name| Some((*name, last(entries, name)?.clone()))).collect();
+    let stats = last(entries, "stats").or_else(|| last(entries, "statsd"));
+    let metrics = stats.and_then(|node| file.statsd(node));
+    let metrics = metrics.map(|statsd| ("metrics", Node::map([("statsd", statsd)])));
+    let [accounting, control] = file.listen(last(entries, "server"), root.place);
+    let mut master = vec![
+        ("accounting", accounting),
+        ("control", control),
+        ("algorithm", Node::text("gcra")),
+        ("domains", file.domains(last(entries, "domains"), root.place)),
+    ];
+    let allow = last(entries, "server").and_then(|server| server.find(&["allow"]));
+    master.extend(allow.map(|allow| ("allow", allow.clone())));
+    Node::map(passed.into_iter().chain(metrics).chain([("master", Node::map(master))]))
+}
+
+fn entries(node: &Node) -> &[(Key, Node)] {
+    match &node.value {
+        Value::Map(entries) => entries,
+        _ => &[],
+    }
+}
+
+/// The value of a key; of several the last. `null` counts as absent.
+fn last<'a>(entries: &'a [(Key, Node)], name: &str) -> Option<&'a Node> {
+    let found = entries.iter().rev().find(|(key, _)| key.name == name);
+    found.map(|(_, node)| node).filter(|node| node.value != Value::Null)
+}
+
+/// A file being read.
+struct File<'a> {
+    faults: &'a mut Vec<Fault>,
+    notes: &'a mut Vec<Fault>,
+}
+
+impl File<'_> {
+    fn fault(&mut self, place: Place, what: impl Into<String>) {
+        self.faults.push(Fault::new(place, what));
+    }
+
+    fn note(&mut self, place: Place, what: impl Into<String>) {
+        self.notes.push(Fault::new(place, what));
+    }
+
+    /// Tells what means nothing here.
+    fn look_at_keys(&mut self, entries: &[(Key, Node)]) {
+        for (key, _) in entries {
+            let name = key.name.as_str();
+            if name == "datastore" {
+                let what = "`datastore` does nothing: counts are in memory, and `state` keeps \
+                            them over a restart";
+                self.note(key.place, what);
+            } else if !SECTIONS.contains(&name) && !PASSED.contains(&name) {
+                self.passed_over(key);
+            }
+        }
+    }
+
+    fn passed_over(&mut self, key: &Key) {
+        let name = quoted(&key.name);
+        self.note(key.place, format!("{name} is no key of Smockron's master and does nothing"));
+    }
+
+    /// Where accounting and control are bound: `[scheme://]host[:port]`, and the next port.
+    fn listen(&mut self, server: Option<&Node>, start: Place) -> [Node; 2] {
+        for (key, _) in server.map_or(&[][..], entries) {
+            if !["listen", "allow"].contains(&key.name.as_str()) {
+                self.passed_over(key);
+            }
+        }
+        let node = server.and_then(|server| server.find(&["listen"]));
+        let node = node.filter(|node| node.value != Value::Null);
+        let (text, place) = match node.map(|node| (&node.value, node.place)) {
+            Some((Value::Text(text), place)) => (text.as_str(), place),
+            Some((_, place)) => {
+                self.fault(place, "`listen` must be a single value, such as 0.0.0.0:10004");
+                (LISTEN, place)
+            }
+            None => (LISTEN, start),
+        };
+        let (scheme, rest) = text.split_once("://").unwrap_or(("tcp", text));
+        let (host, port) = match port(rest) {
+            Some((host, port)) if port < u16::MAX && !rest.is_empty() => (host, port),
+            _ => {
+                let what = format!("`listen` is {}: write host:port", quoted(text));
+                self.fault(place, what);
+                (LISTEN, PORT)
+            }
+        };
+        let on = |port: u16| placed(format!("{scheme}://{host}:{port}"), place);
+        [on(port), on(port.saturating_add(u16::from(port > 0)))]
+    }
+
+    /// Options of node-statsd; what is sent is named as everywhere in Tollgate.
+    fn statsd(&mut self, node: &Node) -> Option<Node> {
+        let what = "figures have names of Tollgate's own; those of Smockron's dashboards are not \
+                    sent";
+        self.note(node.place, what);
+        if let Value::Text(text) = &node.value {
+            let port = if text.contains(':') { "" } else { ":8125" };
+            return (text != "false").then(|| placed(format!("udp://{text}{port}"), node.place));
+        }
+        for (key, _) in entries(node) {
+            if !["host", "port"].contains(&key.name.as_str()) {
+                let name = quoted(&key.name);
+                self.note(key.place, format!("{name} of StatsD does nothing here"));
+            }
+        }
+        let mut option = |key: &str, default: &'static str| match node.find(&[key]) {
+            Some(Node { value: Value::Text(text), .. }) => text.clone(),
+            None | Some(Node { value: Value::Null, .. }) => default.to_owned(),
+            Some(other) => {
+                self.fault(other.place, format!("`{key}` must be a single value"));
+                default.to_owned()
+            }
+        };
+        let (host, port) = (option("host", STATSD.0), option("port", STATSD.1));
+        Some(placed(format!("udp://{host}:{port}"), node.place))
+    }
+
+    fn domains(&mut self, domains: Option<&Node>, start: Place) -> Node {
+        let Some(node) = domains else {
+            return Node { place: start, ..Node::map([]) };
+        };
+        let Value::Map(entries) = &node.value else { return node.clone() };
+        let entries = entries.iter().map(|(name, node)| {
+            let value = match &node.value {
+                Value::List(rules) => Value::List(rules.iter().map(|r| self.rule(r)).collect()),
+                Value::Null => Value::List(vec![Node { place: node.place, ..Node::map([]) }]),
+                _ => return (name.clone(), self.rule(node)),
+            };
+            (name.clone(), Node { place: node.place, ..Node::made(value) })
+        });
+        let entries = Value::Map(entries.collect());
+        Node { place: node.place, ..Node::made(entries) }
+    }
+
+    /// A rule with its interval as a rate: what is left out is told when the native tree is read.
+    fn rule(&mut self, rule: &Node) -> Node {
+        let Value::Map(entries) = &rule.value else { return rule.clone() };
+        for (key, _) in entries {
+            if !RULE.contains(&key.name.as_str()) {
+                self.passed_over(key);
+            }
+        }
+        let rate = match (last(entries, "rate"), last(entries, "interval")) {
+            (Some(rate), None) => Some(rate.clone()),
+            (None, Some(Node { value: Value::Text(text), place, .. })) => {
+                Some(placed(format!("1/{text}"), *place))
+            }
+            (None, None) => None,
+            (_, Some(other)) => {
+                self.fault(other.place, "write either `rate` or `interval`, as a single value");
+                return Node { place: rule.place, ..Node::map([]) };
+            }
+        };
+        let rest = ["burst", "algorithm"];
+        let rest = rest.iter().filter_map(|key| Some((*key, last(entries, key)?.clone())));
+        let native = Node::map(rate.map(|rate| ("rate", rate)).into_iter().chain(rest));
+        Node { place: rule.place, ..native }
+    }
+}
+
+/// Host and port of `host[:port]`; an address of IPv6 stands in brackets.
+fn port(text: &str) -> Option<(&str, u16)> {
+    let end = text.rfind(']').map_or(0, |at| at + 1);
+    match text[end..].find(':') {
+        None => Some((text, PORT)),
+        Some(at) => Some((&text[..end + at], text[end + at + 1..].parse().ok()?)),
+    }
+}

@@ -1,0 +1,4 @@
+//! Configurations of other programs as ours runs them.
+
+mod smockron;
+mod tempomat;
