@@ -5,6 +5,7 @@
 //! believe (`verify`). One certificate is served under every name that a client may ask for; a
 //! choice by name is a resolver in place of `SingleCertAndKey`. Nothing here opens a connection.
 
+pub mod client;
 pub mod live;
 pub mod pem;
 mod verify;
@@ -48,6 +49,11 @@ pub fn stumbles(settings: &Settings) -> Vec<Stumble> {
         let files = read(server_files(tls));
         let made = files.and_then(|files| server(&files, client_name(tls), &[]));
         found.extend(made.err().map(|fault| (&["ratelimit", "tls"][..], fault.to_string())));
+    }
+    let xds = settings.ratelimit.as_ref().and_then(|door| door.xds.as_ref());
+    if let Some(tls) = xds.and_then(|xds| xds.tls.as_ref()) {
+        let made = client::config(tls, &[]).err();
+        found.extend(made.map(|fault| (&["ratelimit", "xds", "tls"][..], fault.to_string())));
     }
     found
 }

@@ -6,6 +6,8 @@
 //! refused, and says what to do instead. Variables of the reference that have no meaning here
 //! (its pools, its jitter) are passed over.
 
+mod xds;
+
 use super::fault::{Fault, Faults, Place};
 use super::tree::{Key, Node, Value};
 use super::{Config, decode};
@@ -43,7 +45,7 @@ const PLAIN: [(&str, &str, Form); 16] = [
 
 /// Variables that ask for what is not built: the name, the values that ask for nothing, and what
 /// to do.
-const REFUSED: [(&str, &[&str], &str); 7] = [
+const REFUSED: [(&str, &[&str], &str); 6] = [
     (
         "BACKEND_TYPE",
         &[""],
@@ -54,11 +56,6 @@ const REFUSED: [(&str, &[&str], &str); 7] = [
         "REDIS_URL",
         &[""],
         "counting in Redis is not built in this version: unset it to count in this process",
-    ),
-    (
-        "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-        FALSE,
-        "TLS to the server of rules is not built in this version: unset it",
     ),
     ("TRACING_ENABLED", FALSE, "traces are not built in this version: unset it"),
     ("USE_DOG_STATSD_MOGRIFIERS", &[""], "mogrifiers are not built in this version: unset it"),
@@ -227,31 +224,6 @@ impl Reader<'_> {
         section.push((named("tls"), map(keys)));
     }
 
-    /// Rules from a server, as the reference is told of it.
-    fn xds(&mut self, section: &mut Keys) {
-        let pairs = |this: &Self, name, from: &str| {
-            let text = this.text_or(name, "");
-            let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-            let pairs = pairs.map(|pair| Node::text(pair.replacen(from, ":", 1)));
-            Node::made(Value::List(pairs.collect()))
-        };
-        let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
-        let mut keys = vec![
-            (named("server"), Node::text(server)),
-            (named("node_id"), Node::text(self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default"))),
-            (named("metadata"), pairs(self, "CONFIG_GRPC_XDS_NODE_METADATA", "=")),
-            (named("headers"), pairs(self, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":")),
-        ];
-        for (key, name) in [
-            ("retry", "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"),
-            ("retry_max", "XDS_CLIENT_BACKOFF_MAX_INTERVAL"),
-        ] {
-            let written = self.written(name, Form::Duration);
-            keys.extend(written.map(|text| (named(key), Node::text(text))));
-        }
-        section.push((named("xds"), map(keys)));
-    }
-
     fn rules(&mut self, section: &mut Keys) {
         match self.text_or("CONFIG_TYPE", "FILE").as_str() {
             "FILE" => {}
@@ -386,7 +358,8 @@ mod tests {
     use crate::config::settings::Ratelimit;
     use std::time::Duration;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Ratelimit, String> {
+    /// The section that variables stand for.
+    pub fn read(variables: &[(&str, &str)]) -> Result<Ratelimit, String> {
         let get = |name: &str| {
             let found = variables.iter().find(|(other, _)| *other == name);
             let root = (name == "RUNTIME_ROOT").then_some("/tmp/current");
@@ -484,7 +457,6 @@ mod tests {
             ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: only counters in memory"),
             ("REDIS_URL", "redis:6379", "REDIS_URL=redis:6379: counting in Redis"),
             ("CONFIG_TYPE", "ETCD", "CONFIG_TYPE=ETCD: must be FILE or GRPC_XDS_SOTW"),
-            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "TLS to the server of rules is not built"),
             ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_KEY"),
             ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),
             ("SHADOW_MODE", "maybe", "SHADOW_MODE=maybe: must be true or false"),

@@ -104,7 +104,10 @@ pub enum Fault {
         /// Why not.
         why: String,
     },
-    /// It cannot be the name of a client.
+    /// The system has none, and none were named.
+    #[error("this system has no certificates of authorities: install them, or name a file as `ca`")]
+    NoAuthorities,
+    /// It cannot be in a certificate.
     #[error("`{0}` is no DNS name that a certificate could be for")]
     Name(String),
     /// Its time is over. Only a renewal is refused for that: see `live`.

@@ -72,6 +72,29 @@ impl Authority {
     }
 }
 
+impl Authority {
+    /// A server with that certificate, which lets in whom this authority has signed.
+    pub fn acceptor(&self, name: &str) -> tokio_rustls::TlsAcceptor {
+        let pem = |name: &str| fs::read(Path::new(&self.path(name))).expect("a file");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&pem("ca.pem")).expect("PEM")).expect("a root");
+        let clients = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::clone(&provider),
+        );
+        let clients = clients.build().expect("usable");
+        let builder = rustls::ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().expect("versions");
+        let cert = CertificateDer::from_pem_slice(&pem(&format!("{name}.crt"))).expect("PEM");
+        let key = PrivateKeyDer::from_pem_slice(&pem(&format!("{name}.key"))).expect("PEM");
+        let config = builder.with_client_cert_verifier(clients);
+        let mut config = config.with_single_cert(vec![cert], key).expect("usable");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config).into()
+    }
+}
+
 /// What `GET /healthcheck` says over TLS.
 fn healthy(address: SocketAddr, client: Arc<ClientConfig>) -> std::io::Result<bool> {
     let name = ServerName::try_from("gate.example").expect("a name");

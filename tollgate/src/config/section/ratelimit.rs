@@ -7,7 +7,7 @@
 use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, within};
-use crate::config::settings::tls::ServerTls;
+use crate::config::settings::tls::{ClientTls, ServerTls};
 use crate::config::settings::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
 use crate::config::tree::Value;
 use std::net::SocketAddr;
@@ -124,22 +124,45 @@ fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
         section.allow("xds");
         return None;
     }
-    Some(section.section("xds", &["tls"], |section| {
+    Some(section.section("xds", &[], |section| {
         let header = |text: &str| {
             let (name, value) = tag(text)?;
             let sound = http::HeaderValue::from_str(&value).is_ok();
             super::limits::header_name(&name)?;
             if sound { Ok((name, value)) } else { Err("this is no header".to_owned()) }
         };
+        let spread = |text: &str| {
+            let number = text.parse::<f64>().map_err(|_| "not a number from 0 to 1".to_owned());
+            within(number?, 0.0..=1.0)
+        };
+        let retry = time(section, "retry", Nanos::from_secs(3));
+        let again = Nanos(u64::try_from(retry.as_nanos()).unwrap_or(u64::MAX));
         Xds {
             server: section.value("server", "localhost:18000".to_owned(), host_port),
             node_id: section.value("node_id", "default".to_owned(), |text| Ok(text.to_owned())),
             metadata: section.values("metadata", tag),
             headers: section.values("headers", header),
-            retry: time(section, "retry", Nanos::from_secs(3)),
+            tls: client_tls(section),
+            retry,
+            retry_stream: time(section, "retry_stream", again),
             retry_max: time(section, "retry_max", Nanos::from_secs(60)),
+            retry_spread: section.value("retry_spread", 0.5, spread),
+            message_bytes_max: section.value(
+                "message_bytes",
+                16 << 20,
+                number(1 << 10..=256 << 20),
+            ),
         }
     }))
+}
+
+/// `tls: true` believes the system's authorities; a section says more.
+fn client_tls(section: &mut Section<'_, '_>) -> Option<ClientTls> {
+    match section.node("tls").map(|node| &node.value) {
+        None => None,
+        Some(Value::Map(_)) => Some(section.section("tls", &[], super::tls::client)),
+        Some(_) => section.value("tls", false, truth).then(ClientTls::default),
+    }
 }
 
 fn rlqs(section: &mut Section<'_, '_>) -> Rlqs {

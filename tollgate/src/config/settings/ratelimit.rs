@@ -4,7 +4,7 @@
 //! or as the reference server's environment variables (`config/environment`). The rules are not
 //! here: they have files of their own and are read by the door.
 
-use super::tls::ServerTls;
+use super::tls::{ClientTls, ServerTls};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub struct Ratelimit {
 }
 
 /// A management server that sends rules: xDS, the whole state each time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Xds {
     /// Host and port, resolved at each connect.
     pub server: String,
@@ -66,10 +66,20 @@ pub struct Xds {
     pub metadata: Vec<(String, String)>,
     /// Headers of the call.
     pub headers: Vec<(String, String)>,
+    /// How the connection is protected. Default: not at all.
+    pub tls: Option<ClientTls>,
     /// Before another attempt when there is no server, twice as long each time. Default: 3 s.
     pub retry: Duration,
+    /// The same when there was a server and its stream ended at once. Default: as `retry`.
+    pub retry_stream: Duration,
     /// The longest of these. Default: 60 s.
     pub retry_max: Duration,
+    /// By how much of itself each is longer or shorter, by chance, 0 to 1: so many instances do
+    /// not come at once. Default: 0.5.
+    pub retry_spread: f64,
+    /// The longest message, in bytes, 1 KiB to 256 MiB; a longer one ends the stream.
+    /// Default: 16 MiB.
+    pub message_bytes_max: usize,
 }
 
 /// The rate limit quota service: how limits are shared out.

@@ -23,3 +23,14 @@ pub struct TlsClients {
     /// The DNS name that a certificate must be for. Default: any.
     pub name: Option<String>,
 }
+
+/// Whom a client believes, and who it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// The authorities that have signed servers' certificates. Default: those of the system.
+    pub ca: Option<PathBuf>,
+    /// The certificate that is shown to servers which ask for one, and its key. Default: none.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// What the server's certificate must be for. Default: the host that is connected to.
+    pub name: Option<String>,
+}

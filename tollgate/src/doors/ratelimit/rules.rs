@@ -8,7 +8,7 @@
 mod fencer;
 mod keys;
 pub mod level;
-mod metadata;
+pub mod metadata;
 pub mod pattern;
 pub mod read;
 

@@ -14,6 +14,7 @@ use super::quota::Quotas;
 use crate::clock::Clock;
 use crate::config::settings::Ratelimit;
 use crate::engine::windows::Counters;
+use crate::tls::client;
 use crate::tls::live::Live;
 use crate::tls::pem::Fault;
 use crate::watch::Watch;
@@ -109,6 +110,9 @@ pub fn start(
     let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let listeners = Listeners::bind(settings, count)?;
     let registry = watch.registry();
+    if let Some(tls) = settings.xds.as_ref().and_then(|xds| xds.tls.as_ref()) {
+        client::config(tls, &[])?;
+    }
     let tls = settings.tls.clone();
     let live = tls.map(|tls| Shown::load(tls, clock.now(), registry)).transpose()?;
     let mut decider = Decider::new(settings.answers.clone(), counters, seed, clock);

@@ -1,8 +1,9 @@
-//! Rules over xDS, from a management server of a few lines: what it is told, and what runs
-//! meanwhile.
+//! Rules over xDS, from a management server of a few lines: what it is told, what runs meanwhile,
+//! and whom both believe where they speak TLS.
 
 use crate::ask::{request, shown};
 use crate::program::{Grpc, Messages, Server, http, wait_for};
+use crate::tls::Authority;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -12,7 +13,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
 use tollgate::doors::ratelimit::loader::xds::TYPE_URL;
 use tollgate::doors::ratelimit::wire::conf::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
@@ -31,20 +34,39 @@ struct Manager {
     address: SocketAddr,
     outgoing: Outgoing,
     told: Receiver<DiscoveryRequest>,
+    /// What became of each connection's TLS.
+    greeted: Receiver<Result<(), String>>,
 }
 
 impl Manager {
     fn start(port: u16) -> Manager {
+        Manager::start_with(port, None)
+    }
+
+    fn start_with(port: u16, tls: Option<TlsAcceptor>) -> Manager {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("a port");
         let address = listener.local_addr().expect("bound");
         listener.set_nonblocking(true).expect("a socket");
         let (outgoing, (tell, told)) = (Outgoing::default(), channel());
+        let (greet, greeted) = channel();
         let current = Arc::clone(&outgoing);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(serve(listener, current, tell));
+            runtime.expect("a runtime").block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                loop {
+                    let (stream, _) = listener.accept().await.expect("a connection");
+                    let Some(tls) = &tls else {
+                        serve(stream, &current, &tell);
+                        continue;
+                    };
+                    let accepted = tls.accept(stream).await;
+                    let _ = greet.send(accepted.as_ref().map(|_| ()).map_err(ToString::to_string));
+                    accepted.into_iter().for_each(|stream| serve(stream, &current, &tell));
+                }
+            });
         });
-        Manager { address, outgoing, told }
+        Manager { address, outgoing, told, greeted }
     }
 
     fn told(&self) -> DiscoveryRequest {
@@ -74,18 +96,18 @@ impl Manager {
     }
 }
 
-async fn serve(listener: TcpListener, outgoing: Outgoing, tell: Sender<DiscoveryRequest>) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-    loop {
-        let (stream, _) = listener.accept().await.expect("a connection");
+fn serve(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    outgoing: &Outgoing,
+    tell: &Sender<DiscoveryRequest>,
+) {
+    let (outgoing, tell) = (Arc::clone(outgoing), tell.clone());
+    let service = hyper::service::service_fn(move |request| {
         let (outgoing, tell) = (Arc::clone(&outgoing), tell.clone());
-        let service = hyper::service::service_fn(move |request| {
-            let (outgoing, tell) = (Arc::clone(&outgoing), tell.clone());
-            async move { Ok::<_, Infallible>(answer(request, &outgoing, tell)) }
-        });
-        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
-    }
+        async move { Ok::<_, Infallible>(answer(request, &outgoing, tell)) }
+    });
+    let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
 }
 
 fn answer(
@@ -129,17 +151,20 @@ fn asked(grpc: &Grpc, text: &str) -> String {
 }
 
 fn start(url: &str) -> Server {
-    Server::start(
-        "domain: unread",
-        &[
-            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-            ("CONFIG_GRPC_XDS_SERVER_URL", url),
-            ("CONFIG_GRPC_XDS_NODE_ID", "node"),
-            ("CONFIG_GRPC_XDS_NODE_METADATA", "a=b, c=d"),
-            ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-who:me"),
-            ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms"),
-        ],
-    )
+    start_with(url, &[])
+}
+
+fn start_with(url: &str, more: &[(&str, &str)]) -> Server {
+    let variables = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", url),
+        ("CONFIG_GRPC_XDS_NODE_ID", "node"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "a=b, c=d"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-who:me"),
+        ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms"),
+        ("RESPONSE_DYNAMIC_METADATA", "true"),
+    ];
+    Server::start("domain: unread", &[&variables, more].concat())
 }
 
 #[test]
@@ -190,4 +215,67 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     manager.told();
     manager.send("v1", &[config("d", 3, 5)]);
     wait_for("rules", || (asked(&grpc, "d: k=1 +0") == "OK [5/HOUR 5]").then_some(()));
+}
+
+#[test]
+fn over_tls_both_sides_show_who_they_are() {
+    let authority = Authority::new();
+    authority.sign("rules", "rules.example");
+    authority.sign("me", "me.example");
+    let manager = Manager::start_with(0, Some(authority.acceptor("rules")));
+    let url = manager.address.to_string();
+    let [cert, key, ca] = ["me.crt", "me.key", "ca.pem"].map(|name| authority.path(name));
+    let on = ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
+    let believe = ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca.as_str());
+    let name = ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "rules.example");
+    let (cert, key) = (
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert.as_str()),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key.as_str()),
+    );
+    let strangers = Authority::new();
+    let stranger = strangers.path("ca.pem");
+    let [system, other] = [ca.as_str(), stranger.as_str()].map(|file| ("SSL_CERT_FILE", file));
+    for (variables, fault) in [
+        // The server's certificate is not for its address, or of no authority of the system.
+        (&[on, believe, cert, key][..], "fatal alert"),
+        (&[on, other, name, cert, key], "fatal alert"),
+        // It asks who we are.
+        (&[on, believe, name], "no certificates"),
+    ] {
+        let _refused = start_with(&url, variables);
+        // Before it may come what became of connections of the one before.
+        wait_for(fault, || {
+            let why = manager.greeted.try_recv().ok()?.expect_err("refused");
+            why.contains(fault).then_some(())
+        });
+    }
+    assert!(manager.told.try_recv().is_err());
+    // The system's authorities, where none are named.
+    let server = start_with(&url, &[on, system, name, cert, key]);
+    manager.told();
+    let mut rules = config("d", 3, 5);
+    let word = prost_types::value::Kind::StringValue("word".to_owned());
+    let word = prost_types::Value { kind: Some(word) };
+    let fields = [("said".to_owned(), word)].into();
+    rules.descriptors[0].metadata = Some(prost_types::Struct { fields });
+    assert_eq!(manager.send("v1", &[rules]).error_detail, None);
+    let bytes = server.grpc().call(V3, &request("d: k=1").encode_to_vec()).expect("an answer");
+    let answer = Response::decode(&*bytes).expect("an answer");
+    assert_eq!(shown(&answer), "OK [5/HOUR 4]");
+    let told = tollgate::doors::ratelimit::json::metadata(&answer.dynamic_metadata.expect("on"));
+    assert_eq!(told["metadata"], serde_json::json!({"said": "word"}));
+}
+
+#[test]
+fn a_start_with_files_that_cannot_be_used_towards_the_server_says_so() {
+    let variables = [
+        ("RUNTIME_ROOT", "/tmp/current"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/nowhere/ca.pem"),
+    ];
+    let output = Server::command(&variables).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("cannot read /nowhere/ca.pem"), "{told}");
 }

@@ -53,8 +53,9 @@ impl Client {
             let error = self.talk(answers).await;
             attempts = if *answers > 0 { 0 } else { attempts + 1 };
             let random = self.intake.decider.steady_now().0;
-            let wait = pause(self.settings.retry, self.settings.retry_max, attempts, random);
-            let server = &self.settings.server;
+            let Xds { server, retry, retry_stream, .. } = &self.settings;
+            let least = if error.is_of_connecting() { *retry } else { *retry_stream };
+            let wait = pause(least, &self.settings, attempts, random);
             tracing::warn!(
                 target: "tollgate::ratelimit", %server, %error, ?wait,
                 "no rules come over xDS; what runs stays"
@@ -127,11 +128,14 @@ impl Client {
     }
 }
 
-/// How long to wait before the next attempt: twice as long each time, up to `most`, and by chance
-/// between half and one and a half of that, so that many do not come at once.
-fn pause(least: Duration, most: Duration, attempts: u32, random: u64) -> Duration {
+/// How long to wait before the next attempt: twice as long each time, up to a bound, and by chance
+/// a part more or less, so that many do not come at once.
+fn pause(least: Duration, settings: &Xds, attempts: u32, random: u64) -> Duration {
+    let most = settings.retry_max;
     let whole = least.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most);
-    whole.mul_f64(0.5 + (random % 1_000) as f64 / 1_000.0)
+    // From -1 to 1.
+    let chance = (random % 1_000) as f64 / 500.0 - 1.0;
+    whole.mul_f64(1.0 + settings.retry_spread * chance)
 }
 
 #[cfg(test)]
@@ -140,11 +144,27 @@ mod tests {
 
     #[test]
     fn attempts_come_ever_more_seldom_and_never_all_at_once() {
-        let pause = |attempts, random| {
-            pause(Duration::from_secs(2), Duration::from_secs(60), attempts, random).as_secs_f64()
+        let mut settings = Xds {
+            server: String::new(),
+            node_id: String::new(),
+            metadata: Vec::new(),
+            headers: Vec::new(),
+            tls: None,
+            retry: Duration::from_secs(2),
+            retry_stream: Duration::from_secs(5),
+            retry_max: Duration::from_secs(60),
+            retry_spread: 0.5,
+            message_bytes_max: 1 << 20,
         };
-        assert_eq!([0, 1, 2, 3].map(|attempts| pause(attempts, 500)), [2.0, 2.0, 4.0, 8.0]);
-        assert_eq!(pause(40, 500), 60.0);
-        assert!((30.0..90.0).contains(&pause(40, 0)) && pause(40, 999) < 90.0);
+        let wait = |settings: &Xds, attempts, random| {
+            pause(settings.retry, settings, attempts, random).as_secs_f64()
+        };
+        let waits = [0, 1, 2, 3].map(|attempts| wait(&settings, attempts, 500));
+        assert_eq!(waits, [2.0, 2.0, 4.0, 8.0]);
+        assert_eq!(wait(&settings, 40, 500), 60.0);
+        assert_eq!(wait(&settings, 40, 0), 30.0);
+        assert!((89.0..90.0).contains(&wait(&settings, 40, 999)));
+        settings.retry_spread = 0.0;
+        assert_eq!([0, 999].map(|random| wait(&settings, 1, random)), [2.0, 2.0]);
     }
 }

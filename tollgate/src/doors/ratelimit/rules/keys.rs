@@ -116,7 +116,8 @@ fn list_of(value: &Value) -> String {
     match value {
         Value::Text(text) => format!("{what}{}", shown(text)),
         Value::List(_) => format!("{what}a list"),
-        _ => format!("{what}nothing"),
+        // As the reference's language writes nothing.
+        _ => format!("{what}<nil>"),
     }
 }
 

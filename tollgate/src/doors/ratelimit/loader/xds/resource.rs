@@ -2,16 +2,20 @@
 //!
 //! Each resource is the rules of one domain and is treated as a file of its name, so the same
 //! checks hold and the same messages are told, only without lines. A limit without a unit, and a
-//! level without a limit, are what they are in a file.
+//! level without a limit, are what they are in a file. What a message cannot hold in bounds is
+//! refused: see `DESCRIPTORS_MAX`.
 
-use crate::config::tree::{Node, Value};
+use crate::config::fault::Place;
+use crate::config::tree::{Key, Node, Value};
 use crate::doors::ratelimit::rules::Unit;
 use crate::doors::ratelimit::wire::conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use prost::Message;
-use prost_types::Any;
+use prost_types::value::Kind;
+use prost_types::{Any, Struct, Value as Proto};
 
-/// The most descriptors of all resources together.
+/// The most descriptors and values of metadata of all resources together.
 const DESCRIPTORS_MAX: usize = 500_000;
+const WHAT: &str = "descriptors and values of metadata";
 
 /// A tree for each resource, with its name.
 ///
@@ -32,7 +36,7 @@ pub fn trees(resources: &[Any]) -> Result<Vec<(String, Node)>, String> {
         };
         let descriptors = list(config.descriptors, &mut room);
         let descriptors =
-            descriptors.ok_or_else(|| format!("more than {DESCRIPTORS_MAX} descriptors"))?;
+            descriptors.ok_or_else(|| format!("more than {DESCRIPTORS_MAX} {WHAT}"))?;
         let tree = [("domain", text(config.domain)), ("descriptors", descriptors)];
         trees.push((name, Node::map(tree)));
     }
@@ -58,6 +62,9 @@ fn node(descriptor: RateLimitDescriptor, room: &mut usize) -> Option<Node> {
         ("descriptors", list(descriptor.descriptors, room)?),
     ];
     entries.extend(descriptor.rate_limit.map(|limit| ("rate_limit", policy(limit))));
+    if let Some(fields) = descriptor.metadata {
+        entries.push(("metadata", metadata(fields, room)?));
+    }
     entries.extend(flags.map(|(key, truth)| (key, Node::text(truth.to_string()))));
     Some(Node::map(entries))
 }
@@ -75,6 +82,31 @@ fn policy(limit: RateLimitPolicy) -> Node {
         entries.push(("name", text(limit.name)));
     }
     Node::map(entries)
+}
+
+/// As it would be written in a file.
+fn metadata(fields: Struct, room: &mut usize) -> Option<Node> {
+    let entry = |(name, field)| {
+        let key = Key { place: Place::default(), plain: false, name };
+        Some((key, value(field, room)?))
+    };
+    let entries = fields.fields.into_iter().map(entry).collect::<Option<_>>()?;
+    Some(Node::made(Value::Map(entries)))
+}
+
+fn value(value: Proto, room: &mut usize) -> Option<Node> {
+    *room = room.checked_sub(1)?;
+    Some(match value.kind {
+        None | Some(Kind::NullValue(_)) => Node::made(Value::Null),
+        Some(Kind::BoolValue(truth)) => Node::text(truth.to_string()),
+        Some(Kind::NumberValue(number)) => Node::text(number.to_string()),
+        Some(Kind::StringValue(written)) => text(written),
+        Some(Kind::StructValue(fields)) => metadata(fields, room)?,
+        Some(Kind::ListValue(list)) => {
+            let items = list.values.into_iter().map(|item| self::value(item, room));
+            Node::made(Value::List(items.collect::<Option<_>>()?))
+        }
+    })
 }
 
 /// A text that stands for no number and no truth value.
@@ -118,6 +150,27 @@ mod tests {
         let refused = read(config(vec![descriptor("k", "", &none)])).expect_err("no unit");
         assert_eq!(refused[0].to_string().trim(), "one: invalid rate limit unit ''");
         assert!(trees(&[Any::default()]).expect_err("no type").contains("is of the type"));
+    }
+
+    #[test]
+    fn metadata_is_what_it_would_be_in_a_file() {
+        let kind = |kind| Proto { kind: Some(kind) };
+        let list = [kind(Kind::NumberValue(-2.5)), kind(Kind::BoolValue(true)), Proto::default()];
+        let list = prost_types::ListValue { values: list.to_vec() };
+        let inner = Struct { fields: [("list".to_owned(), kind(Kind::ListValue(list)))].into() };
+        let fields = [
+            ("text".to_owned(), kind(Kind::StringValue("1.5".to_owned()))),
+            ("404".to_owned(), kind(Kind::NumberValue(1e20))),
+            ("inner".to_owned(), kind(Kind::StructValue(inner))),
+        ];
+        let fields = Struct { fields: fields.into() };
+        let node = metadata(fields.clone(), &mut 10).expect("few enough");
+        let read = crate::doors::ratelimit::rules::metadata::read(&node).expect("a map");
+        let expected = serde_json::json!({
+            "text": "1.5", "404": 1e20, "inner": {"list": [-2.5, true, null]},
+        });
+        assert_eq!(serde_json::Value::Object(read), expected);
+        assert_eq!(metadata(fields, &mut 5), None, "six values are more than five");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use crate::config::settings::Xds;
 use crate::doors::ratelimit::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 use crate::doors::ratelimit::wire::framed;
 use crate::doors::ratelimit::wire::reports::{FrameFault, Frames};
+use crate::tls::client;
+use crate::tls::pem::Fault;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
@@ -19,13 +21,13 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
 
 const PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// The longest message, in bytes.
-const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// To find a server and be accepted.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that says nothing for so long is asked whether it is there,
@@ -42,6 +44,9 @@ pub enum TalkError {
     /// Nobody answers.
     #[error("cannot connect within {CONNECT_TIMEOUT:?}")]
     Silent,
+    /// The files that TLS takes are faulty, or the server's name is.
+    #[error("TLS: {0}")]
+    Tls(#[from] Fault),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Http(#[from] hyper::Error),
@@ -65,6 +70,13 @@ pub enum TalkError {
     Ended,
 }
 
+impl TalkError {
+    /// Whether there was no server to speak of.
+    pub fn is_of_connecting(&self) -> bool {
+        matches!(self, TalkError::Connect(_) | TalkError::Silent | TalkError::Tls(_))
+    }
+}
+
 /// A stream to a server.
 pub struct Stream {
     outgoing: mpsc::Sender<Bytes>,
@@ -75,7 +87,7 @@ pub struct Stream {
 impl Stream {
     /// Connects and says the first message.
     pub async fn open(settings: &Xds, first: &DiscoveryRequest) -> Result<Stream, TalkError> {
-        let connect = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&settings.server));
+        let connect = tokio::time::timeout(CONNECT_TIMEOUT, connect(settings));
         let socket = connect.await.map_err(|_| TalkError::Silent)??;
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new());
@@ -86,7 +98,8 @@ impl Stream {
         let (outgoing, messages) = mpsc::channel(4);
         let stream_open = outgoing.send(framed(first)).await;
         stream_open.map_err(|_| TalkError::Ended)?;
-        let mut request = Request::post(format!("http://{}{PATH}", settings.server))
+        let scheme = if settings.tls.is_some() { "https" } else { "http" };
+        let mut request = Request::post(format!("{scheme}://{}{PATH}", settings.server))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         for (name, value) in &settings.headers {
@@ -99,7 +112,7 @@ impl Stream {
         if let Some(error) = failure(response.headers()) {
             return Err(error);
         }
-        let frames = Frames::new(MESSAGE_BYTES_MAX);
+        let frames = Frames::new(settings.message_bytes_max);
         Ok(Stream { outgoing, incoming: response.into_body(), frames })
     }
 
@@ -124,6 +137,19 @@ impl Stream {
     pub async fn send(&self, request: &DiscoveryRequest) -> Result<(), TalkError> {
         self.outgoing.send(framed(request)).await.map_err(|_| TalkError::Ended)
     }
+}
+
+/// What the stream runs over.
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+async fn connect(settings: &Xds) -> Result<Box<dyn Socket>, TalkError> {
+    let socket = TcpStream::connect(&settings.server).await?;
+    let Some(tls) = &settings.tls else { return Ok(Box::new(socket)) };
+    let host = settings.server.rsplit_once(':').map_or(&*settings.server, |(host, _)| host);
+    let name = client::name(tls, host)?;
+    let connector = TlsConnector::from(client::config(tls, &[b"h2"])?);
+    Ok(Box::new(connector.connect(name, socket).await?))
 }
 
 /// What headers or trailers say of a call, if it failed.

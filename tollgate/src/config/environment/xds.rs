@@ -1,0 +1,112 @@
+//! Rules from a server, as the reference is told of it.
+//!
+//! Its variables for how it waits between attempts have keys of their own here: what it calls the
+//! connection's interval and what it calls the client's back-off. How any variable is read:
+//! `environment`.
+
+use super::{Form, Keys, Reader, map, named};
+use crate::config::tree::{Node, Value};
+
+/// Variables that are one key each.
+const PLAIN: [(&str, &str, Form); 4] = [
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "retry", Form::Duration),
+    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "retry_stream", Form::Duration),
+    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "retry_max", Form::Duration),
+    ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", Form::Text),
+];
+
+impl Reader<'_> {
+    /// The section `xds`.
+    pub(super) fn xds(&mut self, section: &mut Keys) {
+        let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+        // How gRPC writes that a name is to be resolved, which it is anyway.
+        let server = server.strip_prefix("dns:///").unwrap_or(&server).to_owned();
+        let pairs = [
+            ("metadata", "CONFIG_GRPC_XDS_NODE_METADATA", "="),
+            ("headers", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":"),
+        ];
+        let mut keys = vec![
+            (named("server"), Node::text(server)),
+            (named("node_id"), Node::text(self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default"))),
+        ];
+        keys.extend(pairs.map(|(key, name, sign)| (named(key), self.pairs(name, sign))));
+        for (name, key, form) in PLAIN {
+            keys.extend(self.written(name, form).map(|text| (named(key), Node::text(text))));
+        }
+        let spread = match self.truth("XDS_CLIENT_BACKOFF_JITTER", true) {
+            true => self.text("XDS_CLIENT_BACKOFF_RANDOM_FACTOR"),
+            false => Some("0".to_owned()),
+        };
+        keys.extend(spread.map(|spread| (named("retry_spread"), Node::text(spread))));
+        if self.truth("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
+            keys.push((named("tls"), self.xds_tls()));
+        }
+        section.push((named("xds"), map(keys)));
+    }
+
+    fn xds_tls(&self) -> Node {
+        let files = [
+            ("cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
+            ("key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+            ("ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+            ("server_name", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+        ];
+        let files = files
+            .into_iter()
+            .filter_map(|(key, name)| self.text(name).map(|text| (named(key), Node::text(text))));
+        map(files.collect())
+    }
+
+    /// `a=b,c=d`, as a list of `a:b`.
+    fn pairs(&self, name: &str, sign: &str) -> Node {
+        let text = self.text_or(name, "");
+        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| Node::text(pair.replacen(sign, ":", 1)));
+        Node::made(Value::List(pairs.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::read;
+    use std::time::Duration;
+
+    #[test]
+    fn rules_come_from_a_server_as_the_references_variables_say() {
+        let xds = |variables: &[(&str, &str)]| {
+            let all = [&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], variables].concat();
+            read(&all).map(|service| service.xds.expect("its section"))
+        };
+        let plain = xds(&[]).expect("sound");
+        assert_eq!((plain.server.as_str(), plain.node_id.as_str()), ("localhost:18000", "default"));
+        assert_eq!((plain.tls, plain.retry_spread), (None, 0.5));
+        assert_eq!([plain.retry, plain.retry_stream], [Duration::from_secs(3); 2]);
+        let all = xds(&[
+            ("CONFIG_GRPC_XDS_SERVER_URL", "dns:///rules.example:443"),
+            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "1"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/tls/me.crt"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/tls/me.key"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/tls/ca.crt"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "other.example"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "7s"),
+            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "2m"),
+            ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.2"),
+            ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4096"),
+        ]);
+        let all = all.expect("sound");
+        assert_eq!(all.server, "rules.example:443");
+        let tls = all.tls.expect("on");
+        assert_eq!(tls.identity, Some(("/tls/me.crt".into(), "/tls/me.key".into())));
+        assert_eq!((tls.ca, tls.name), (Some("/tls/ca.crt".into()), Some("other.example".into())));
+        let waits = [all.retry, all.retry_stream, all.retry_max].map(|wait| wait.as_secs());
+        assert_eq!((waits, all.retry_spread, all.message_bytes_max), ([3, 7, 120], 0.2, 4096));
+        let still = [("XDS_CLIENT_BACKOFF_JITTER", "false")];
+        assert_eq!(xds(&still).expect("sound").retry_spread, 0.0);
+        let lone = [
+            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/tls/me.crt"),
+        ];
+        let told = xds(&lone).expect_err("no key");
+        assert!(told.contains("`cert` needs `key`"), "{told}");
+    }
+}

@@ -1,0 +1,59 @@
+//! TLS towards servers that we ask: whom we believe, and who we say that we are.
+//!
+//! Files are read anew for each connection that is made, which is seldom: a certificate that is
+//! renewed is shown by the next one, and nothing has to look after it. A file that is faulty by
+//! then fails that attempt, which is told, and the next one reads it again.
+
+use super::{pem, provider};
+use crate::config::settings::tls::ClientTls;
+use crate::config::source::files::Files;
+use pem::Fault;
+use rustls::pki_types::ServerName;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ALL_VERSIONS, ClientConfig, RootCertStore};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What to connect with to a server that speaks one of `protocols` (ALPN).
+///
+/// # Errors
+/// [`Fault`], with the file that is at fault.
+pub fn config(tls: &ClientTls, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, Fault> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(ALL_VERSIONS)
+        .map_err(Fault::Library)?
+        .with_root_certificates(roots(tls)?);
+    let mut config = match &tls.identity {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let files = read(vec![cert.clone(), key.clone()])?;
+            let identity = pem::identity(super::of(&files, 0)?, super::of(&files, 1)?)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.key)))
+        }
+    };
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// The name that a server's certificate must be for, which is also the one that it is asked for.
+///
+/// # Errors
+/// [`Fault::Name`] if no certificate could be for it.
+pub fn name(tls: &ClientTls, host: &str) -> Result<ServerName<'static>, Fault> {
+    let name = tls.name.as_deref().unwrap_or(host);
+    let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    ServerName::try_from(bare.to_owned()).map_err(|_| Fault::Name(name.to_owned()))
+}
+
+fn roots(tls: &ClientTls) -> Result<RootCertStore, Fault> {
+    if let Some(ca) = &tls.ca {
+        return pem::authorities(super::of(&read(vec![ca.clone()])?, 0)?);
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() { Err(Fault::NoAuthorities) } else { Ok(roots) }
+}
+
+fn read(paths: Vec<PathBuf>) -> Result<Vec<crate::config::source::files::File>, Fault> {
+    Ok(Files::new(paths).read()?)
+}
