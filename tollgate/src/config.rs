@@ -113,12 +113,13 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 29] = [
+const KEPT: [&[&str]; 30] = [
     &["admin"],
     &["log", "format"],
     &["state"],
     &["peers"],
     &["proxy", "listen"],
+    &["proxy", "tls"],
     &["check"],
     &["line", "listen"],
     &["line", "socket_mode"],

@@ -208,6 +208,7 @@ impl Program {
         self.watch.tick(self.clock.now());
         self.tell_step();
         self.tell_lost();
+        self.doors.look(self.clock.now());
         match self.source.as_mut().map(|source| source.look(cpus::available())) {
             None | Some(Change::None) => {}
             Some(Change::Good(config)) => self.apply(&config),

@@ -2,17 +2,18 @@
 //!
 //! Everything comes from files in PEM (`pem`); what is made of them is built here and kept up to
 //! date by `live`, so a certificate that is renewed needs no restart. Who uses it chooses whom to
-//! believe (`verify`). One certificate is served under every name that a client may ask for; a
-//! choice by name is a resolver in place of `SingleCertAndKey`. Nothing here opens a connection.
+//! believe (`verify`), and whether there is one certificate for every name that a client may ask
+//! for or several to choose from (`names`). Nothing here opens a connection.
 
 pub mod client;
 pub mod live;
+mod names;
 pub mod pem;
 mod verify;
 
 use crate::config::Stumble;
 use crate::config::settings::Settings;
-use crate::config::settings::tls::ServerTls;
+use crate::config::settings::tls::{FrontTls, ServerTls};
 use crate::config::source::files::{File, Files};
 use pem::Fault;
 use rustls::crypto::CryptoProvider;
@@ -44,6 +45,10 @@ pub fn stumbles(settings: &Settings) -> Vec<Stumble> {
         let files = read(vec![tls.cert.clone(), tls.key.clone(), tls.ca.clone()]);
         let made = files.and_then(|files| peers(&files));
         found.extend(made.err().map(|fault| (&["peers", "tls"][..], fault.to_string())));
+    }
+    if let Some(tls) = settings.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref()) {
+        let made = read(front_files(tls)).and_then(|files| front(&files, tls, true));
+        found.extend(made.err().map(|fault| (&["proxy", "tls"][..], fault.to_string())));
     }
     if let Some(tls) = settings.ratelimit.as_ref().and_then(|door| door.tls.as_ref()) {
         let files = read(server_files(tls));
@@ -103,6 +108,47 @@ pub fn server(
         .with_cert_resolver(Arc::new(key));
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(live::Made { value: Arc::new(config), validity: identity.validity })
+}
+
+/// The files of the proxy, in the order in which [`front`] takes them.
+#[must_use]
+pub fn front_files(tls: &FrontTls) -> Vec<PathBuf> {
+    let certificates = tls.certificates.iter().flat_map(|(cert, key)| [cert, key]);
+    let ca = tls.clients.iter().map(|clients| &clients.ca);
+    certificates.chain(ca).cloned().collect()
+}
+
+/// What the proxy serves with: the certificate of the name that a client asks for, with a ticket
+/// that spares the next handshake most of its work. It speaks HTTP/1.1, and HTTP/2 if `http2`.
+/// `files` are those of [`front_files`].
+///
+/// # Errors
+/// [`Fault`], with the file that is at fault.
+pub fn front(
+    files: &[File],
+    tls: &FrontTls,
+    http2: bool,
+) -> Result<live::Made<Arc<ServerConfig>>, Fault> {
+    let pairs = files.chunks_exact(2).take(tls.certificates.len());
+    let identities = pairs.map(|pair| pem::identity(of(pair, 0)?, of(pair, 1)?));
+    let identities = identities.collect::<Result<Vec<_>, Fault>>()?;
+    let validity = identities.iter().map(|identity| identity.validity);
+    let validity = validity.reduce(pem::Validity::both).ok_or(Fault::Missing)?;
+    let clients = match (&tls.clients, files.last()) {
+        (Some(wanted), Some(ca)) => clients(ca, wanted.name.as_deref())?,
+        _ => Arc::new(NoClientAuth) as Arc<dyn ClientCertVerifier>,
+    };
+    let versions: &[_] = if tls.tls12 { ALL_VERSIONS } else { &[&TLS13] };
+    let names = names::ByName::new(identities.into_iter().map(|identity| identity.key));
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .map_err(Fault::Library)?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(Arc::new(names));
+    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(Fault::Library)?;
+    let protocols: &[&[u8]] = if http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    Ok(live::Made { value: Arc::new(config), validity })
 }
 
 /// What peers speak with, who all have a certificate of the same authority. `files` are the

@@ -2,6 +2,8 @@
 //!
 //! The table of faults is what users see, word for word. The last test lets any bytes in.
 
+#[path = "config/front.rs"]
+mod front;
 #[path = "config/peers.rs"]
 mod peers;
 
@@ -141,11 +143,12 @@ fn what_is_shown_reads_like_this() {
          proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  cpus: 4\n  \
          cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
          reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known_max: 0\n  max_delay: 30s\n  \
-         trusted_proxies: []\n  client_address: xff\n  \
+         http2: true\n  trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
          drain: 30s\n    abort_linger: 5s\n  \
-         bounds:\n    connections: 10000\n    header_bytes: 65536\n    body_bytes: 0\n    \
-         requests_per_connection: 0\n  \
+         bounds:\n    connections: 10000\n    connections_per_address: 0\n    \
+         header_bytes: 65536\n    body_bytes: 0\n    \
+         requests_per_connection: 0\n    streams: 100\n  \
          exempt: [ip:192.0.2.1]\n  shadow: false\n  cost_header: strip\n  names_max: 1000\n  \
          limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \
          action: reject\n      weight: 1\n      keys_max: 262144\n"
@@ -232,7 +235,6 @@ fn each_of_these_is_faulty() {
         ("proxy: {client_address: forwarded}", "believed only from `trusted_proxies`"),
         ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),
         ("proxy: {shadow: yes}", "must be one of: true, false"),
-        ("proxy: {tls: {cert: a}}", "`tls` is not built in this version"),
         ("proxy: {timeouts: {idle: 0s}}", "must be from 1ms to 1d"),
         ("proxy: {timeouts: {idel: 1s}}", "did you mean `idle`?"),
         ("proxy: {bounds: {header_bytes: 64kb}}", "not a size"),

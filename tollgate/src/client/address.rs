@@ -5,7 +5,8 @@
 //! skipped. What cannot be read as an address (`unknown`, `_hidden`, rubbish) ends the walk, and
 //! the client is the peer. IPv4-mapped addresses count as IPv4.
 //!
-//! It does not write headers: `doors/proxy/headers.rs`.
+//! It does not write headers: `doors/proxy/headers.rs`. What stands before the first request of a
+//! connection is read in `doors/proxy/front/preface.rs`.
 
 use crate::config::settings::ClientAddress;
 use http::HeaderMap;
@@ -31,6 +32,19 @@ impl Trust {
         self.proxies.iter().any(|net| net.contains(&address))
     }
 
+    /// Whether connections from this address begin with a word about the client (PROXY protocol).
+    #[must_use]
+    pub fn prefaces(&self, address: IpAddr) -> bool {
+        self.written == ClientAddress::ProxyProtocol && self.trusts(address)
+    }
+
+    /// Whether headers from this address are believed. Where the client's address stands before the
+    /// first request, it does not also stand in headers.
+    #[must_use]
+    pub fn believes(&self, address: IpAddr) -> bool {
+        self.written != ClientAddress::ProxyProtocol && self.trusts(address)
+    }
+
     /// The header, lower case, that only trusted peers may send, where the settings name one.
     #[must_use]
     pub fn header(&self) -> Option<&str> {
@@ -43,7 +57,7 @@ impl Trust {
     /// The client of a request that came from `peer` (in canonical form).
     #[must_use]
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let found = self.trusts(peer).then(|| self.found(headers)).flatten();
+        let found = self.believes(peer).then(|| self.found(headers)).flatten();
         found.unwrap_or(peer)
     }
 
@@ -69,6 +83,7 @@ impl Trust {
             ClientAddress::XForwardedFor => self.x_forwarded_for(headers),
             ClientAddress::Forwarded => self.forwarded(headers),
             ClientAddress::Header(name) => only(headers, name).and_then(address),
+            ClientAddress::ProxyProtocol => None,
         }
     }
 

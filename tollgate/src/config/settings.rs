@@ -18,6 +18,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use tls::FrontTls;
 use tollgate_core::limit::{Action, Limit};
 use tollgate_core::units::Nanos;
 
@@ -229,6 +230,10 @@ impl fmt::Display for Format {
 pub struct Proxy {
     /// Where it listens; nowhere if it only has the limits of `check`. Default: 0.0.0.0:8888.
     pub listen: Vec<SocketAddr>,
+    /// Its certificates, and which of `listen` they are for. Default: none, nothing is under TLS.
+    pub tls: Option<FrontTls>,
+    /// Whether clients may speak HTTP/2. Default: true.
+    pub http2: bool,
     /// The server it stands in front of.
     pub backend: Backend,
     /// CPU-seconds per second to share out. Default: this machine's, or its cgroup's quota.
@@ -424,6 +429,8 @@ pub enum ClientAddress {
     Forwarded,
     /// One address in this header (lower case).
     Header(String),
+    /// Before the first byte of a connection, by the PROXY protocol, version 1 or 2.
+    ProxyProtocol,
 }
 
 impl fmt::Display for ClientAddress {
@@ -431,6 +438,7 @@ impl fmt::Display for ClientAddress {
         match self {
             ClientAddress::XForwardedFor => f.write_str("xff"),
             ClientAddress::Forwarded => f.write_str("forwarded"),
+            ClientAddress::ProxyProtocol => f.write_str("proxy-protocol"),
             ClientAddress::Header(name) => write!(f, "header:{name}"),
         }
     }
@@ -458,12 +466,17 @@ pub struct Timeouts {
 pub struct Bounds {
     /// Client connections at once. Default: 10 000.
     pub connections: usize,
+    /// Client connections at once from one address, an IPv6 network of 64 bits counting as one,
+    /// other than trusted proxies. Default: 0.
+    pub connections_per_address: usize,
     /// Bytes of a request's head. Default: 64 KiB.
     pub header_bytes: usize,
     /// Bytes of a request's body. Default: 0.
     pub body_bytes: u64,
     /// Requests on one connection. Default: 0.
     pub requests_per_connection: u64,
+    /// Requests at once on one connection, over HTTP/2; at least one. Default: 100.
+    pub streams: u32,
 }
 
 impl Default for Timeouts {
@@ -483,9 +496,11 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             connections: 10_000,
+            connections_per_address: 0,
             header_bytes: 64 * 1024,
             body_bytes: 0,
             requests_per_connection: 0,
+            streams: 100,
         }
     }
 }

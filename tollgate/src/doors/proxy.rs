@@ -1,27 +1,33 @@
-//! The reverse proxy: HTTP/1.1 on both sides, every request charged through the engine.
+//! The reverse proxy: HTTP/1.1 and HTTP/2 in front, with TLS or without, HTTP/1.1 behind; every
+//! request charged through the engine.
 //!
 //! One thread per core, each with its own runtime, its own listening socket (`SO_REUSEPORT`) and
 //! its own connections to the backend: a request never leaves its thread. This file binds, starts
-//! and stops; a thread is `worker.rs`, a request is `exchange.rs`. HTTP/2, TLS and upgrades are
-//! not here: an `Upgrade` is taken out of the request, and the backend answers without it.
+//! and stops; a thread is `worker.rs`, a connection is `front.rs`, a request is `exchange.rs`.
+//! Upgrades are not here: an `Upgrade` is taken out of the request, and the backend answers
+//! without it.
 
 mod abort;
 mod account;
 mod answer;
 mod body;
 mod exchange;
+mod front;
 mod headers;
 mod link;
 mod pool;
-mod stream;
 mod wire;
 mod worker;
 
 use crate::clock::Clock;
 use crate::config::settings::Proxy;
+use crate::config::source::files::File;
 use crate::engine::{Engine, Lane};
+use crate::tls::live::Live;
 use crate::watch::Watch;
+use front::Shown;
 use parking_lot::Mutex;
+use rustls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::convert::Infallible;
 use std::io;
@@ -33,6 +39,7 @@ use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tollgate_core::units::Time;
 use worker::{House, Worker};
 
 /// Connections that the system keeps for us until we accept them.
@@ -59,6 +66,9 @@ pub enum StartError {
         /// What to do about it.
         advice: &'static str,
     },
+    /// The certificates cannot be used.
+    #[error("proxy.tls: {0}")]
+    Tls(#[from] crate::tls::pem::Fault),
     /// The system gives no thread or no event queue.
     #[error("cannot start a thread of the proxy: {0}; raise the limits on threads and open files")]
     Thread(io::Error),
@@ -87,6 +97,8 @@ pub struct Running {
     alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     house: Arc<House>,
+    /// The certificates, looked after.
+    live: Mutex<Option<Live<Arc<ServerConfig>>>>,
 }
 
 /// How many threads a proxy has: one per core that this process may use, at least one.
@@ -109,6 +121,14 @@ pub fn start(
         return Err(StartError::NoAddress);
     }
     let count = threads();
+    let live = settings.tls.clone().map(|tls| {
+        let (paths, http2) = (crate::tls::front_files(&tls), settings.http2);
+        let make = move |files: &[File]| crate::tls::front(files, &tls, http2);
+        Live::load("proxy", paths, make, engine.clock().now(), watch.registry())
+    });
+    let live = live.transpose()?;
+    let shown = live.as_ref().map(Live::running);
+    let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
     let (addresses, mut sockets) = bind_all(&settings.listen, count)?;
     let order = Order { settings: Arc::new(settings.clone()), phase: Phase::Serve };
     let (orders, _) = watch::channel(order);
@@ -120,10 +140,13 @@ pub fn start(
         alive: tokio::sync::Mutex::new(ended),
         threads: Mutex::default(),
         house,
+        live: Mutex::new(live),
     };
     for index in 0..count {
+        let listeners = sockets.pop().unwrap_or_default().into_iter().enumerate();
+        let shown = |index| shown.clone().filter(|_| index >= plain);
         let seat = Seat {
-            listeners: sockets.pop().unwrap_or_default(),
+            listeners: listeners.map(|(index, listener)| (listener, shown(index))).collect(),
             lane: engine.lane(index),
             clock: engine.clock(),
             house: Arc::clone(&running.house),
@@ -138,7 +161,7 @@ pub fn start(
 
 /// Everything that a thread is born with.
 struct Seat {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, Option<Shown>)>,
     lane: Lane,
     clock: Clock,
     house: Arc<House>,
@@ -178,10 +201,10 @@ impl Seat {
     async fn run(mut self) {
         let settings = Arc::clone(&self.orders.borrow().settings);
         let worker = Worker::new(&settings, self.lane, self.clock, self.house, self.watch);
-        for listener in self.listeners {
+        for (listener, shown) in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    tokio::task::spawn_local(std::rc::Rc::clone(&worker).accept(listener));
+                    tokio::task::spawn_local(std::rc::Rc::clone(&worker).accept(listener, shown));
                 }
                 Err(error) => tracing::error!(%error, "a listener was lost"),
             }
@@ -247,6 +270,11 @@ impl Running {
             }
             order.settings = settings;
         });
+    }
+
+    /// Takes over certificates whose files have changed; to be called once a second.
+    pub fn look(&self, now: Time) {
+        self.live.lock().iter_mut().for_each(|live| live.look(now));
     }
 
     /// Accepts no more, lets running requests end for at most `timeout`, then closes everything.

@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::key::Seed;
+use tollgate_core::units::Time;
 
 /// The engine of each door that has one.
 pub struct Engines {
@@ -192,6 +193,11 @@ impl Doors {
         look_up(engine);
         self.check.iter().for_each(|check| check.reload(proxy));
         self.proxy.iter().for_each(|running| running.reload(&within_open_files(proxy)));
+    }
+
+    /// Looks once a second at what may have changed beside the configuration.
+    pub fn look(&self, now: Time) {
+        self.proxy.iter().for_each(|proxy| proxy.look(now));
     }
 
     /// Reads again what doors read from files of their own; says whether there is any.

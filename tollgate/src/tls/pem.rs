@@ -135,6 +135,12 @@ pub struct Validity {
 impl Validity {
     /// For what never expires.
     pub const ALWAYS: Validity = Validity { from: 0, until: u64::MAX };
+
+    /// When both are valid.
+    #[must_use]
+    pub fn both(self, other: Validity) -> Validity {
+        Validity { from: self.from.max(other.from), until: self.until.min(other.until) }
+    }
 }
 
 /// A certificate that has its key.

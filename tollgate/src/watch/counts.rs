@@ -11,7 +11,7 @@ pub mod peers;
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,
     CONNECTIONS, REQUESTS, RESPONSES, SHED, STATE_BYTES, STATE_KEYS, STATE_RESTORED, STATE_TOOK,
-    STATE_WRITES, STATE_WRITTEN,
+    STATE_WRITES, STATE_WRITTEN, TURNED_AWAY,
 };
 use super::registry::{Counter, Gauge, Registry};
 use std::time::Duration;
@@ -63,6 +63,22 @@ impl BackendFault {
     }
 }
 
+/// Why a connection was turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// Its address has as many as it may have.
+    Address,
+    /// TLS could not be agreed on.
+    Tls,
+    /// Its client took back most of what it asked for.
+    Resets,
+    /// It did not begin with a PROXY protocol header, as it must.
+    Preface,
+}
+
+/// Every [`Turned`], in its order, as it is written.
+const TURNED: [&str; 4] = ["address", "tls", "resets", "preface"];
+
 /// Who made an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
@@ -91,6 +107,7 @@ pub struct ProxyCounts {
     pub backend_connections: Gauge,
     /// Requests whose client went away before the answer was complete.
     pub aborted: Counter,
+    turned: [Counter; TURNED.len()],
     responses: [[Counter; CLASSES.len()]; 2],
     failures: [Counter; FAULTS.len()],
 }
@@ -109,9 +126,16 @@ impl ProxyCounts {
             bad_requests: registry.counter(&BAD_REQUESTS, &[door]),
             backend_connections: registry.gauge(&BACKEND_CONNECTIONS, &[]),
             aborted: registry.counter(&ABORTED, &[]),
+            turned: TURNED.map(|why| registry.counter(&TURNED_AWAY, &[door, why])),
             responses: [responses("backend"), responses("tollgate")],
             failures: FAULTS.map(|fault| registry.counter(&BACKEND_FAILURES, &[fault.name()])),
         }
+    }
+
+    /// Connections that were closed for it.
+    #[must_use]
+    pub fn turned(&self, why: Turned) -> &Counter {
+        &self.turned[why as usize]
     }
 
     /// An answer with this status was sent.

@@ -110,6 +110,8 @@ table! {
         "Client connections accepted.";
     SHED = Counter "tollgate_connections_shed_total" ["door"] "connections"
         "Connections closed for want of room: the longest idle; at the admin address the newest.";
+    TURNED_AWAY = Counter "tollgate_connections_refused_total" ["door" "why"] "connections"
+        "Connections closed at once: by address (too many), tls, resets (a flood), or preface.";
     BAD_REQUESTS = Counter "tollgate_bad_requests_total" ["door"] "requests"
         "Requests that were not proper, came too slowly or were beyond a bound.";
     BACKEND_CONNECTIONS = Gauge "tollgate_backend_connections_open" [] "connections"

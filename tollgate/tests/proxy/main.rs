@@ -8,6 +8,7 @@ mod answers;
 mod charging;
 mod failures;
 mod framing;
+mod front;
 mod life;
 mod passing;
 mod queueing;

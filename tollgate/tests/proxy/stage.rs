@@ -98,6 +98,8 @@ fn settings(backend: SocketAddr) -> Proxy {
     Proxy {
         hosts: Hosts::default(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        tls: None,
+        http2: true,
         backend: BackendAt { authority: backend.to_string() },
         cpus: 4.0,
         cost: CostSource::Wall,
@@ -244,6 +246,21 @@ impl Wire {
             assert!(self.more() > 0, "the connection ended");
         }
         self.unread.drain(..count).collect()
+    }
+
+    /// Sends as far as it is taken; false if the connection ends meanwhile.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// The next bytes, or `None` if the connection ends before.
+    pub fn try_take(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.unread.len() < count {
+            if self.more() == 0 {
+                return None;
+            }
+        }
+        Some(self.unread.drain(..count).collect())
     }
 
     /// The next head, up to its empty line.

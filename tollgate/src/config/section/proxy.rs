@@ -8,6 +8,7 @@ use super::limits::{self, Ground};
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of, within};
 use crate::config::settings::hosts::Hosts;
+use crate::config::settings::tls::FrontTls;
 use crate::config::settings::{
     Backend, Bounds, ClientAddress, Concurrency, CostSource, Proxy, Queue, Timeouts,
 };
@@ -19,7 +20,7 @@ use tollgate_core::top;
 use tollgate_core::units::Nanos;
 
 /// Keys of the contract that are not built.
-pub const LATER: &[&str] = &["tls", "backend_tls", "headers"];
+pub const LATER: &[&str] = &["backend_tls", "headers"];
 
 /// What `listen` says where the section only has limits for the `check` door.
 pub const OFF: &str = "off";
@@ -53,7 +54,8 @@ pub fn limits_alone(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
 }
 
 /// Everything but where to listen.
-fn settings(proxy: &mut Section<'_, '_>, ground: Ground, listen: Vec<SocketAddr>) -> Proxy {
+fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketAddr>) -> Proxy {
+    let tls = tls(proxy, &mut listen);
     let backend = backend(proxy);
     let cpus = proxy.value("cpus", ground.cpus, read_cpus);
     let cost = proxy.value("cost", CostSource::Shared, read_cost);
@@ -64,6 +66,8 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, listen: Vec<SocketAddr>
     let mut hosts = Hosts::default();
     let settings = Proxy {
         listen,
+        tls,
+        http2: proxy.value("http2", true, truth),
         backend,
         cpus,
         cost,
@@ -109,6 +113,17 @@ fn consistent(proxy: &mut Section<'_, '_>, settings: &Proxy) {
     if settings.keep_cost_header && !matches!(settings.cost, CostSource::Header(_)) {
         proxy.fault("cost_header", "`cost_header: keep` needs `cost: header:NAME`; remove it");
     }
+}
+
+fn tls(proxy: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
+    if !proxy.written("tls") {
+        proxy.allow("tls");
+        return None;
+    }
+    if listen.is_empty() {
+        proxy.fault("tls", "`tls` is for a proxy that listens; name where, or remove it");
+    }
+    proxy.section("tls", &[], |section| super::tls::front(section, listen))
 }
 
 fn backend(proxy: &mut Section<'_, '_>) -> Backend {
@@ -159,14 +174,18 @@ fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
 
 fn bounds(section: &mut Section<'_, '_>) -> Bounds {
     let default = Bounds::default();
+    let connections = |text: &str| within(count(text)?, 0..=10_000_000).map(|n| n as usize);
     let header = |text: &str| match size(text)? {
         0 => Ok(0),
         bytes => within(bytes, 1024..=1 << 24),
     };
     Bounds {
-        connections: section.value("connections", default.connections, |text| {
-            within(count(text)?, 0..=10_000_000).map(|n| n as usize)
-        }),
+        connections: section.value("connections", default.connections, connections),
+        connections_per_address: section.value(
+            "connections_per_address",
+            default.connections_per_address,
+            connections,
+        ),
         header_bytes: section.value("header_bytes", default.header_bytes as u64, header) as usize,
         body_bytes: section.value("body_bytes", default.body_bytes, size),
         requests_per_connection: section.value(
@@ -174,6 +193,9 @@ fn bounds(section: &mut Section<'_, '_>) -> Bounds {
             default.requests_per_connection,
             count,
         ),
+        streams: section.value("streams", default.streams, |text| {
+            within(count(text)?, 1..=10_000).map(|n| n as u32)
+        }),
     }
 }
 
@@ -219,10 +241,10 @@ fn read_client(text: &str) -> Read<ClientAddress> {
     match text {
         "xff" => Ok(ClientAddress::XForwardedFor),
         "forwarded" => Ok(ClientAddress::Forwarded),
-        "proxy-protocol" => Err("`proxy-protocol` is not built in this version".to_owned()),
+        "proxy-protocol" => Ok(ClientAddress::ProxyProtocol),
         _ => match text.strip_prefix("header:") {
             Some(name) => Ok(ClientAddress::Header(limits::header_name(name)?.into())),
-            None => Err("must be xff, forwarded or header:NAME".to_owned()),
+            None => Err("must be xff, forwarded, proxy-protocol or header:NAME".to_owned()),
         },
     }
 }

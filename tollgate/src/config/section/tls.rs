@@ -4,8 +4,15 @@
 //! Nothing is read here but names of files; `tls` reads the files. The `tls` of peers is theirs:
 //! there both ends are the same.
 
-use crate::config::reader::{Read, Section};
-use crate::config::settings::tls::{ClientTls, ServerTls, TlsClients};
+use crate::config::address;
+use crate::config::reader::{Read, Section, one_of};
+use crate::config::settings::tls::{ClientTls, FrontTls, ServerTls, TlsClients};
+use crate::config::tree::Value;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The most certificates of one door: each may be looked at for every handshake.
+const CERTIFICATES_MAX: usize = 256;
 
 /// Reads the keys that all doors have.
 pub fn server(tls: &mut Section<'_, '_>) -> Option<ServerTls> {
@@ -16,14 +23,74 @@ pub fn server(tls: &mut Section<'_, '_>) -> Option<ServerTls> {
     }
     let cert = tls.optional("cert", super::path);
     let key = tls.optional("key", super::path);
+    let clients = clients(tls);
+    Some(ServerTls { cert: cert?, key: key?, clients })
+}
+
+/// Reads the proxy's: several certificates, and where it is spoken. `listen` are the addresses of
+/// the door, all of which have TLS if the section names none of its own; then they are appended.
+pub fn front(tls: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
+    let own = tls.values("listen", address::listen);
+    let plain = if own.is_empty() { 0 } else { listen.len() };
+    listen.extend(own);
+    let mut certificates = Vec::new();
+    match (tls.optional("cert", super::path), tls.optional("key", super::path)) {
+        (Some(cert), Some(key)) => certificates.push((cert, key)),
+        (None, None) => {}
+        (Some(_), None) => tls.fault("cert", "`cert` needs `key`: a file in PEM"),
+        (None, Some(_)) => tls.fault("key", "`key` needs `cert`: a file in PEM"),
+    }
+    certificates.extend(further(tls));
+    if certificates.is_empty() {
+        tls.fault("cert", "`tls` needs `cert` and `key`: files in PEM");
+    } else if certificates.len() > CERTIFICATES_MAX {
+        let what = format!("more than {CERTIFICATES_MAX} certificates; remove some");
+        tls.fault("certificates", what);
+    }
+    let clients = clients(tls);
+    let versions = [("1.2", Oldest("1.2")), ("1.3", Oldest("1.3"))];
+    let oldest = tls.value("min_version", Oldest("1.2"), |text| one_of(text, &versions));
+    let tls12 = oldest.0 == "1.2";
+    Some(FrontTls { plain, certificates, clients, tls12 })
+}
+
+/// The oldest version that is spoken, as it is written.
+#[derive(Clone)]
+struct Oldest(&'static str);
+
+impl std::fmt::Display for Oldest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Certificates beside the first.
+fn further(tls: &mut Section<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
+    let Some(node) = tls.node("certificates") else { return Vec::new() };
+    let nodes = match &node.value {
+        Value::List(nodes) => nodes.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let read = tls.sections("certificates", nodes, &[], |one| {
+        for key in ["cert", "key"] {
+            if !one.has(key) {
+                one.fault(key, format!("a certificate needs `{key}`: a file in PEM"));
+            }
+        }
+        one.optional("cert", super::path).zip(one.optional("key", super::path))
+    });
+    read.into_iter().flatten().collect()
+}
+
+/// Who is let in.
+fn clients(tls: &mut Section<'_, '_>) -> Option<TlsClients> {
     let ca = tls.optional("ca", super::path);
     let name = tls.optional("client_name", name);
     if name.is_some() && ca.is_none() {
         let what = "`client_name` needs `ca`: whose certificates clients show";
         tls.fault("client_name", what);
     }
-    let clients = ca.map(|ca| TlsClients { ca, name });
-    Some(ServerTls { cert: cert?, key: key?, clients })
+    ca.map(|ca| TlsClients { ca, name })
 }
 
 /// Reads the keys of what connects to others.

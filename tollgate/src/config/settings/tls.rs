@@ -34,3 +34,17 @@ pub struct ClientTls {
     /// What the server's certificate must be for. Default: the host that is connected to.
     pub name: Option<String>,
 }
+
+/// What the proxy shows to clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontTls {
+    /// How many of the proxy's addresses, from the first, are without TLS.
+    pub plain: usize,
+    /// Certificates, each with its key. The first is for those who ask for no name, or for one that
+    /// none of them is for.
+    pub certificates: Vec<(PathBuf, PathBuf)>,
+    /// Whose certificates clients must show. Default: they need none.
+    pub clients: Option<TlsClients>,
+    /// Whether TLS 1.2 is spoken beside 1.3. Default: yes.
+    pub tls12: bool,
+}

@@ -51,6 +51,8 @@ fn limit(name: &str, by: Part, unit: Unit) -> Limit {
 fn proxy() -> Proxy {
     Proxy {
         listen: Vec::new(),
+        tls: None,
+        http2: true,
         backend: Backend { authority: "127.0.0.1:80".to_owned() },
         cpus: 4.0,
         cost: CostSource::Header("x-cost".to_owned()),

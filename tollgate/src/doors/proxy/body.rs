@@ -248,6 +248,7 @@ impl Download {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
         let Some(wire) = &mut self.source else { return Poll::Ready(None) };
+        self.link.is_asked();
         let polled = wire.poll_frame(cx);
         if polled.is_pending() {
             if self.link.backend_late.get() {
@@ -266,6 +267,7 @@ impl Download {
                 if let Some(trailers) = frame.trailers_mut() {
                     headers::trailers(trailers);
                 }
+                self.link.hands_over(self.worker.now());
                 if ended {
                     self.finish();
                 }

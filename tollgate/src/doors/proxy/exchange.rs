@@ -82,9 +82,9 @@ pub(super) async fn serve(
         }
     };
     worker.watch.proxy.responded(response.status().as_u16(), maker);
-    let bound = site.bounds.requests_per_connection;
-    let closes = (bound > 0 && link.requests.get() >= bound) || worker.is_draining();
-    Ok(if closes { answer::last(response) } else { response })
+    let closes = worker.is_draining() || link.is_spent(site.bounds.requests_per_connection);
+    link.answered();
+    Ok(if closes && !link.end_connection() { answer::last(response) } else { response })
 }
 
 /// The backend's answer, or one of our own.
@@ -95,11 +95,11 @@ async fn answered(
     mut head: Parts,
     body: Incoming,
 ) -> Result<Response<Body>, Box<Response<Body>>> {
-    let checked = check(&mut head, &body, site);
+    let checked = check(&mut head, &body, site, link.is_secure());
     let found = checked.map_err(|status| fatal(worker, &head.headers, status))?;
-    let trusted = site.trust.trusts(link.peer);
+    let trusted = site.trust.believes(link.peer());
     let forwards = !trusted && headers::forwards(&head.headers, found);
-    worker.watch.seen(link.peer, forwards, worker.time());
+    worker.watch.seen(link.peer(), forwards, worker.time());
     let (account, delay) = admitted(worker, link, site, &head)?;
     if let Some(at) = delay {
         // A client that goes away meanwhile has this future dropped, and with it the place it took.
@@ -108,7 +108,8 @@ async fn answered(
     let turned = account.turn().await;
     turned.map_err(|refusal| Box::new(answer::refused(&head.headers, &refusal)))?;
     let peer = headers::Peer {
-        address: &link.peer_value,
+        address: link.peer_value(),
+        secure: link.is_secure(),
         trusted,
         own_header: site.trust.header(),
         backend: &site.backend_host,
@@ -148,8 +149,13 @@ fn fatal(worker: &Worker, headers: &HeaderMap, status: StatusCode) -> Box<Respon
     Box::new(answer::last(answer::fault(headers, status)))
 }
 
-fn check(head: &mut Parts, body: &Incoming, site: &Site) -> Result<Found, StatusCode> {
-    let found = headers::normalise(head)?;
+fn check(
+    head: &mut Parts,
+    body: &Incoming,
+    site: &Site,
+    secure: bool,
+) -> Result<Found, StatusCode> {
+    let found = headers::normalise(head, secure)?;
     let bound = site.bounds.body_bytes;
     if bound > 0 && body.size_hint().lower() > bound {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
@@ -164,7 +170,7 @@ fn admitted(
     site: &Site,
     head: &Parts,
 ) -> Result<(Account, Option<Time>), Box<Response<Body>>> {
-    let client = site.trust.client(link.peer, &head.headers);
+    let client = site.trust.client(link.peer(), &head.headers);
     link.client.set(client);
     match worker.lane.ask(&Seen { client, head }) {
         Asked::Refused(refusal) => Err(Box::new(answer::refused(&head.headers, &refusal))),

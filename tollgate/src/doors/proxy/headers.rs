@@ -30,16 +30,20 @@ const CONNECTION_NAMES_MAX: usize = 32;
 /// Checks what hyper's parser leaves to us and brings the head into the one form that is
 /// forwarded: origin-form target, one `Host`. The status is what a faulty one is answered with.
 /// Returns what there is in it besides.
-pub(super) fn normalise(head: &mut Parts) -> Result<Found, StatusCode> {
-    if head.method == Method::CONNECT {
+/// `secure`: it came under TLS.
+pub(super) fn normalise(head: &mut Parts, secure: bool) -> Result<Found, StatusCode> {
+    if head.method == Method::CONNECT || head.method == Method::TRACE {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    if head.version == Version::HTTP_2 {
+        join_cookies(&mut head.headers);
     }
     let found = Found::look(&head.headers);
     if found.has(Found::TRANSFER_ENCODING) {
         check_coding(&head.headers)?;
     }
     if head.uri.authority().is_some() || head.uri.scheme().is_some() {
-        take_absolute_form(head)?;
+        take_absolute_form(head, secure)?;
     } else if head.uri.path().is_empty() {
         return Err(StatusCode::BAD_REQUEST);
     }
@@ -57,21 +61,43 @@ fn check_coding(headers: &HeaderMap) -> Result<(), StatusCode> {
     }
 }
 
-/// `GET http://host/path`: the target's host counts, whatever `Host` says (RFC 9112, 3.2.2).
-fn take_absolute_form(head: &mut Parts) -> Result<(), StatusCode> {
+/// HTTP/2 may split what HTTP/1.1 knows as one line (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_some() {
+        let lines: Vec<&[u8]> =
+            headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+            headers.insert(header::COOKIE, joined);
+        }
+    }
+}
+
+/// `GET http://host/path`: the target's host counts, whatever `Host` says (RFC 9112, 3.2.2). In
+/// HTTP/2, where every target has this form, the two must be the same (RFC 9113, 8.3.1), and a
+/// front that ended TLS may say `https`.
+fn take_absolute_form(head: &mut Parts, secure: bool) -> Result<(), StatusCode> {
     let bad = StatusCode::BAD_REQUEST;
+    let streams = head.version == Version::HTTP_2;
+    let scheme = match head.uri.scheme_str() {
+        Some("http") => true,
+        Some("https") => secure || streams,
+        _ => false,
+    };
     let authority = head.uri.authority().ok_or(bad)?;
-    if authority.as_str().contains('@') || head.uri.scheme_str() != Some("http") {
+    if authority.as_str().contains('@') || !scheme {
         return Err(bad);
     }
-    if head.headers.get_all(header::HOST).iter().count() > 1 {
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    let (host, another) = (hosts.next(), hosts.next());
+    let same =
+        |host: &HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
+    if another.is_some() || (streams && !host.is_none_or(same)) {
         return Err(bad);
     }
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| bad)?;
-    let slash = || PathAndQuery::from_static("/");
-    let path = head.uri.path_and_query().cloned().unwrap_or_else(slash);
     head.headers.insert(header::HOST, host);
-    head.uri = Uri::from(path);
+    let slash = || PathAndQuery::from_static("/");
+    head.uri = Uri::from(head.uri.path_and_query().cloned().unwrap_or_else(slash));
     Ok(())
 }
 
@@ -103,6 +129,8 @@ pub(super) fn vhost(headers: &HeaderMap) -> &str {
 pub(super) struct Peer<'a> {
     /// Its address as a header value.
     pub(super) address: &'a HeaderValue,
+    /// Whether it came under TLS.
+    pub(super) secure: bool,
     /// Whether it is believed.
     pub(super) trusted: bool,
     /// The header that only trusted peers may send, besides the usual ones.
@@ -339,7 +367,7 @@ pub(super) fn introduce(
         say(&X_FORWARDED_FOR, peer.address.as_bytes());
     }
     if !said(&X_FORWARDED_PROTO) {
-        say(&X_FORWARDED_PROTO, b"http");
+        say(&X_FORWARDED_PROTO, if peer.secure { b"https" } else { b"http" });
     }
 }
 
@@ -387,7 +415,8 @@ mod tests {
         let address = HeaderValue::from_static("192.0.2.1");
         let backend = HeaderValue::from_static("backend:80");
         let own_header = Some("cf-connecting-ip");
-        let peer = Peer { address: &address, trusted, own_header, backend: &backend };
+        let peer =
+            Peer { address: &address, secure: false, trusted, own_header, backend: &backend };
         sent(head, &peer).expect("passes")
     }
 
@@ -503,7 +532,7 @@ mod tests {
             ("http://b/x?y", &[("host", "a")], Ok(())),
         ];
         for (target, lines, expected) in cases {
-            let checked = normalise(&mut head(target, lines)).map(drop);
+            let checked = normalise(&mut head(target, lines), false).map(drop);
             assert_eq!(checked, expected, "{target} {lines:?}");
         }
     }
@@ -511,7 +540,7 @@ mod tests {
     #[test]
     fn an_absolute_target_becomes_a_path_and_a_host() {
         let mut head = head("http://b:81/x?y", &[("host", "a")]);
-        normalise(&mut head).expect("passes");
+        normalise(&mut head, false).expect("passes");
         assert_eq!(
             (head.uri.to_string().as_str(), &head.headers["host"]),
             ("/x?y", &HeaderValue::from_static("b:81"))
@@ -548,7 +577,13 @@ mod tests {
                 head.headers.insert(header::TE, hop.clone());
                 head.headers.insert(X_FORWARDED_FOR, chain.clone());
                 let address = HeaderValue::from_static("192.0.2.1");
-                let peer = Peer { address: &address, trusted, own_header: None, backend: &address };
+                let peer = Peer {
+                    address: &address,
+                    secure: false,
+                    trusted,
+                    own_header: None,
+                    backend: &address,
+                };
                 let Ok(sent) = sent(head, &peer) else { continue };
                 let connection = sent.get(header::CONNECTION);
                 assert!(connection.is_none_or(|names| names == "te"));

@@ -4,13 +4,17 @@
 //! the worker's sweep, a few times a second, looks at all links and wakes whoever has waited too
 //! long. So a timeout costs a request two stores, and is late by at most one sweep.
 //!
-//! What is done with a request: `exchange.rs`; how its bytes move: `stream.rs`.
+//! A stream of an HTTP/2 connection has a link of its own, over the connection's. What is done with
+//! a request: `exchange.rs`; how its bytes move: `front/stream.rs`; where links are kept:
+//! `list.rs`.
+
+pub(super) mod list;
 
 use super::account::Shadow;
 use super::wire::Far;
 use crate::config::settings::Timeouts;
 use http::HeaderValue;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::Waker;
@@ -24,9 +28,17 @@ const LINGER: Duration = Duration::from_secs(2);
 /// and then, would otherwise keep everybody out for `timeouts.header`.
 const HEAD_PATIENCE: Duration = Duration::from_secs(1);
 
+/// A stream whose client takes nothing for so long has its slot given to others.
+const STREAM_PATIENCE: Duration = Duration::from_millis(100);
+
+/// So many streams that their client takes back before the answer, and half of all, are a flood.
+const RESETS_MIN: u64 = 100;
+
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// Connected, without a byte.
+    Silent,
     /// Between two requests, without a byte of the next.
     Idle,
     /// Waiting for the rest of a head.
@@ -67,16 +79,28 @@ fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
 
 /// A client connection, as the worker and its exchanges know it.
 pub(super) struct Link {
-    /// The other end, in canonical form.
-    pub(super) peer: IpAddr,
+    /// The connection whose stream this is (HTTP/2).
+    over: Option<Rc<Link>>,
+    /// The other end, in canonical form; or whom it says that it speaks for (PROXY protocol).
+    peer: Cell<IpAddr>,
     /// Who asks, behind trusted proxies; the other end until that is known.
     pub(super) client: Cell<IpAddr>,
-    /// The other end, as it is forwarded.
-    pub(super) peer_value: HeaderValue,
+    /// The same, as it is forwarded.
+    peer_value: OnceCell<HeaderValue>,
+    /// Whether it is under TLS, here or before a front that says so.
+    secure: Cell<bool>,
     /// Its place in the worker's list.
     pub(super) place: Cell<usize>,
     /// Requests so far.
-    pub(super) requests: Cell<u64>,
+    requests: Cell<u64>,
+    /// Streams that run, where there are streams.
+    streams: Cell<Option<usize>>,
+    /// Streams that the client took back before their answer began.
+    resets: Cell<u64>,
+    /// No more requests are taken.
+    ending: Cell<bool>,
+    /// The answer has begun.
+    answered: Cell<bool>,
     phase: Cell<Phase>,
     since: Cell<u64>,
     /// The client does not take what we write.
@@ -109,16 +133,34 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(peer: SocketAddr, now: u64) -> Link {
-        let peer = peer.ip().to_canonical();
-        let text = HeaderValue::from_str(&peer.to_string());
+    /// A connection from `peer`.
+    pub(super) fn new(peer: SocketAddr, secure: bool, now: u64) -> Link {
+        Link::of(peer.ip().to_canonical(), secure, now)
+    }
+
+    /// A stream of the connection `over`, which is told.
+    pub(super) fn stream(over: &Rc<Link>, now: u64) -> Link {
+        let link = Link::of(over.peer.get(), over.secure.get(), now);
+        over.requests.set(over.requests.get() + 1);
+        over.streams.set(Some(over.streams.get().unwrap_or(0) + 1));
+        over.enter(Phase::Busy, now);
+        Link { over: Some(Rc::clone(over)), ..link }
+    }
+
+    fn of(peer: IpAddr, secure: bool, now: u64) -> Link {
         Link {
-            peer,
+            over: None,
+            peer: Cell::new(peer),
             client: Cell::new(peer),
-            peer_value: text.unwrap_or(HeaderValue::from_static("unknown")),
+            peer_value: OnceCell::new(),
+            secure: Cell::new(secure),
             place: Cell::new(0),
             requests: Cell::new(0),
-            phase: Cell::new(Phase::Head),
+            streams: Cell::new(None),
+            resets: Cell::new(0),
+            ending: Cell::new(false),
+            answered: Cell::new(false),
+            phase: Cell::new(Phase::Silent),
             since: Cell::new(now),
             stuck: Since::default(),
             upload: Since::default(),
@@ -138,10 +180,105 @@ impl Link {
         }
     }
 
+    /// The other end, in canonical form.
+    pub(super) fn peer(&self) -> IpAddr {
+        self.peer.get()
+    }
+
+    /// The same as it is forwarded.
+    pub(super) fn peer_value(&self) -> &HeaderValue {
+        self.peer_value.get_or_init(|| {
+            let text = HeaderValue::from_str(&self.peer.get().to_string());
+            text.unwrap_or(HeaderValue::from_static("unknown"))
+        })
+    }
+
+    /// Whether requests come under TLS.
+    pub(super) fn is_secure(&self) -> bool {
+        self.secure.get()
+    }
+
+    /// The other end speaks for a client at `peer`, who came to it under TLS or not.
+    pub(super) fn speaks_for(&self, peer: IpAddr, secure: bool) {
+        self.peer.set(peer.to_canonical());
+        self.client.set(self.peer.get());
+        self.secure.set(self.secure.get() || secure);
+    }
+
+    /// From now on its requests are streams.
+    pub(super) fn multiplexes(&self) {
+        self.streams.set(Some(0));
+    }
+
+    /// Whether it is one of the streams of a connection.
+    pub(super) fn is_stream(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// The stream is over, with an answer or without; so may be its connection: returns whether
+    /// that was closed because its client takes back what it asks for.
+    pub(super) fn stream_ended(&self, now: u64) -> bool {
+        let Some(over) = &self.over else { return false };
+        let left = over.streams.get().unwrap_or(1).saturating_sub(1);
+        over.streams.set(Some(left));
+        if left == 0 {
+            over.enter(Phase::Idle, now);
+        }
+        if self.answered.get() || self.close.get() || over.close.get() {
+            return false;
+        }
+        let resets = over.resets.get() + 1;
+        over.resets.set(resets);
+        let flood = resets >= RESETS_MIN && resets * 2 >= over.requests.get();
+        if flood {
+            over.close();
+        }
+        flood
+    }
+
+    /// The head of an answer goes out.
+    pub(super) fn answered(&self) {
+        self.answered.set(true);
+    }
+
+    /// Whether the connection has had as many requests as it may have, of which zero is no bound.
+    pub(super) fn is_spent(&self, bound: u64) -> bool {
+        let all = self.over.as_ref().map_or(self.requests.get(), |over| over.requests.get());
+        bound > 0 && all >= bound
+    }
+
+    /// Has the connection of this stream take no more requests. False if this is no stream.
+    pub(super) fn end_connection(&self) -> bool {
+        if let Some(over) = &self.over {
+            over.ending.set(true);
+            over.wake();
+        }
+        self.over.is_some()
+    }
+
+    /// Whether the connection takes no more requests.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.get()
+    }
+
+    /// A frame is handed to the stream, which asks for the next one when this is on its way.
+    pub(super) fn hands_over(&self, now: u64) {
+        if self.is_stream() {
+            self.stuck.begin(now);
+        }
+    }
+
+    /// The stream asks for a frame.
+    pub(super) fn is_asked(&self) {
+        if self.is_stream() {
+            self.stuck.end();
+        }
+    }
+
     /// A request's head is here.
     pub(super) fn begin(&self) {
         self.phase.set(Phase::Busy);
-        self.client.set(self.peer);
+        self.client.set(self.peer.get());
         self.requests.set(self.requests.get() + 1);
         self.upload_late.set(false);
         self.backend_late.set(false);
@@ -197,14 +334,16 @@ impl Link {
         let before = self.phase.get();
         (before != Phase::Closing).then(|| {
             self.enter(Phase::Closing, now);
-            self.uploading.get() || before == Phase::Head
+            self.uploading.get() || matches!(before, Phase::Silent | Phase::Head)
         })
     }
 
-    /// Bytes have come.
+    /// Bytes have come. (Between streams they need not be a request's.)
     pub(super) fn arrived(&self, now: u64) {
-        if self.phase.get() == Phase::Idle {
-            self.enter(Phase::Head, now);
+        match self.phase.get() {
+            Phase::Idle if self.streams.get().is_none() => self.enter(Phase::Head, now),
+            Phase::Silent => self.phase.set(Phase::Head),
+            _ => {}
         }
     }
 
@@ -214,10 +353,21 @@ impl Link {
         let since = self.since.get();
         let spare = match self.phase.get() {
             Phase::Idle => true,
-            Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
+            Phase::Silent | Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
             Phase::Busy | Phase::Closing => false,
         };
         (spare && !self.close.get()).then_some(since)
+    }
+
+    /// Whether nothing was asked on it for so long that nobody is likely to be about to.
+    pub(super) fn is_forsaken(&self, now: u64) -> bool {
+        let silent = matches!(self.phase.get(), Phase::Idle | Phase::Silent);
+        silent && exceeds(self.since.get(), HEAD_PATIENCE, now, 0)
+    }
+
+    /// TLS is agreed on: the time for a head begins.
+    pub(super) fn is_secured(&self, now: u64) {
+        self.enter(Phase::Head, now);
     }
 
     /// Remembers which task serves the connection.
@@ -253,13 +403,16 @@ impl Link {
         let over = |since, limit| exceeds(since, limit, now, slack);
         let phase_over = match self.phase.get() {
             Phase::Idle => over(self.since.get(), timeouts.idle),
-            Phase::Head => over(self.since.get(), timeouts.header),
+            Phase::Silent | Phase::Head => over(self.since.get(), timeouts.header),
             Phase::Closing => over(self.since.get(), LINGER),
             Phase::Busy => false,
         };
         if phase_over || self.stuck.exceeds(timeouts.idle, now, slack) {
             self.close();
             return self.phase.get() != Phase::Idle;
+        }
+        if self.is_stream() && self.stuck.exceeds(STREAM_PATIENCE, now, slack) {
+            self.account.take().give_way();
         }
         if self.upload.exceeds(timeouts.idle, now, slack) {
             self.upload_late.set(true);

@@ -2,13 +2,14 @@
 //! after their timeouts. Nothing of it is shared with other threads but the engine and a count of
 //! connections.
 //!
-//! How threads are started and stopped: `proxy.rs`. What is done with a request: `exchange.rs`.
+//! How threads are started and stopped: `proxy.rs`. How a connection is served: `front.rs`. What is
+//! done with a request: `exchange.rs`.
 
-use super::body::Body;
-use super::exchange::{self, Failure};
+use super::exchange::Failure;
+use super::front::Shown;
 use super::link::Link;
+use super::link::list::List;
 use super::pool::Pool;
-use super::stream::ClientStream;
 use super::wire::Wire;
 use crate::client::address::Trust;
 use crate::clock::Clock;
@@ -18,15 +19,11 @@ use crate::watch::Watch;
 use crate::watch::counts::BackendFault;
 use crate::watch::failure;
 use crate::watch::registry::Held;
-use http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::HeaderValue;
+use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::net::SocketAddr;
-use std::pin::pin;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -38,12 +35,6 @@ use tollgate_core::units::Time;
 
 /// Connections accepted before those there are get their turn again.
 const ACCEPT_BURST: usize = 16;
-
-/// A head's bound where the settings name none: hyper wants some number.
-const HEADER_BYTES_MAX: usize = 1 << 20;
-
-/// The least that hyper takes as a connection's buffer.
-const BUFFER_BYTES_MIN: usize = 8192;
 
 /// Exchanges without a client that a thread lets run. Who is over closes its connection to the
 /// backend at once, or clients that come and go would pile up connections that nothing bounds.
@@ -59,6 +50,8 @@ pub(super) struct Site {
     pub(super) timeouts: Timeouts,
     pub(super) bounds: Bounds,
     pub(super) keep_cost_header: bool,
+    /// Whether HTTP/2 is spoken with clients.
+    pub(super) http2: bool,
 }
 
 impl Site {
@@ -73,6 +66,7 @@ impl Site {
             timeouts: settings.timeouts,
             bounds: settings.bounds,
             keep_cost_header: settings.keep_cost_header,
+            http2: settings.http2,
         }
     }
 
@@ -92,6 +86,8 @@ pub(super) struct House {
     pub(super) connections: AtomicUsize,
     /// Those that were open still when their thread ended.
     pub(super) cut: AtomicUsize,
+    /// How many each address has, where there is a bound: no more entries than connections.
+    addresses: Mutex<HashMap<IpAddr, usize>>,
     /// A thread has no room and no idle connection of its own: others are to close one.
     room_wanted: AtomicBool,
 }
@@ -106,7 +102,10 @@ pub(super) struct Worker {
     house: Arc<House>,
     /// The engine's clock, as of the last sweep.
     now: Cell<Time>,
-    links: RefCell<Vec<Rc<Link>>>,
+    /// Connections.
+    links: List,
+    /// Streams of those that have streams.
+    pub(super) streams: List,
     lingering: Cell<usize>,
     /// Something ended: a connection, or an exchange without a client.
     freed: Notify,
@@ -131,7 +130,8 @@ impl Worker {
             site: RefCell::new(Rc::new(Site::new(settings))),
             house,
             now: Cell::new(clock.now()),
-            links: RefCell::default(),
+            links: List::default(),
+            streams: List::default(),
             lingering: Cell::new(0),
             freed: Notify::new(),
             drained: Notify::new(),
@@ -172,7 +172,7 @@ impl Worker {
     pub(super) fn drain(&self) {
         self.draining.set(true);
         self.drained.notify_waiters();
-        for link in &*self.links.borrow() {
+        for link in &*self.links.all() {
             link.wake();
         }
     }
@@ -180,14 +180,14 @@ impl Worker {
     /// From now on nothing may be begun: the thread's tasks are about to be dropped.
     pub(super) fn stop(&self) {
         self.stopping.set(true);
-        self.house.cut.fetch_add(self.links.borrow().len(), Ordering::Relaxed);
+        self.house.cut.fetch_add(self.links.len(), Ordering::Relaxed);
     }
 
     /// Until no connection is open and no exchange runs.
     pub(super) async fn empty(&self) {
         loop {
             let freed = self.freed.notified();
-            if self.links.borrow().is_empty() && self.lingering.get() == 0 {
+            if self.links.is_empty() && self.lingering.get() == 0 {
                 return;
             }
             freed.await;
@@ -219,22 +219,23 @@ impl Worker {
     }
 
     /// Accepts connections until the thread drains.
-    pub(super) async fn accept(self: Rc<Worker>, listener: TcpListener) {
+    pub(super) async fn accept(self: Rc<Worker>, listener: TcpListener, shown: Option<Shown>) {
+        let shown = shown.as_ref();
         loop {
             for _ in 0..ACCEPT_BURST {
                 let drained = self.drained.notified();
                 if self.draining.get() {
-                    return self.accept_waiting(&listener);
+                    return self.accept_waiting(&listener, shown);
                 }
                 tokio::select! {
                     accepted = listener.accept() => match accepted {
                         Ok((stream, peer)) => {
                             self.room().await;
-                            self.welcome(stream, peer);
+                            self.welcome(stream, peer, shown);
                         }
                         Err(error) => self.accept_failed(&error).await,
                     },
-                    () = drained => return self.accept_waiting(&listener),
+                    () = drained => return self.accept_waiting(&listener, shown),
                 }
             }
             tokio::task::yield_now().await;
@@ -242,11 +243,11 @@ impl Worker {
     }
 
     /// Takes in who has connected already: to close the listener would reset them.
-    fn accept_waiting(self: &Rc<Worker>, listener: &TcpListener) {
+    fn accept_waiting(self: &Rc<Worker>, listener: &TcpListener, shown: Option<&Shown>) {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(&mut cx) {
             self.house.connections.fetch_add(1, Ordering::Relaxed);
-            self.welcome(stream, peer);
+            self.welcome(stream, peer, shown);
         }
     }
 
@@ -279,7 +280,7 @@ impl Worker {
 
     /// Closes the connection that has been idle longest, or late with a head, if one is.
     fn shed(&self) -> bool {
-        let links = self.links.borrow();
+        let links = self.links.all();
         let now = self.now();
         let spare = links.iter().filter_map(|link| Some((link.spare_since(now)?, link)));
         let longest = spare.min_by_key(|(since, _)| *since);
@@ -290,49 +291,15 @@ impl Worker {
         longest.is_some()
     }
 
-    fn welcome(self: &Rc<Worker>, stream: TcpStream, peer: SocketAddr) {
+    fn welcome(self: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, shown: Option<&Shown>) {
         let _ = stream.set_nodelay(true);
-        let link = Rc::new(Link::new(peer, self.now()));
+        let link = Rc::new(Link::new(peer, shown.is_some(), self.now()));
         let seat = Seat::take(self, &link);
-        let worker = Rc::clone(self);
+        let (worker, shown) = (Rc::clone(self), shown.cloned());
         tokio::task::spawn_local(async move {
-            worker.converse(stream, link).await;
+            worker.converse(stream, link, shown).await;
             drop(seat);
         });
-    }
-
-    /// Serves one connection until it ends.
-    async fn converse(self: &Rc<Worker>, stream: TcpStream, link: Rc<Link>) {
-        let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(self));
-        let service = service_fn(|request| self.service(&link, request));
-        let builder = self.builder();
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let mut told = false;
-        poll_fn(|cx| {
-            link.served_by(cx.waker());
-            if link.is_closed() {
-                return Poll::Ready(());
-            }
-            if let Poll::Ready(end) = self.lane.at_once(|| connection.as_mut().poll(cx)) {
-                self.ended(&link, end);
-                return Poll::Ready(());
-            }
-            if self.draining.get() && !told {
-                told = true;
-                connection.as_mut().graceful_shutdown();
-                return connection.as_mut().poll(cx).map(|_| ());
-            }
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// hyper has answered by itself what it could not read as a request.
-    fn ended(&self, link: &Link, end: hyper::Result<()>) {
-        if let Some(error) = end.err().filter(hyper::Error::is_parse) {
-            self.watch.proxy.bad_requests.increment(1);
-            tracing::debug!(target: "tollgate::proxy", client = %link.peer, %error, "bad request");
-        }
     }
 
     /// Counts and tells that the backend, `authority`, failed the request on `link`.
@@ -341,28 +308,6 @@ impl Worker {
         let (fault, client) = (failure.fault, link.client.get());
         let failure = failure::Failure { fault, backend: authority, client, error };
         self.watch.failed(&failure, self.time());
-    }
-
-    fn service(
-        self: &Rc<Worker>,
-        link: &Rc<Link>,
-        request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
-        exchange::serve(Rc::clone(self), Rc::clone(link), request)
-    }
-
-    fn builder(&self) -> hyper::server::conn::http1::Builder {
-        let bytes = match self.site.borrow().bounds.header_bytes {
-            0 => HEADER_BYTES_MAX,
-            bytes => bytes,
-        };
-        let mut builder = hyper::server::conn::http1::Builder::new();
-        builder
-            .max_header_size(bytes)
-            .max_buf_size(bytes.max(BUFFER_BYTES_MIN))
-            .header_read_timeout(None)
-            .auto_date_header(false);
-        builder
     }
 
     /// Keeps the coarse time, and looks after everybody's timeouts, until the thread ends.
@@ -374,11 +319,16 @@ impl Worker {
             self.now.set(self.clock.now());
             let now = self.now();
             let slack = u64::try_from(tick.as_millis()).unwrap_or(0);
-            for link in &*self.links.borrow() {
+            let draining = self.draining.get();
+            for link in self.links.all().iter().chain(self.streams.all().iter()) {
                 if !link.is_closed() && link.sweep(&site.timeouts, now, slack) {
                     self.watch.proxy.bad_requests.increment(1);
                     let client = link.client.get();
                     tracing::debug!(target: "tollgate::proxy", %client, "closed: too slow");
+                }
+                // Not at once: who is about to ask would lose the request.
+                if draining && link.is_forsaken(now) {
+                    link.close();
                 }
             }
             self.lane.expire();
@@ -413,25 +363,58 @@ impl Seat {
     fn take(worker: &Rc<Worker>, link: &Rc<Link>) -> Seat {
         worker.watch.proxy.accepted.increment(1);
         let counted = worker.watch.proxy.connections.hold();
-        let mut links = worker.links.borrow_mut();
-        link.place.set(links.len());
-        links.push(Rc::clone(link));
+        worker.links.add(link);
         Seat { worker: Rc::clone(worker), link: Rc::clone(link), _counted: counted }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut links = self.worker.links.borrow_mut();
-        let place = self.link.place.get();
-        if place < links.len() {
-            links.swap_remove(place);
-            if let Some(moved) = links.get(place) {
-                moved.place.set(place);
-            }
-        }
+        self.worker.links.remove(&self.link);
         self.worker.house.connections.fetch_sub(1, Ordering::Relaxed);
         self.worker.freed.notify_waiters();
+    }
+}
+
+/// One of the connections that an address may have, given back when it ends.
+pub(super) struct Share(Option<(Rc<Worker>, IpAddr)>);
+
+impl Share {
+    /// `None` if the other end of `link` has as many as it may have.
+    pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Share> {
+        let (site, peer) = (worker.site(), link.peer());
+        let bound = site.bounds.connections_per_address;
+        if bound == 0 || site.trust.trusts(peer) {
+            return Some(Share(None));
+        }
+        let peer = one_client(peer);
+        let mut addresses = worker.house.addresses.lock();
+        let count = addresses.entry(peer).or_default();
+        (*count < bound).then(|| {
+            *count += 1;
+            Share(Some((Rc::clone(worker), peer)))
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some((worker, peer)) = &self.0 else { return };
+        let mut addresses = worker.house.addresses.lock();
+        if let Some(count) = addresses.get_mut(peer) {
+            *count -= 1;
+            if *count == 0 {
+                addresses.remove(peer);
+            }
+        }
+    }
+}
+
+/// What counts as one client: who has an IPv6 network of 64 bits has all addresses in it.
+fn one_client(peer: IpAddr) -> IpAddr {
+    match peer {
+        IpAddr::V4(_) => peer,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
     }
 }
 

@@ -246,7 +246,13 @@ mod tests {
         let (head, ()) = request.body(()).expect("a request").into_parts();
         let mut out = Vec::new();
         let address = HeaderValue::from_static("192.0.2.1");
-        let peer = Peer { address: &address, trusted: false, own_header: None, backend: &address };
+        let peer = Peer {
+            address: &address,
+            secure: false,
+            trusted: false,
+            own_header: None,
+            backend: &address,
+        };
         write(&head, &peer, true, &mut out);
         let expected = "PUT /a?b=%20 HTTP/1.1\r\nhost: a\r\nx-twice: 1\r\nx-twice: 2\r\n\
                         x-forwarded-host: a\r\nx-forwarded-for: 192.0.2.1\r\n\

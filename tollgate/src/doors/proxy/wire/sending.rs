@@ -6,7 +6,7 @@
 //! `body.rs`.
 
 use super::super::body::{Broken, Upload};
-use super::super::stream;
+use super::super::front::stream;
 use super::super::worker::Worker;
 use super::{Far, head};
 use bytes::{Buf, Bytes};

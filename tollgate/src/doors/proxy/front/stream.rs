@@ -4,14 +4,13 @@
 //! list of them, and copying some hundred bytes costs less than the difference. Long ones are
 //! never copied. What is in the bytes is not looked at here; the backend's side: `wire.rs`.
 
-use super::link::Link;
-use super::worker::Worker;
+use crate::doors::proxy::link::Link;
+use crate::doors::proxy::worker::Worker;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// How much is read from a connection that is being closed, in bytes; for how long: `link.rs`.
 const LINGER_BYTES: usize = 1 << 20;
@@ -20,7 +19,7 @@ const LINGER_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 1024;
 
 /// Writes several slices: at once if they are short.
-pub(super) fn poll_write_slices(
+pub(in crate::doors::proxy) fn poll_write_slices(
     stream: &mut (impl AsyncWrite + Unpin),
     cx: &mut Context<'_>,
     slices: &[io::IoSlice<'_>],
@@ -43,15 +42,15 @@ pub(super) fn poll_write_slices(
 }
 
 /// A client's stream, which notes on its link when bytes move and when they do not.
-pub(super) struct ClientStream {
-    inner: TcpStream,
+pub(super) struct ClientStream<S> {
+    inner: S,
     link: Rc<Link>,
     worker: Rc<Worker>,
     lingered: usize,
 }
 
-impl ClientStream {
-    pub(super) fn new(inner: TcpStream, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream {
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
+    pub(super) fn new(inner: S, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream<S> {
         ClientStream { inner, link, worker, lingered: 0 }
     }
 
@@ -81,7 +80,7 @@ impl ClientStream {
     }
 }
 
-impl AsyncRead for ClientStream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -96,7 +95,7 @@ impl AsyncRead for ClientStream {
     }
 }
 
-impl AsyncWrite for ClientStream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,0 +1,101 @@
+//! The certificate that a client is shown, by the name that it asks for (SNI).
+//!
+//! A certificate says itself which names it is for, wildcards included; the library that judges it
+//! elsewhere judges it here. They are tried in their order, those first whose kind of key the
+//! client can verify; whoever asks for no name, or for one that none is for, gets the first. A
+//! choice costs microseconds for each certificate, beside a signature that costs hundreds.
+
+use rustls::client::verify_server_name;
+use rustls::pki_types::ServerName;
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use std::sync::Arc;
+
+/// Certificates to choose from.
+#[derive(Debug)]
+pub struct ByName(Vec<Arc<CertifiedKey>>);
+
+impl ByName {
+    /// In this order.
+    pub fn new(keys: impl Iterator<Item = CertifiedKey>) -> ByName {
+        ByName(keys.map(Arc::new).collect())
+    }
+
+    fn choose(
+        &self,
+        name: Option<&str>,
+        can: impl Fn(&CertifiedKey) -> bool,
+    ) -> Option<&Arc<CertifiedKey>> {
+        let name = name.and_then(|name| ServerName::try_from(name).ok());
+        let named = |key: &&Arc<CertifiedKey>| name.as_ref().is_some_and(|name| is_for(key, name));
+        let able = |key: &&Arc<CertifiedKey>| can(key);
+        // With one there is nothing to choose, and no reason to look into it.
+        let [_, _, ..] = self.0.as_slice() else { return self.0.first() };
+        let mut fitting = self.0.iter().filter(named);
+        let first = fitting.clone().next();
+        let both = fitting.find(able);
+        let any = || self.0.iter().find(able).filter(|_| first.is_none());
+        both.or_else(any).or(first).or(self.0.first())
+    }
+}
+
+fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
+    let parsed = key.end_entity_cert().and_then(ParsedCertificate::try_from);
+    parsed.is_ok_and(|parsed| verify_server_name(&parsed, name).is_ok())
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let schemes = hello.signature_schemes();
+        let can = |key: &CertifiedKey| key.key.choose_scheme(schemes).is_some();
+        self.choose(hello.server_name(), can).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519};
+
+    fn key(names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> CertifiedKey {
+        let pair = KeyPair::generate_for(algorithm).expect("a key");
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let made = CertificateParams::new(names).expect("names").self_signed(&pair).expect("made");
+        let private =
+            rustls::pki_types::PrivateKeyDer::try_from(pair.serialize_der()).expect("DER");
+        let private = super::super::provider().key_provider.load_private_key(private);
+        CertifiedKey::new(vec![made.der().clone()], private.expect("loads"))
+    }
+
+    #[test]
+    fn the_certificate_is_that_of_the_name() {
+        let (ecdsa, other) = (&PKCS_ECDSA_P256_SHA256, &PKCS_ED25519);
+        let keys = [
+            key(&["a.example"], ecdsa),
+            key(&["*.b.example", "b.example"], other),
+            key(&["b.example"], ecdsa),
+        ];
+        let names = ByName::new(keys.into_iter());
+        let chosen = |name: Option<&str>, can: &dyn Fn(&CertifiedKey) -> bool| {
+            let key = names.choose(name, can).expect("one");
+            names.0.iter().position(|known| Arc::ptr_eq(known, key)).expect("of them")
+        };
+        let any = |_: &CertifiedKey| true;
+        let ecdsa = |key: &CertifiedKey| key.key.algorithm() == rustls::SignatureAlgorithm::ECDSA;
+        for (name, first, by_ecdsa) in [
+            (Some("a.example"), 0, 0),
+            (Some("A.Example"), 0, 0),
+            (Some("b.example"), 1, 2),
+            (Some("x.b.example"), 1, 1),
+            (Some("x.y.b.example"), 0, 0),
+            (Some("c.example"), 0, 0),
+            (Some("127.0.0.1"), 0, 0),
+            (None, 0, 0),
+        ] {
+            assert_eq!(chosen(name, &any), first, "{name:?}");
+            assert_eq!(chosen(name, &ecdsa), by_ecdsa, "{name:?}");
+        }
+        let ed = |key: &CertifiedKey| !ecdsa(key);
+        assert_eq!(chosen(None, &ed), 1, "who can verify only one kind gets that");
+    }
+}

@@ -1,0 +1,71 @@
+//! What the `proxy` section says of its clients' side: TLS, HTTP/2, and what is refused.
+
+use super::{faults, good};
+use std::path::PathBuf;
+use tollgate::config::settings::{ClientAddress, Proxy};
+
+fn proxy(text: &str) -> Proxy {
+    good(&format!("proxy: {text}")).settings.proxy.expect("open")
+}
+
+fn pair(cert: &str, key: &str) -> (PathBuf, PathBuf) {
+    (cert.into(), key.into())
+}
+
+#[test]
+fn tls_is_for_all_addresses_or_for_its_own() {
+    let all = proxy("{listen: ['127.0.0.1:1', '127.0.0.1:2'], tls: {cert: /a, key: /b}}");
+    let tls = all.tls.expect("tls");
+    assert_eq!((tls.plain, all.listen.len()), (0, 2));
+    assert_eq!(tls.certificates, [pair("/a", "/b")]);
+    assert!(tls.clients.is_none() && tls.tls12);
+
+    let beside = "{listen: '127.0.0.1:1', tls: {listen: '127.0.0.1:2', cert: /a, key: /b, ca: /c, \
+                  min_version: 1.3, certificates: [{cert: /d, key: /e}, {cert: /f, key: /g}]}}";
+    let beside = proxy(beside);
+    let tls = beside.tls.expect("tls");
+    assert_eq!((tls.plain, beside.listen.len()), (1, 2));
+    assert_eq!(tls.certificates, [pair("/a", "/b"), pair("/d", "/e"), pair("/f", "/g")]);
+    assert!(tls.clients.is_some() && !tls.tls12);
+
+    let listed = proxy("{tls: {certificates: {cert: /d, key: /e}}, http2: false}");
+    assert_eq!(listed.tls.expect("tls").certificates, [pair("/d", "/e")]);
+    assert!(!listed.http2 && proxy("{}").http2);
+    let bounds = proxy("{bounds: {streams: 7, connections_per_address: 8}}").bounds;
+    assert_eq!((bounds.streams, bounds.connections_per_address), (7, 8));
+    let told = proxy("{client_address: proxy-protocol, trusted_proxies: 10.0.0.0/8}");
+    assert_eq!(told.client_address, ClientAddress::ProxyProtocol);
+}
+
+#[test]
+fn what_is_shown_of_tls_runs_the_same() {
+    for text in [
+        "proxy: {tls: {cert: /a, key: /b}}",
+        "proxy: {listen: ':1', tls: {listen: ':2', cert: /a, key: /b, certificates: [{cert: /c, \
+         key: /d}], ca: /e, client_name: a.example, min_version: 1.3}}",
+    ] {
+        let first = good(text);
+        let second = good(&first.native);
+        assert_eq!(first.settings, second.settings, "{}", first.native);
+    }
+}
+
+#[test]
+fn faults_of_the_front() {
+    for (text, what) in [
+        ("{tls: {}}", "needs `cert` and `key`"),
+        ("{tls: {cert: a}}", "`cert` needs `key`"),
+        ("{tls: {key: a}}", "`key` needs `cert`"),
+        ("{tls: {cert: a, key: b, certificates: [{cert: c}]}}", "a certificate needs `key`"),
+        ("{tls: {cert: a, key: b, client_name: c.example}}", "needs `ca`"),
+        ("{tls: {cert: a, key: b, min_version: 1.1}}", "must be one of: 1.2, 1.3"),
+        ("{listen: off, tls: {cert: a, key: b}}", "for a proxy that listens"),
+        ("{listen: ':1', tls: {listen: ':1', cert: a, key: b}}", "two listeners want"),
+        ("{listen: ':81', tls: {listen: ':80', cert: a, key: b}}", "is the proxy itself"),
+        ("{http2: maybe}", "must be one of: true, false"),
+        ("{bounds: {streams: 0}}", "must be from 1 to 10000"),
+    ] {
+        let told = faults(&format!("proxy: {text}"));
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}

@@ -1,0 +1,10 @@
+//! What is spoken in front: HTTP/2 with TLS and without, certificates, frames that no honest client
+//! sends.
+//!
+//! `http2.rs` has a client that speaks it properly, `frames.rs` one that writes any frame it likes.
+
+mod frames;
+mod http2;
+mod preface;
+mod streams;
+mod tls;

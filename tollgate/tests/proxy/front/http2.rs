@@ -1,0 +1,243 @@
+//! A client that speaks HTTP/2, on a thread of its own: hyper's, driven step by step.
+
+use crate::stage::LONG;
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::client::conn::http2;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll};
+use std::thread;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// A body that the test gives piece by piece.
+pub struct Given(tokio::sync::mpsc::Receiver<Frame<Bytes>>);
+
+impl http_body::Body for Given {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|frame| frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_closed() && self.0.is_empty()
+    }
+}
+
+/// What comes of an answer, in order.
+#[derive(Debug)]
+pub enum Part {
+    Head(Box<http::response::Parts>),
+    Data(Bytes),
+    Trailers(HeaderMap),
+    End,
+    /// It broke off.
+    Failed,
+}
+
+/// A request on its way.
+pub struct Exchange {
+    body: Option<tokio::sync::mpsc::Sender<Frame<Bytes>>>,
+    parts: mpsc::Receiver<Part>,
+    dropped: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl Exchange {
+    /// Sends some of the body.
+    pub fn give(&self, data: &'static str) -> &Exchange {
+        let body = self.body.as_ref().expect("not ended");
+        body.blocking_send(Frame::data(Bytes::from(data))).expect("taken");
+        self
+    }
+
+    /// Ends the body.
+    pub fn end(&mut self) {
+        self.body = None;
+    }
+
+    /// Ends the body with trailers.
+    pub fn end_with(&mut self, trailers: HeaderMap) {
+        let body = self.body.take().expect("not ended");
+        body.blocking_send(Frame::trailers(trailers)).expect("taken");
+    }
+
+    /// Takes the request back.
+    pub fn reset(mut self) {
+        self.dropped.take().expect("once").send(()).expect("it runs");
+        self.parts.recv_timeout(LONG).expect_err("no answer comes");
+    }
+
+    pub fn next(&self) -> Part {
+        self.parts.recv_timeout(LONG).expect("something of an answer")
+    }
+
+    pub fn head(&self) -> http::response::Parts {
+        match self.next() {
+            Part::Head(head) => *head,
+            other => panic!("{other:?} in place of a head"),
+        }
+    }
+
+    /// The rest of the body as text, and its trailers.
+    pub fn rest(&self) -> (String, Option<HeaderMap>) {
+        let (mut text, mut trailers) = (Vec::new(), None);
+        loop {
+            match self.next() {
+                Part::Data(data) => text.extend_from_slice(&data),
+                Part::Trailers(some) => trailers = Some(some),
+                Part::End => return (String::from_utf8(text).expect("text"), trailers),
+                other => panic!("{other:?} within a body"),
+            }
+        }
+    }
+
+    pub fn whole(&self) -> (http::response::Parts, String) {
+        let head = self.head();
+        (head, self.rest().0)
+    }
+}
+
+struct Job {
+    request: Request<Given>,
+    parts: mpsc::SyncSender<Part>,
+    dropped: tokio::sync::oneshot::Receiver<()>,
+}
+
+/// A connection.
+pub struct Http2 {
+    jobs: tokio::sync::mpsc::Sender<Job>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl Http2 {
+    /// In clear, with prior knowledge.
+    pub fn connect(to: SocketAddr) -> Http2 {
+        Http2::over(async move || TcpStream::connect(to).await.expect("it listens"))
+    }
+
+    /// Under TLS.
+    pub fn connect_tls(to: SocketAddr, config: Arc<ClientConfig>, name: &'static str) -> Http2 {
+        Http2::over(async move || {
+            let stream = TcpStream::connect(to).await.expect("it listens");
+            let name = ServerName::try_from(name).expect("a name");
+            let stream = TlsConnector::from(config).connect(name, stream).await;
+            let stream = stream.expect("a handshake");
+            assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+            stream
+        })
+    }
+
+    fn over<S>(connect: impl AsyncFnOnce() -> S + Send + 'static) -> Http2
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let (jobs, queue) = tokio::sync::mpsc::channel(64);
+        let (end, ended) = mpsc::sync_channel(1);
+        thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = builder.enable_all().build().expect("a runtime");
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, async {
+                let stream = TokioIo::new(connect().await);
+                let made = http2::handshake(Local, stream).await;
+                let (sender, connection) = made.expect("a handshake");
+                let connection = tokio::task::spawn_local(async move {
+                    let _ = connection.await;
+                    let _ = end.send(());
+                });
+                serve(queue, sender).await;
+                connection.abort();
+            });
+        });
+        Http2 { jobs, ended }
+    }
+
+    /// Begins a request whose body is given later.
+    pub fn begin(&self, request: http::request::Builder) -> Exchange {
+        let (body, given) = tokio::sync::mpsc::channel(16);
+        let (parts, heard) = mpsc::sync_channel(256);
+        let (drop, dropped) = tokio::sync::oneshot::channel();
+        let request = request.body(Given(given)).expect("a request");
+        let job = Job { request, parts, dropped };
+        assert!(self.jobs.blocking_send(job).is_ok(), "the connection is gone");
+        Exchange { body: Some(body), parts: heard, dropped: Some(drop) }
+    }
+
+    /// A request without a body.
+    pub fn get(&self, path: &str) -> Exchange {
+        self.bodyless(Request::get(format!("http://site.example{path}")))
+    }
+
+    pub fn bodyless(&self, request: http::request::Builder) -> Exchange {
+        let (_, given) = tokio::sync::mpsc::channel(1);
+        let (parts, heard) = mpsc::sync_channel(256);
+        let (drop, dropped) = tokio::sync::oneshot::channel();
+        let request = request.body(Given(given)).expect("a request");
+        assert!(self.jobs.blocking_send(Job { request, parts, dropped }).is_ok());
+        Exchange { body: None, parts: heard, dropped: Some(drop) }
+    }
+
+    /// The other side ends the connection.
+    pub fn ends(&self) {
+        self.ended.recv_timeout(LONG).expect("an end");
+    }
+}
+
+async fn serve(mut queue: tokio::sync::mpsc::Receiver<Job>, sender: http2::SendRequest<Given>) {
+    while let Some(Job { request, parts, dropped }) = queue.recv().await {
+        let mut sender = sender.clone();
+        tokio::task::spawn_local(async move {
+            tokio::select! {
+                () = exchange(&mut sender, request, parts) => {}
+                Ok(()) = dropped => {}
+            }
+        });
+    }
+}
+
+async fn exchange(
+    sender: &mut http2::SendRequest<Given>,
+    request: Request<Given>,
+    parts: mpsc::SyncSender<Part>,
+) {
+    let tell = |part| drop(parts.send(part));
+    let answer = match sender.send_request(request).await {
+        Ok(answer) => answer,
+        Err(_) => return tell(Part::Failed),
+    };
+    let (head, mut body) = answer.into_parts();
+    tell(Part::Head(Box::new(head)));
+    loop {
+        match body.frame().await {
+            None => return tell(Part::End),
+            Some(Err(_)) => return tell(Part::Failed),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => tell(Part::Data(data)),
+                Err(frame) => tell(Part::Trailers(frame.into_trailers().expect("trailers"))),
+            },
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Local;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(async move { drop(future.await) });
+    }
+}
