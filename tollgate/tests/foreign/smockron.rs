@@ -34,7 +34,7 @@ domains:
   default:
     rate: 1/sec
     burst: 10
-stats:
+statsd:
   host: localhost
 ";
 
@@ -117,6 +117,7 @@ fn s22_s23_rates_intervals_and_bursts() {
         ("interval: min, burst: 3", 60_000.0, 3),
         ("interval: 500, burst: 10s", 500.0, 20),
         ("rate: 1/sec, interval: null, burst: 2", 1000.0, 2),
+        ("rate: 1/sec, interval: 500, burst: 2", 1000.0, 2),
     ] {
         let (rate, found) = rule(&format!("domains: {{d: {{{written}}}}}"));
         let expected = 1e3 / interval_ms;
@@ -131,7 +132,7 @@ fn s22_s23_rates_intervals_and_bursts() {
         "burst: 3",
         "interval: 0, burst: 3",
         "interval: [5], burst: 3",
-        "rate: 1/sec, interval: 500, burst: 3",
+        "interval: {}, burst: 3",
     ] {
         let told = faults(&format!("domains: {{d: {{{wrong}}}}}"));
         assert!(told.starts_with("default.yaml:1:"), "{wrong}: {told}");
@@ -172,7 +173,7 @@ fn statsd_in_its_forms() {
 fn what_means_nothing_is_warned_of() {
     let config = read(
         "server: {listen: 127.0.0.1, workers: 4}\n\
-         domains: {d: {rate: 1/s, burst: 1, title: x}}\n\
+         domains: {d: {rate: 1/s, burst: 1, title: x, interval: 7}}\n\
          stats: {prefix: p}\n\
          colour: blue",
     );
@@ -180,6 +181,7 @@ fn what_means_nothing_is_warned_of() {
     for (place, name) in [("1:29", "workers"), ("2:36", "title"), ("3:9", "prefix")] {
         assert!(told.contains(&format!("default.yaml:{place}: `{name}`")), "{name}: {told}");
     }
+    assert!(told.contains("default.yaml:2:56: `interval` does nothing beside `rate`"), "{told}");
     assert!(told.contains("default.yaml:4:1: `colour` is no key of Smockron's master"), "{told}");
 }
 

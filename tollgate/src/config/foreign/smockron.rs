@@ -8,8 +8,8 @@ use super::super::fault::{Fault, Place, quoted};
 use super::super::tree::{Key, Node, Value};
 use super::placed;
 
-/// Its sections. `statsd` is `stats` by another name.
-const SECTIONS: [&str; 5] = ["server", "datastore", "domains", "stats", "statsd"];
+/// Its sections. `statsd` and `stats` are one, by version.
+const SECTIONS: [&str; 5] = ["server", "datastore", "domains", "statsd", "stats"];
 /// Native sections that it may hold besides.
 const PASSED: [&str; 3] = ["admin", "log", "state"];
 /// Native sections that open doors: with one of these it is a native file.
@@ -40,7 +40,7 @@ pub fn native(root: &Node, faults: &mut Vec<Fault>, notes: &mut Vec<Fault>) -> N
     file.look_at_keys(entries);
     let passed: Vec<_> =
         PASSED.iter().filter_map(|name| Some((*name, last(entries, name)?.clone()))).collect();
-    let stats = last(entries, "stats").or_else(|| last(entries, "statsd"));
+    let stats = last(entries, "statsd").or_else(|| last(entries, "stats"));
     let metrics = stats.and_then(|node| file.statsd(node));
     let metrics = metrics.map(|statsd| ("metrics", Node::map([("statsd", statsd)])));
     let [accounting, control] = file.listen(last(entries, "server"), root.place);
@@ -185,15 +185,20 @@ impl File<'_> {
             }
         }
         let rate = match (last(entries, "rate"), last(entries, "interval")) {
-            (Some(rate), None) => Some(rate.clone()),
+            (Some(rate), interval) => {
+                if let Some(interval) = interval {
+                    self.note(interval.place, "`interval` does nothing beside `rate`");
+                }
+                Some(rate.clone())
+            }
             (None, Some(Node { value: Value::Text(text), place, .. })) => {
                 Some(placed(format!("1/{text}"), *place))
             }
-            (None, None) => None,
-            (_, Some(other)) => {
-                self.fault(other.place, "write either `rate` or `interval`, as a single value");
+            (None, Some(other)) => {
+                self.fault(other.place, "`interval` must be a single value, such as 500 or 5s");
                 return Node { place: rule.place, ..Node::map([]) };
             }
+            (None, None) => None,
         };
         let rest = ["burst", "algorithm"];
         let rest = rest.iter().filter_map(|key| Some((*key, last(entries, key)?.clone())));

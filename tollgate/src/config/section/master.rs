@@ -155,7 +155,7 @@ fn algorithm(word: Word, interval: Nanos, burst: u64) -> Result<Algorithm, Strin
 fn interval(text: &str) -> Read<Nanos> {
     let wrong = || "write it as 2/s, 100/hour, 7 per min or 10/2min, more than 0".to_owned();
     let (count, rest) =
-        text.split_once('/').or_else(|| text.split_once(" per ")).ok_or_else(wrong)?;
+        text.split_once('/').or_else(|| text.split_once("per")).ok_or_else(wrong)?;
     let count: u64 = count.trim().parse().map_err(|_| wrong())?;
     let whole = length(rest.trim()).ok_or_else(wrong)?;
     let interval = whole.0.checked_div(count).map(Nanos);
@@ -234,6 +234,8 @@ mod tests {
             ("1/sec", 1_000_000_000),
             ("3/sec", 333_333_333),
             ("7 per min", 8_571_428_571),
+            ("7per  min", 8_571_428_571),
+            (" 10 / 2 min ", 12_000_000_000),
             ("100/hour", 36_000_000_000),
             ("10/2min", 12_000_000_000),
             ("1 per 5s", 5_000_000_000),
