@@ -12,8 +12,8 @@ pub mod pem;
 mod verify;
 
 use crate::config::Stumble;
-use crate::config::settings::Settings;
 use crate::config::settings::tls::{FrontTls, ServerTls};
+use crate::config::settings::{Backend, Proxy, Settings};
 use crate::config::source::files::{File, Files};
 use pem::Fault;
 use rustls::crypto::CryptoProvider;
@@ -49,6 +49,11 @@ pub fn stumbles(settings: &Settings) -> Vec<Stumble> {
     if let Some(tls) = settings.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref()) {
         let made = read(front_files(tls)).and_then(|files| front(&files, tls, true));
         found.extend(made.err().map(|fault| (&["proxy", "tls"][..], fault.to_string())));
+    }
+    let secured = |proxy: &&Proxy| proxy.backends.iter().any(Backend::is_secured);
+    if let Some(proxy) = settings.proxy.as_ref().filter(secured) {
+        let made = client::backend(&proxy.backend_tls).err();
+        found.extend(made.map(|fault| (&["proxy", "backend_tls"][..], fault.to_string())));
     }
     if let Some(tls) = settings.ratelimit.as_ref().and_then(|door| door.tls.as_ref()) {
         let files = read(server_files(tls));

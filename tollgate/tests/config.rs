@@ -49,7 +49,7 @@ fn an_empty_proxy_has_the_defaults_of_the_contract() {
     for text in ["proxy:", "proxy: {}", "{\"proxy\": {}}"] {
         let proxy = good(text).settings.proxy.expect("open");
         assert_eq!(proxy.listen, ["0.0.0.0:8888".parse().expect("an address")]);
-        assert_eq!(proxy.backend.authority, "127.0.0.1:80");
+        assert_eq!(proxy.backends[0].to_string(), "http://127.0.0.1:80");
         assert_eq!((proxy.cpus, &proxy.cost), (4.0, &CostSource::Shared));
         assert_eq!((proxy.action, proxy.max_delay), (Action::Queue, Nanos::from_secs(30)));
         let names: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
@@ -140,12 +140,13 @@ fn what_is_shown_reads_like_this() {
         shown,
         "admin:\n  listen: [127.0.0.1:9970]\n\
          log:\n  level: info\n  format: text\nmetrics:\n  held_above: 3s\n\
-         proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  cpus: 4\n  \
-         cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
+         proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  \
+         upgrades: [websocket]\n  \
+         cpus: 4\n  cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
          reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known_max: 0\n  max_delay: 30s\n  \
          http2: true\n  trusted_proxies: []\n  client_address: xff\n  \
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
-         drain: 30s\n    abort_linger: 5s\n  \
+         drain: 30s\n    abort_linger: 5s\n    tunnel: 1h\n  \
          bounds:\n    connections: 10000\n    connections_per_address: 0\n    \
          header_bytes: 65536\n    body_bytes: 0\n    \
          requests_per_connection: 0\n    streams: 100\n  \
@@ -221,13 +222,13 @@ fn each_of_these_is_faulty() {
         ("proxy: {cpus: [1]}", "must be a single value, not a list"),
         ("proxy: {cpus: 0}", "must be from 0.01 to 65536"),
         ("proxy: {cpus: .inf}", "not a number of CPUs"),
-        ("proxy: {backend: https://a}", "https:// is not built in this version"),
+        ("proxy: {backend: h2c://a}", "h2c:// is not built in this version"),
         ("proxy: {backend: 127.0.0.1:80}", "write it as http://127.0.0.1:80"),
         ("proxy: {backend: http://a/b}", "only a host and a port"),
         ("proxy: {backend: 'http://:80'}", "not a host and port"),
         ("proxy: {backend: 'http://a:0'}", "not a host and port"),
         ("proxy: {backend: 'http://a:99999'}", "not a host and port"),
-        ("proxy: {backend: [http://a, http://b]}", "several backends are not built"),
+        ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 is there twice"),
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
         ("proxy: {cost: 'cgroup:/x'}", "`cgroup:` is not built"),
         ("proxy: {cost: header}", "must be wall, shared or header:NAME"),

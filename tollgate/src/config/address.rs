@@ -4,11 +4,14 @@
 //! resolved at each connect, by the proxy.
 
 use super::reader::Read;
-use super::settings::Backend;
 use super::settings::hosts::HostPattern;
+use super::settings::{Backend, Scheme};
 use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// The longest path that the system takes for a socket, in bytes, and one.
+const SOCKET_PATH_MAX: usize = 108;
 
 /// Where to listen: `127.0.0.1:9970`, `[::1]:9970`, `localhost:9970`; `:9970` and `*:9970` are all
 /// IPv4 addresses of the machine.
@@ -89,19 +92,22 @@ pub fn name_server(text: &str) -> Read<SocketAddr> {
     address.or_else(with_port).ok_or_else(|| "write 192.0.2.53 or 127.0.0.1:5353".to_owned())
 }
 
-/// A backend: `http://host`, `http://host:port`.
+/// A backend: `http://host`, `http://host:port`, `https://host`, `unix:///path`.
 ///
 /// # Errors
 /// If it is not that, or a form that is not built.
 pub fn backend(text: &str) -> Read<Backend> {
     let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
-    match scheme {
-        "http" => {}
-        "https" | "h2c" => {
-            return Err(format!("{scheme}:// is not built in this version; use http://"));
+    let (scheme, port) = match scheme {
+        "http" => (Scheme::Http, 80),
+        "https" => (Scheme::Https, 443),
+        "unix" if rest.starts_with('/') && (2..SOCKET_PATH_MAX).contains(&rest.len()) => {
+            return Ok(Backend { scheme: Scheme::Unix, place: rest.to_owned() });
         }
+        "unix" => return Err("not a path; write unix:///run/app.sock".to_owned()),
+        "h2c" => return Err("h2c:// is not built in this version; use http://".to_owned()),
         _ => return Err("write it as http://127.0.0.1:80".to_owned()),
-    }
+    };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?', '#', '@']) {
         return Err("only a host and a port are possible here; paths pass as they are".to_owned());
@@ -110,8 +116,8 @@ pub fn backend(text: &str) -> Read<Backend> {
         rest.parse().map_err(|_| "not a host and port; write http://127.0.0.1:80")?;
     let host = authority.host();
     match (host.is_empty(), authority.port_u16(), rest.len() == host.len()) {
-        (false, Some(1..), _) => Ok(Backend { authority: rest.to_owned() }),
-        (false, None, true) => Ok(Backend { authority: format!("{rest}:80") }),
+        (false, Some(1..), _) => Ok(Backend { scheme, place: rest.to_owned() }),
+        (false, None, true) => Ok(Backend { scheme, place: format!("{rest}:{port}") }),
         _ => Err("not a host and port; write http://127.0.0.1:80".to_owned()),
     }
 }
@@ -120,7 +126,7 @@ pub fn backend(text: &str) -> Read<Backend> {
 /// tell. A name that resolves to this machine is not seen through.
 #[must_use]
 pub fn loops(backend: &Backend, listen: SocketAddr) -> bool {
-    let local = backend.authority.replacen("localhost:", "127.0.0.1:", 1);
+    let local = backend.place.replacen("localhost:", "127.0.0.1:", 1);
     let Ok(to) = local.parse::<SocketAddr>() else { return false };
     let same = to.ip() == listen.ip();
     let any = listen.ip().is_unspecified() && (to.ip().is_loopback() || to.ip().is_unspecified());

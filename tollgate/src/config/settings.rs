@@ -3,12 +3,14 @@
 //! Doors take their part of it and nothing else. How it is written in a file and what can be wrong
 //! with it: `config/section.rs`.
 
+mod backend;
 pub mod hosts;
 pub mod master;
 pub mod peers;
 mod ratelimit;
 pub mod tls;
 
+pub use backend::{BACKENDS_MAX, Backend, BackendTls, Scheme};
 use hosts::Hosts;
 use ipnet::IpNet;
 pub use master::Master;
@@ -234,8 +236,12 @@ pub struct Proxy {
     pub tls: Option<FrontTls>,
     /// Whether clients may speak HTTP/2. Default: true.
     pub http2: bool,
-    /// The server it stands in front of.
-    pub backend: Backend,
+    /// The servers it stands in front of, at least one and at most [`BACKENDS_MAX`].
+    pub backends: Vec<Backend>,
+    /// Whom it believes of those under TLS.
+    pub backend_tls: BackendTls,
+    /// Protocols, lower case, that a client may switch to by `Upgrade`. Default: websocket.
+    pub upgrades: Vec<String>,
     /// CPU-seconds per second to share out. Default: this machine's, or its cgroup's quota.
     pub cpus: f64,
     /// How a request's cost is measured. Default: shared.
@@ -386,19 +392,6 @@ impl fmt::Display for Listen {
     }
 }
 
-/// The server that the proxy stands in front of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backend {
-    /// Host and port to connect to, as written; resolved at each connect.
-    pub authority: String,
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority)
-    }
-}
-
 /// How a request's cost is measured; engine.md's four ways, as far as they are built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostSource {
@@ -459,6 +452,8 @@ pub struct Timeouts {
     pub drain: Duration,
     /// How long an aborted request's clock runs on. Default: 5 s.
     pub abort_linger: Duration,
+    /// Without a byte on a connection that was upgraded. Default: 1 h.
+    pub tunnel: Duration,
 }
 
 /// How much of everything there may be; zero: no bound.
@@ -488,6 +483,7 @@ impl Default for Timeouts {
             backend: Duration::from_secs(300),
             drain: Duration::from_secs(30),
             abort_linger: Duration::from_secs(5),
+            tunnel: Duration::from_secs(3_600),
         }
     }
 }

@@ -3,28 +3,28 @@
 //!
 //! One thread per core, each with its own runtime, its own listening socket (`SO_REUSEPORT`) and
 //! its own connections to the backend: a request never leaves its thread. This file binds, starts
-//! and stops; a thread is `worker.rs`, a connection is `front.rs`, a request is `exchange.rs`.
-//! Upgrades are not here: an `Upgrade` is taken out of the request, and the backend answers
-//! without it.
+//! and stops; a thread is `worker.rs`, a connection is `front.rs`, a request is `exchange.rs`, who
+//! is asked is `backends.rs`.
 
 mod abort;
 mod account;
 mod answer;
+mod backends;
 mod body;
 mod exchange;
 mod front;
 mod headers;
 mod link;
-mod pool;
 mod wire;
 mod worker;
 
 use crate::clock::Clock;
-use crate::config::settings::Proxy;
+use crate::config::settings::{Backend, Proxy};
 use crate::config::source::files::File;
 use crate::engine::{Engine, Lane};
 use crate::tls::live::Live;
 use crate::watch::Watch;
+use backends::Secured;
 use front::Shown;
 use parking_lot::Mutex;
 use rustls::ServerConfig;
@@ -67,7 +67,7 @@ pub enum StartError {
         advice: &'static str,
     },
     /// The certificates cannot be used.
-    #[error("proxy.tls: {0}")]
+    #[error("certificates of the proxy: {0}")]
     Tls(#[from] crate::tls::pem::Fault),
     /// The system gives no thread or no event queue.
     #[error("cannot start a thread of the proxy: {0}; raise the limits on threads and open files")]
@@ -78,6 +78,7 @@ pub enum StartError {
 #[derive(Clone)]
 struct Order {
     settings: Arc<Proxy>,
+    secured: Secured,
     phase: Phase,
 }
 
@@ -99,6 +100,15 @@ pub struct Running {
     house: Arc<House>,
     /// The certificates, looked after.
     live: Mutex<Option<Live<Arc<ServerConfig>>>>,
+}
+
+/// How TLS is spoken with the backends, if one of them speaks it.
+fn secured(settings: &Proxy) -> Result<Secured, crate::tls::pem::Fault> {
+    if !settings.backends.iter().any(Backend::is_secured) {
+        return Ok(None);
+    }
+    let config = crate::tls::client::backend(&settings.backend_tls)?;
+    Ok(Some((config, settings.backend_tls.client.name.as_deref().map(Arc::from))))
 }
 
 /// How many threads a proxy has: one per core that this process may use, at least one.
@@ -130,7 +140,8 @@ pub fn start(
     let shown = live.as_ref().map(Live::running);
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
     let (addresses, mut sockets) = bind_all(&settings.listen, count)?;
-    let order = Order { settings: Arc::new(settings.clone()), phase: Phase::Serve };
+    let secured = secured(settings)?;
+    let order = Order { settings: Arc::new(settings.clone()), secured, phase: Phase::Serve };
     let (orders, _) = watch::channel(order);
     let (alive, ended) = mpsc::channel(1);
     let house = Arc::new(House::default());
@@ -199,8 +210,9 @@ impl Seat {
     }
 
     async fn run(mut self) {
-        let settings = Arc::clone(&self.orders.borrow().settings);
-        let worker = Worker::new(&settings, self.lane, self.clock, self.house, self.watch);
+        let Order { settings, secured, .. } = self.orders.borrow().clone();
+        let site = (&*settings, &secured);
+        let worker = Worker::new(site, self.lane, self.clock, self.house, self.watch);
         for (listener, shown) in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
@@ -231,7 +243,7 @@ async fn obey(worker: &Worker, orders: &mut watch::Receiver<Order>) {
         }
         let order = orders.borrow_and_update().clone();
         match order.phase {
-            Phase::Serve => worker.reload(&order.settings),
+            Phase::Serve => worker.reload(&order.settings, &order.secured),
             Phase::Stop => return,
             Phase::Drain(at) => {
                 until = Some(at);
@@ -267,6 +279,12 @@ impl Running {
         self.orders.send_modify(|order| {
             if order.settings.listen != settings.listen {
                 tracing::warn!("proxy.listen has changed; it takes effect when Tollgate restarts");
+            }
+            match secured(&settings) {
+                Ok(secured) => order.secured = secured,
+                Err(error) => tracing::error!(
+                    %error, "proxy.backend_tls is refused; whom the proxy believes stays"
+                ),
             }
             order.settings = settings;
         });

@@ -291,10 +291,11 @@ fn tell_check(proxy: &Proxy, check: &check::Running, admin: &[SocketAddr]) {
 
 fn tell_proxy(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
     let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
+    let backends: Vec<String> = proxy.backends.iter().map(ToString::to_string).collect();
     tracing::info!(
         listen = ?addresses,
         ?admin,
-        backend = %proxy.backend,
+        backend = backends.join(","),
         cpus = proxy.cpus,
         cost = %proxy.cost,
         action = %proxy.action,

@@ -4,13 +4,16 @@
 //! renewed is shown by the next one, and nothing has to look after it. A file that is faulty by
 //! then fails that attempt, which is told, and the next one reads it again.
 
+use super::verify::Anybody;
 use super::{pem, provider};
+use crate::config::settings::BackendTls;
 use crate::config::settings::tls::ClientTls;
 use crate::config::source::files::Files;
 use pem::Fault;
+use rustls::client::WantsClientCert;
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
-use rustls::{ALL_VERSIONS, ClientConfig, RootCertStore};
+use rustls::{ALL_VERSIONS, ClientConfig, ConfigBuilder, RootCertStore};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -23,6 +26,14 @@ pub fn config(tls: &ClientTls, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>,
         .with_protocol_versions(ALL_VERSIONS)
         .map_err(Fault::Library)?
         .with_root_certificates(roots(tls)?);
+    finished(builder, tls, protocols)
+}
+
+fn finished(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    tls: &ClientTls,
+    protocols: &[&[u8]],
+) -> Result<Arc<ClientConfig>, Fault> {
     let mut config = match &tls.identity {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
@@ -33,6 +44,22 @@ pub fn config(tls: &ClientTls, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>,
     };
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(config))
+}
+
+/// What the proxy connects with to the servers behind it.
+///
+/// # Errors
+/// [`Fault`], with the file that is at fault.
+pub fn backend(tls: &BackendTls) -> Result<Arc<ClientConfig>, Fault> {
+    if tls.verify {
+        return config(&tls.client, &[b"http/1.1"]);
+    }
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(ALL_VERSIONS)
+        .map_err(Fault::Library)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody::new(provider())));
+    finished(builder, &tls.client, &[b"http/1.1"])
 }
 
 /// The name that a server's certificate must be for, which is also the one that it is asked for.

@@ -128,6 +128,52 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
+/// Servers of which nothing is known but that they have the key of the certificate that they show.
+#[derive(Debug)]
+pub struct Anybody(WebPkiSupportedAlgorithms);
+
+impl Anybody {
+    /// For signatures that `provider` can verify.
+    pub fn new(provider: Arc<CryptoProvider>) -> Anybody {
+        Anybody(provider.signature_verification_algorithms)
+    }
+}
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end: &CertificateDer<'_>,
+        _between: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        verify_tls12_signature(message, cert, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        verify_tls13_signature(message, cert, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
 /// Whoever has one key, shown without a certificate around it (RFC 7250).
 #[derive(Debug)]
 pub struct OnlyKey {

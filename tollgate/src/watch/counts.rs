@@ -24,6 +24,8 @@ pub enum BackendFault {
     Resolve,
     /// It refused the connection.
     Connect,
+    /// TLS could not be agreed on, or its certificate is not believed.
+    Tls,
     /// It did not take the connection in time.
     ConnectTimeout,
     /// It did not begin its answer in time.
@@ -37,9 +39,10 @@ pub enum BackendFault {
 }
 
 /// Every [`BackendFault`], in its order.
-const FAULTS: [BackendFault; 7] = [
+const FAULTS: [BackendFault; 8] = [
     BackendFault::Resolve,
     BackendFault::Connect,
+    BackendFault::Tls,
     BackendFault::ConnectTimeout,
     BackendFault::AnswerTimeout,
     BackendFault::Idle,
@@ -54,6 +57,7 @@ impl BackendFault {
         match self {
             BackendFault::Resolve => "resolve",
             BackendFault::Connect => "connect",
+            BackendFault::Tls => "tls",
             BackendFault::ConnectTimeout => "connect_timeout",
             BackendFault::AnswerTimeout => "answer_timeout",
             BackendFault::Idle => "idle",
@@ -147,7 +151,13 @@ impl ProxyCounts {
 
     /// The backend failed a request.
     pub fn failed(&self, fault: BackendFault) {
-        self.failures[fault as usize].increment(1);
+        self.failures(fault).increment(1);
+    }
+
+    /// Requests that the backend failed in this way.
+    #[must_use]
+    pub fn failures(&self, fault: BackendFault) -> &Counter {
+        &self.failures[fault as usize]
     }
 }
 

@@ -69,3 +69,34 @@ fn faults_of_the_front() {
         assert!(told.contains(what), "{text}: {told}");
     }
 }
+
+#[test]
+fn backends_are_read_in_every_form() {
+    let read = proxy("{backend: [http://a, https://b, 'https://[::1]:1', unix:///run/a.sock]}");
+    let shown: Vec<String> = read.backends.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["http://a:80", "https://b:443", "https://[::1]:1", "unix:///run/a.sock"]);
+    let hosts: Vec<&str> = read.backends.iter().map(|backend| backend.host()).collect();
+    assert_eq!(hosts[..3], ["a", "b", "::1"]);
+    assert!(read.backend_tls.verify);
+    let read = proxy("{backend: https://b, backend_tls: {ca: /a, server_name: c.example}}");
+    let client = read.backend_tls.client;
+    assert_eq!((client.ca, client.name.as_deref()), (Some("/a".into()), Some("c.example")));
+    let read =
+        proxy("{backend: https://b, backend_tls: {verify: false}, upgrades: [WebSocket, x]}");
+    assert!(!read.backend_tls.verify);
+    assert_eq!(read.upgrades, ["websocket", "x"]);
+    let many: Vec<String> = (0..65).map(|n| format!("http://a{n}")).collect();
+    for (text, what) in [
+        ("{backend: unix://a}", "not a path"),
+        ("{backend: 'unix:///'}", "not a path"),
+        ("{backend_tls: {verify: true}}", "is for a backend of https://"),
+        ("{backend: https://b, backend_tls: {verify: false, ca: a}}", "needs no `ca`"),
+        ("{backend: https://b, backend_tls: {cert: a}}", "`cert` needs `key`"),
+        ("{upgrades: h2c}", "nobody counts"),
+        ("{timeouts: {tunnel: 2d}}", "must be from"),
+        (&format!("{{backend: [{}]}}", many.join(", ")), "more than 64 backends"),
+    ] {
+        let told = faults(&format!("proxy: {text}"));
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}

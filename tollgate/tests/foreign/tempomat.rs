@@ -58,7 +58,7 @@ fn t2_the_defaults_and_an_unknown_key() {
         assert_eq!((metrics.held_above, metrics.graphite), (Nanos::from_secs(3), None));
         let proxy = config.settings.proxy.expect("a proxy");
         assert!(proxy.listen.iter().all(|l| l.port() == 8888 && l.ip().is_unspecified()));
-        assert_eq!(proxy.backend.authority, "localhost:80");
+        assert_eq!(proxy.backends[0].place, "localhost:80");
         assert_eq!((proxy.cost, proxy.action), (CostSource::Wall, Action::Hold));
         assert_eq!((proxy.max_delay, proxy.cpus), (Nanos::from_secs(120), CPUS));
         assert!(proxy.trusted_proxies.is_empty());
@@ -170,7 +170,7 @@ fn it_is_read_as_go_reads_json() {
                 \"http:\\/\\/127.0.0.1:8080\",\n\t\"cpucount\": 2e0\n}\n";
     let proxy = proxy(text);
     assert_eq!(proxy.listen[0].port(), 81, "the last of two");
-    assert_eq!((proxy.backend.authority.as_str(), proxy.cpus), ("127.0.0.1:8080", 2.0));
+    assert_eq!((proxy.backends[0].place.as_str(), proxy.cpus), ("127.0.0.1:8080", 2.0));
 }
 
 #[test]

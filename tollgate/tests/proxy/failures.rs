@@ -7,7 +7,7 @@ use std::time::Duration;
 #[test]
 fn a_dead_backend_is_502_and_the_connection_lives() {
     let dead = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
-    let stage = Stage::open(|settings| settings.backend.authority = dead.to_string());
+    let stage = Stage::open(|settings| settings.backends[0].place = dead.to_string());
     let mut client = stage.client();
     for _ in 0..2 {
         client.get("/");
@@ -19,7 +19,7 @@ fn a_dead_backend_is_502_and_the_connection_lives() {
 
 #[test]
 fn a_backend_whose_name_has_no_address_is_502() {
-    let stage = Stage::open(|settings| settings.backend.authority = "nowhere.invalid:80".into());
+    let stage = Stage::open(|settings| settings.backends[0].place = "nowhere.invalid:80".into());
     let mut client = stage.client();
     client.get("/");
     assert_eq!(client.message().status(), 502);

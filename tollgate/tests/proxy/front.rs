@@ -8,3 +8,5 @@ mod http2;
 mod preface;
 mod streams;
 mod tls;
+
+pub use tls::Authority;

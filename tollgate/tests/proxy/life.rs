@@ -103,7 +103,7 @@ fn a_reload_takes_effect_for_the_next_request() {
     backend.answer("one");
     client.message();
     let mut changed = stage.settings.clone();
-    changed.backend = other.settings.backend.clone();
+    changed.backends = other.settings.backends.clone();
     changed.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
     stage.door.reload(&changed);
     // The pooled connection is let go when the new backend is taken over.

@@ -5,6 +5,7 @@
 //! the bytes, or the end of the connection, that it is about.
 
 mod answers;
+mod backends;
 mod charging;
 mod failures;
 mod framing;
@@ -13,3 +14,4 @@ mod life;
 mod passing;
 mod queueing;
 mod stage;
+mod upgrades;

@@ -196,7 +196,7 @@ fn http_1_0_clients_are_served() {
     let mut backend = stage.backend();
     let request = backend.message();
     assert!(request.head.starts_with("GET / HTTP/1.1\r\n"), "{}", request.head);
-    assert_eq!(request.header("host"), Some(stage.settings.backend.authority.as_str()));
+    assert_eq!(request.header("host"), Some(stage.settings.backends[0].place.as_str()));
     backend.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n");
     let answer = String::from_utf8(client.rest()).expect("text");
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollgate::clock::Clock;
 use tollgate::config::settings::hosts::Hosts;
 use tollgate::config::settings::{
-    Backend as BackendAt, Bounds, ClientAddress, CostSource, Proxy, Queue, Timeouts,
+    Backend as BackendAt, BackendTls, Bounds, ClientAddress, CostSource, Proxy, Queue, Timeouts,
 };
 use tollgate::doors::proxy::{self, Running};
 use tollgate::engine::Engine;
@@ -100,7 +100,9 @@ fn settings(backend: SocketAddr) -> Proxy {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         tls: None,
         http2: true,
-        backend: BackendAt { authority: backend.to_string() },
+        backends: vec![BackendAt::http(backend.to_string())],
+        backend_tls: BackendTls::default(),
+        upgrades: vec!["websocket".to_owned()],
         cpus: 4.0,
         cost: CostSource::Wall,
         action: Action::Hold,
@@ -182,7 +184,7 @@ impl Message {
 }
 
 impl Wire {
-    fn new(stream: TcpStream) -> Wire {
+    pub fn new(stream: TcpStream) -> Wire {
         stream.set_read_timeout(Some(LONG)).expect("a timeout");
         stream.set_write_timeout(Some(LONG)).expect("a timeout");
         stream.set_nodelay(true).expect("a mode");
@@ -261,6 +263,21 @@ impl Wire {
             }
         }
         Some(self.unread.drain(..count).collect())
+    }
+
+    /// The next head, or `None` if the connection ends before.
+    pub fn try_head(&mut self) -> Option<String> {
+        while !self.unread.windows(4).any(|w| w == b"\r\n\r\n") {
+            if self.more() == 0 {
+                return None;
+            }
+        }
+        Some(self.head())
+    }
+
+    /// Sends nothing more, and reads on.
+    pub fn shut(&mut self) {
+        self.stream.shutdown(std::net::Shutdown::Write).expect("it is open");
     }
 
     /// The next head, up to its empty line.

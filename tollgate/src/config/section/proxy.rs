@@ -10,7 +10,8 @@ use crate::config::reader::{Read, Section, one_of, within};
 use crate::config::settings::hosts::Hosts;
 use crate::config::settings::tls::FrontTls;
 use crate::config::settings::{
-    Backend, Bounds, ClientAddress, Concurrency, CostSource, Proxy, Queue, Timeouts,
+    BACKENDS_MAX, Backend, BackendTls, Bounds, ClientAddress, Concurrency, CostSource, Proxy,
+    Queue, Timeouts,
 };
 use crate::config::tree::{Node, Value};
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use tollgate_core::top;
 use tollgate_core::units::Nanos;
 
 /// Keys of the contract that are not built.
-pub const LATER: &[&str] = &["backend_tls", "headers"];
+pub const LATER: &[&str] = &["headers"];
 
 /// What `listen` says where the section only has limits for the `check` door.
 pub const OFF: &str = "off";
@@ -56,7 +57,9 @@ pub fn limits_alone(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
 /// Everything but where to listen.
 fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketAddr>) -> Proxy {
     let tls = tls(proxy, &mut listen);
-    let backend = backend(proxy);
+    let backends = backends(proxy);
+    let backend_tls = backend_tls(proxy, &backends);
+    let upgrades = proxy.list("upgrades", vec!["websocket".to_owned()], upgrade);
     let cpus = proxy.value("cpus", ground.cpus, read_cpus);
     let cost = proxy.value("cost", CostSource::Shared, read_cost);
     let action = proxy.value("action", Action::Queue, read_action);
@@ -68,7 +71,9 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
         listen,
         tls,
         http2: proxy.value("http2", true, truth),
-        backend,
+        backends,
+        backend_tls,
+        upgrades,
         cpus,
         cost,
         action,
@@ -93,13 +98,14 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
 
 /// What each key allows but the keys together do not.
 fn consistent(proxy: &mut Section<'_, '_>, settings: &Proxy) {
-    if let Some(listen) = settings.listen.iter().find(|l| address::loops(&settings.backend, **l)) {
-        let what = format!(
-            "`backend` {} is the proxy itself, which listens on {listen}; \
-             name the server behind it",
-            settings.backend
-        );
-        proxy.fault("backend", what);
+    for backend in &settings.backends {
+        if let Some(listen) = settings.listen.iter().find(|l| address::loops(backend, **l)) {
+            let what = format!(
+                "`backend` {backend} is the proxy itself, which listens on {listen}; \
+                 name the server behind it"
+            );
+            proxy.fault("backend", what);
+        }
     }
     if settings.listen.len() > LISTENERS_MAX {
         proxy.fault("listen", format!("more than {LISTENERS_MAX} listeners; remove some"));
@@ -126,13 +132,47 @@ fn tls(proxy: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<Fron
     proxy.section("tls", &[], |section| super::tls::front(section, listen))
 }
 
-fn backend(proxy: &mut Section<'_, '_>) -> Backend {
-    let default = Backend { authority: "127.0.0.1:80".to_owned() };
-    let several = proxy.list("backend", vec![default.clone()], address::backend);
-    if several.len() > 1 {
-        proxy.fault("backend", "several backends are not built in this version; name one");
+fn backends(proxy: &mut Section<'_, '_>) -> Vec<Backend> {
+    let mut backends = proxy.list("backend", vec![Backend::http("127.0.0.1:80")], address::backend);
+    if backends.len() > BACKENDS_MAX {
+        proxy.fault("backend", format!("more than {BACKENDS_MAX} backends; remove some"));
+        backends.truncate(BACKENDS_MAX);
     }
-    several.into_iter().next().unwrap_or(default)
+    let twice = backends.iter().enumerate().find(|(at, one)| backends[..*at].contains(one));
+    if let Some((_, twice)) = twice {
+        let what = format!("`backend` {twice} is there twice; remove one");
+        proxy.fault("backend", what);
+    }
+    backends
+}
+
+fn backend_tls(proxy: &mut Section<'_, '_>, backends: &[Backend]) -> BackendTls {
+    if !proxy.written("backend_tls") {
+        proxy.allow("backend_tls");
+        return BackendTls::default();
+    }
+    if !backends.iter().any(Backend::is_secured) {
+        let what = "`backend_tls` is for a backend of https://; name one, or remove it";
+        proxy.fault("backend_tls", what);
+    }
+    proxy.section("backend_tls", &[], |tls| {
+        let client = super::tls::client(tls);
+        let verify = tls.value("verify", true, truth);
+        if !verify && client.ca.is_some() {
+            tls.fault("verify", "`verify: false` believes anybody, and needs no `ca`; remove one");
+        }
+        BackendTls { client, verify }
+    })
+}
+
+/// The name of a protocol, as it stands in `Upgrade`.
+fn upgrade(text: &str) -> Read<String> {
+    let name = limits::header_name(text)?;
+    match &*name {
+        // Ways around everything that stands in front.
+        "h2c" | "h2" | "tls" | "http" => Err("it would carry requests that nobody counts".into()),
+        _ => Ok(name.into()),
+    }
 }
 
 fn queue(section: &mut Section<'_, '_>, cpus: f64) -> Queue {
@@ -169,6 +209,7 @@ fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
         backend: time("backend", default.backend),
         drain: time("drain", default.drain),
         abort_linger: time("abort_linger", default.abort_linger),
+        tunnel: time("tunnel", default.tunnel),
     }
 }
 

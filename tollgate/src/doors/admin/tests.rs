@@ -1,7 +1,7 @@
 use super::*;
 use crate::cli::doctor::{Form, Question, doctor};
 use crate::cli::remote::Remote;
-use crate::config::settings::{Backend, ClientAddress, CostSource, Proxy};
+use crate::config::settings::{Backend, BackendTls, ClientAddress, CostSource, Proxy};
 use crate::engine::Engine;
 use crate::engine::{Asked, Lane};
 use crate::watch::metrics::{Metric, TABLE};
@@ -53,7 +53,9 @@ fn proxy() -> Proxy {
         listen: Vec::new(),
         tls: None,
         http2: true,
-        backend: Backend { authority: "127.0.0.1:80".to_owned() },
+        backends: vec![Backend::http("127.0.0.1:80")],
+        backend_tls: BackendTls::default(),
+        upgrades: vec!["websocket".to_owned()],
         cpus: 4.0,
         cost: CostSource::Header("x-cost".to_owned()),
         action: Action::Hold,

@@ -32,7 +32,7 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
     let limit = worker.site().timeouts.abort_linger;
     tokio::task::spawn_local(async move {
         match tokio::time::timeout(limit, end(rest, &worker, &account)).await {
-            Ok(Some(wire)) => worker.pool.put(wire, worker.now()),
+            Ok(Some(wire)) => worker.keep(wire),
             Ok(None) | Err(_) => account.cut(),
         }
         account.settle();

@@ -287,7 +287,7 @@ impl Download {
     /// All is through: the account is closed, the connection is free.
     fn finish(&mut self) {
         if let Some(wire) = self.source.take() {
-            self.worker.pool.put(wire, self.worker.now());
+            self.worker.keep(wire);
         }
         self.account.settle();
         self.link.done(self.worker.now());
@@ -296,7 +296,7 @@ impl Download {
     /// The backend failed, unless the client's own body did: its connection is closed.
     fn give_up(&mut self, failure: &Failure) {
         if let Some(wire) = self.source.take().filter(|_| !self.link.upload_failed()) {
-            self.worker.failed(&self.link, &wire.far.authority, failure);
+            self.worker.failed(&self.link, &wire.far.backend.name, failure);
         }
         self.account.settle();
         self.link.done(self.worker.now());
@@ -308,7 +308,7 @@ impl Drop for Download {
         let Some(wire) = self.source.take() else { return };
         self.link.done(self.worker.now());
         if wire.is_through() {
-            self.worker.pool.put(wire, self.worker.now());
+            self.worker.keep(wire);
         } else if self.released {
             abort::run_on(&self.worker, &self.account, abort::Rest::Body(wire));
         }

@@ -6,6 +6,7 @@
 use super::abort;
 use super::account::Account;
 use super::answer;
+use super::backends::{Backend, Tried};
 use super::body::{Body, Download, Upload};
 use super::headers::{self, Found};
 use super::link::Link;
@@ -84,6 +85,7 @@ pub(super) async fn serve(
     worker.watch.proxy.responded(response.status().as_u16(), maker);
     let closes = worker.is_draining() || link.is_spent(site.bounds.requests_per_connection);
     link.answered();
+    let closes = closes && response.status() != StatusCode::SWITCHING_PROTOCOLS;
     Ok(if closes && !link.end_connection() { answer::last(response) } else { response })
 }
 
@@ -112,11 +114,16 @@ async fn answered(
         secure: link.is_secure(),
         trusted,
         own_header: site.trust.header(),
-        backend: &site.backend_host,
+        backend: &site.backends.host,
     };
     let accept = head.headers.get(http::header::ACCEPT).cloned();
+    let upgrade = headers::upgrade(&head, found, &site.upgrades).filter(|_| body.is_end_stream());
+    link.switches(upgrade.is_some());
     headers::forward(&mut head, found, &peer)
         .map_err(|status| fatal(worker, &head.headers, status))?;
+    if let Some(protocol) = upgrade {
+        headers::ask_upgrade(&mut head.headers, protocol);
+    }
     let upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
     let request = wire::Request { head, peer, body: upload };
     match ask_backend(worker, link, site, &account, request).await {
@@ -129,7 +136,8 @@ async fn answered(
             if status.is_client_error() {
                 return Err(fatal(worker, &headers, status));
             }
-            worker.failed(link, &site.authority, &failure);
+            let by = failure.by.as_ref().map_or("", |backend| &backend.name);
+            worker.failed(link, by, &failure);
             Err(Box::new(answer::fault(&headers, status)))
         }
     }
@@ -188,16 +196,23 @@ pub(super) struct Failure {
     pub(super) fault: BackendFault,
     /// What the system or the parser says.
     pub(super) error: Option<Box<dyn Error>>,
+    /// Which one there is none from, if it came so far.
+    by: Option<Rc<Backend>>,
 }
 
 impl Failure {
     /// The backend did nothing at all.
     pub(super) fn new(fault: BackendFault) -> Failure {
-        Failure { fault, error: None }
+        Failure { fault, error: None, by: None }
     }
 
     pub(super) fn of(fault: BackendFault, error: impl Error + 'static) -> Failure {
-        Failure { fault, error: Some(Box::new(error)) }
+        Failure { fault, error: Some(Box::new(error)), by: None }
+    }
+
+    /// It is this one's.
+    fn by(self, backend: &Rc<Backend>) -> Failure {
+        Failure { by: Some(Rc::clone(backend)), ..self }
     }
 
     /// What the client is told; its own fault where its body was at fault.
@@ -222,8 +237,9 @@ impl From<wire::Fault> for Failure {
     }
 }
 
-/// Sends a request to the backend and awaits the head of the answer. It is sent once more only if
-/// a connection from the pool closed before any byte of an answer and doing it twice does no harm.
+/// Sends a request to a backend and awaits the head of the answer. It is sent once more only if
+/// nothing has come of an answer and doing it twice does no harm; then to the same one if the
+/// connection was from the pool, which may have been closed meanwhile, else to another.
 async fn ask_backend(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
@@ -232,26 +248,76 @@ async fn ask_backend(
     request: wire::Request<'_>,
 ) -> Result<(Answer, Box<Wire>), Failure> {
     let bodyless = request.body.is_end_stream();
-    let (mut wire, mut reused) = connection(worker, site).await?;
+    let mut tried = Tried::default();
+    let (mut wire, mut reused) = first_connection(worker, link, site, &mut tried).await?;
     wire.begin(request, worker);
-    for _ in 1..ATTEMPTS_MAX {
+    for attempt in 1..=ATTEMPTS_MAX {
+        let backend = Rc::clone(&wire.far.backend);
         match answer_on(wire, bodyless, worker, link, account).await {
-            Err(Ended::Failed(mut failed, _)) if reused && failed.may_repeat() => {
-                (wire, reused) = connection(worker, site).await?;
+            Ok(answer) => {
+                backend.is_well();
+                return Ok(answer);
+            }
+            Err(Ended::Failed(mut failed, _))
+                if attempt < ATTEMPTS_MAX && reused && failed.may_repeat() =>
+            {
+                (wire, reused) = connection(worker, site, &backend).await?;
                 wire.repeat(&mut failed);
             }
-            ended => return ended.map_err(|ended| ended.failure(link)),
+            Err(Ended::Failed(mut failed, fault))
+                if attempt < ATTEMPTS_MAX
+                    && failed.may_repeat()
+                    && site.backends.has_more(tried) =>
+            {
+                backend.has_failed(false, worker.now());
+                worker.failed(link, &backend.name, &Failure::from(fault));
+                (wire, reused) = first_connection(worker, link, site, &mut tried).await?;
+                wire.repeat(&mut failed);
+            }
+            Err(ended) => {
+                if !link.upload_failed() {
+                    backend.has_failed(false, worker.now());
+                }
+                return Err(ended.failure(link).by(&backend));
+            }
         }
     }
-    let ended = answer_on(wire, bodyless, worker, link, account).await;
-    ended.map_err(|ended| ended.failure(link))
+    Err(Failure::new(BackendFault::Closed))
 }
 
-/// A connection to the backend, and whether it has been used before.
-async fn connection(worker: &Rc<Worker>, site: &Site) -> Result<(Box<Wire>, bool), Failure> {
-    match poll_fn(|cx| Poll::Ready(worker.pool.take(cx))).await {
+/// A connection to the backend whose turn it is, or to the next that can be reached: nothing has
+/// been sent yet, so that does no harm. Says whether it has been used before.
+async fn first_connection(
+    worker: &Rc<Worker>,
+    link: &Link,
+    site: &Site,
+    tried: &mut Tried,
+) -> Result<(Box<Wire>, bool), Failure> {
+    let mut failed = None;
+    while let Some(backend) = site.backends.choose(tried, worker.now()) {
+        match connection(worker, site, backend).await {
+            Ok(found) => return Ok(found),
+            Err(failure) => {
+                backend.has_failed(true, worker.now());
+                if site.backends.has_more(*tried) {
+                    worker.failed(link, &backend.name, &failure);
+                }
+                failed = Some(failure.by(backend));
+            }
+        }
+    }
+    Err(failed.unwrap_or(Failure::new(BackendFault::Connect)))
+}
+
+/// A connection to this backend, and whether it has been used before.
+async fn connection(
+    worker: &Rc<Worker>,
+    site: &Site,
+    backend: &Rc<Backend>,
+) -> Result<(Box<Wire>, bool), Failure> {
+    match poll_fn(|cx| Poll::Ready(backend.idle(cx))).await {
         Some(wire) => Ok((wire, true)),
-        None => Ok((Box::pin(worker.connect(site)).await?, false)),
+        None => Ok((Box::pin(worker.connect(site, backend)).await?, false)),
     }
 }
 
@@ -316,7 +382,9 @@ impl Future for Waiting<'_> {
         self.link.heard();
         Poll::Ready(match (polled, self.wire.take()) {
             // Nobody asked for another protocol.
-            (Poll::Ready(Ok((head, _))), Some(_)) if head.status().is_informational() => {
+            (Poll::Ready(Ok((head, _))), Some(_))
+                if head.status().is_informational() && !self.link.may_switch() =>
+            {
                 Err(Ended::Unfit)
             }
             (Poll::Ready(Ok(answer)), Some(wire)) => Ok((answer, wire)),
@@ -347,6 +415,9 @@ async fn held(
     let (answer, found) = answer;
     let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, site.keep_cost_header);
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return switched(worker, link, (head, found), wire, (account, until)).await;
+    }
     if headers::is_event_stream(&head.headers) {
         account.leave();
     }
@@ -356,4 +427,23 @@ async fn held(
         Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }
     Response::from_parts(head, download.release())
+}
+
+/// The backend switches protocols: what follows is neither HTTP nor on the meter, and is carried as
+/// it is once the head is with the client.
+async fn switched(
+    worker: &Rc<Worker>,
+    link: &Rc<Link>,
+    (mut head, found): (http::response::Parts, Found),
+    wire: Box<Wire>,
+    (account, until): (Account, Option<Time>),
+) -> Response<Body> {
+    account.leave();
+    headers::answer_upgrade(&mut head.headers, found);
+    if let Some(until) = until {
+        Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
+    }
+    account.settle();
+    link.switched(wire);
+    Response::from_parts(head, Body::Whole(None))
 }

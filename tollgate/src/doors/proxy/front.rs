@@ -8,6 +8,7 @@ mod begun;
 mod preface;
 pub(super) mod stream;
 mod streams;
+mod tunnel;
 
 use super::exchange;
 use super::link::Link;
@@ -186,6 +187,11 @@ impl Worker {
             polled.map(|end| self.ended(link, end))
         })
         .await;
+        if let Some(backend) = link.tunnel().and_then(|wire| wire.into_tunnel()) {
+            let parts = connection.into_parts();
+            let client = parts.io.into_inner();
+            Box::pin(tunnel::run(self, link, client, parts.read_buf, backend)).await;
+        }
     }
 
     /// hyper has answered by itself what it could not read as a request.

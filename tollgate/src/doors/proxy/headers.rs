@@ -167,6 +167,38 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
     Ok(())
 }
 
+/// The one protocol that a request, in which `found` is, asks to switch to, if that is among
+/// `allowed`.
+pub(super) fn upgrade(head: &Parts, found: Found, allowed: &[String]) -> Option<HeaderValue> {
+    if !found.has(Found::UPGRADE) || head.version != Version::HTTP_11 {
+        return None;
+    }
+    let mut lines = head.headers.get_all(header::UPGRADE).iter();
+    let (Some(protocol), None) = (lines.next(), lines.next()) else { return None };
+    let asked = head.headers.get_all(header::CONNECTION).iter();
+    let mut asked = asked.flat_map(|line| line.as_bytes().split(|b| *b == b','));
+    let asked = asked.any(|token| token.trim_ascii().eq_ignore_ascii_case(b"upgrade"));
+    let known = |name: &String| protocol.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+    (asked && allowed.iter().any(known)).then(|| protocol.clone())
+}
+
+/// Asks for `protocol`, after a head was made ready.
+pub(super) fn ask_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.remove(header::TE);
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+/// Makes the head of an answer that switches protocols, in which `found` is, ready for the client.
+pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: Found) {
+    let protocol = headers.get(header::UPGRADE).cloned();
+    answer(headers, found);
+    headers.remove(header::CONTENT_LENGTH);
+    if let Some(protocol) = protocol {
+        ask_upgrade(headers, protocol);
+    }
+}
+
 /// Whether an answer is a stream of events (WHATWG HTML, 9.2), which ends when somebody hangs up.
 pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
     let value = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);

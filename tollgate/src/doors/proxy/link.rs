@@ -11,7 +11,7 @@
 pub(super) mod list;
 
 use super::account::Shadow;
-use super::wire::Far;
+use super::wire::{Far, Wire};
 use crate::config::settings::Timeouts;
 use http::HeaderValue;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -45,6 +45,8 @@ pub(super) enum Phase {
     Head,
     /// A request runs.
     Busy,
+    /// Something else than HTTP is spoken.
+    Tunnel,
     /// Being closed.
     Closing,
 }
@@ -125,6 +127,10 @@ pub(super) struct Link {
     pub(super) upload_refused: Cell<bool>,
     /// The request's body is being read still.
     pub(super) uploading: Cell<bool>,
+    /// The request that runs asks for another protocol.
+    switches: Cell<bool>,
+    /// The connection to the backend, once that has switched.
+    tunnel: RefCell<Option<Box<Wire>>>,
     /// The account of the request that runs.
     account: RefCell<Shadow>,
     close: Cell<bool>,
@@ -173,6 +179,8 @@ impl Link {
             upload_broken: Cell::new(false),
             upload_refused: Cell::new(false),
             uploading: Cell::new(false),
+            switches: Cell::new(false),
+            tunnel: RefCell::default(),
             account: RefCell::default(),
             close: Cell::new(false),
             task: RefCell::default(),
@@ -298,6 +306,31 @@ impl Link {
         self.account.take().give_way();
     }
 
+    /// The request asks for another protocol, or does not.
+    pub(super) fn switches(&self, asked: bool) {
+        self.switches.set(asked);
+    }
+
+    /// Whether the backend may switch protocols.
+    pub(super) fn may_switch(&self) -> bool {
+        self.switches.get()
+    }
+
+    /// It has.
+    pub(super) fn switched(&self, wire: Box<Wire>) {
+        *self.tunnel.borrow_mut() = Some(wire);
+    }
+
+    /// The connection to a backend that has switched, once.
+    pub(super) fn tunnel(&self) -> Option<Box<Wire>> {
+        self.tunnel.take()
+    }
+
+    /// Something else than HTTP is spoken, and a byte of it has just come.
+    pub(super) fn tunnels(&self, now: u64) {
+        self.enter(Phase::Tunnel, now);
+    }
+
     /// The request's body begins its way to the backend.
     pub(super) fn sends(&self, far: &Rc<Far>) {
         *self.sending.borrow_mut() = Some(Rc::clone(far));
@@ -354,7 +387,7 @@ impl Link {
         let spare = match self.phase.get() {
             Phase::Idle => true,
             Phase::Silent | Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
-            Phase::Busy | Phase::Closing => false,
+            Phase::Busy | Phase::Tunnel | Phase::Closing => false,
         };
         (spare && !self.close.get()).then_some(since)
     }
@@ -404,6 +437,7 @@ impl Link {
         let phase_over = match self.phase.get() {
             Phase::Idle => over(self.since.get(), timeouts.idle),
             Phase::Silent | Phase::Head => over(self.since.get(), timeouts.header),
+            Phase::Tunnel => over(self.since.get(), timeouts.tunnel),
             Phase::Closing => over(self.since.get(), LINGER),
             Phase::Busy => false,
         };

@@ -6,9 +6,11 @@
 //! bytes become heads and bodies: `head.rs`, `chunks.rs`. Which connection is taken: `pool.rs`.
 
 mod chunks;
+pub(super) mod ends;
 mod head;
 mod sending;
 
+use super::backends::Backend;
 use super::body::{Broken, Upload};
 use super::headers::{Found, Peer};
 use super::link::Since;
@@ -20,16 +22,12 @@ use head::Framing;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response};
 use http_body::{Frame, SizeHint};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 use sending::{Lost, Sending};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncReadExt, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
 
 /// Least and most that is asked for in one read, in bytes. It is doubled when a read was full, and
@@ -64,8 +62,8 @@ impl Fault {
 
 /// The far end of a connection to the backend.
 pub(super) struct Far {
-    /// Its name, as the settings had it when it was connected to.
-    pub(super) authority: Box<str>,
+    /// Whose it is.
+    pub(super) backend: Rc<Backend>,
     /// It does not take what we write.
     pub(super) stuck: Since,
 }
@@ -92,9 +90,9 @@ pub(super) struct Request<'a> {
 /// Who writes.
 enum Writer {
     /// Whoever has the connection.
-    Here(OwnedWriteHalf),
+    Here(ends::Writer),
     /// A task, until the request's body is through.
-    Task(JoinHandle<Result<OwnedWriteHalf, Lost>>),
+    Task(JoinHandle<Result<ends::Writer, Lost>>),
     /// Nobody any more.
     Gone,
 }
@@ -115,7 +113,7 @@ enum Expected {
 
 /// A connection to the backend.
 pub(super) struct Wire {
-    reader: OwnedReadHalf,
+    reader: ends::Reader,
     writer: Writer,
     pub(super) far: Rc<Far>,
     /// Bytes that have come and are not looked at yet.
@@ -130,18 +128,32 @@ pub(super) struct Wire {
     /// The head of the request that runs, unless it has a body, and how much of it is written.
     request: Vec<u8>,
     written: usize,
+    /// Whether all of it is on its way, and not in a buffer of TLS.
+    flushed: bool,
     /// A map with room for the fields of an answer.
     room: HeaderMap,
-    _counted: Held,
+    /// Whether its request counts as one that the backend has.
+    running: bool,
+    counted: Option<Held>,
+}
+
+/// A connection on which something else than HTTP is spoken.
+pub(super) struct Tunnel {
+    pub(super) reader: ends::Reader,
+    pub(super) writer: ends::Writer,
+    /// Bytes that have come.
+    pub(super) unread: Bytes,
+    /// Counts as a connection to the backend.
+    pub(super) counted: Option<Held>,
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream, authority: &str, counted: Held) -> Box<Wire> {
+    pub(super) fn new(stream: ends::Stream, backend: &Rc<Backend>, counted: Held) -> Box<Wire> {
         let (reader, writer) = stream.into_split();
         Box::new(Wire {
             reader,
             writer: Writer::Here(writer),
-            far: Rc::new(Far { authority: authority.into(), stuck: Since::default() }),
+            far: Rc::new(Far { backend: Rc::clone(backend), stuck: Since::default() }),
             unread: BytesMut::new(),
             read_bytes: READ_BYTES.0,
             expected: Expected::Nothing,
@@ -149,14 +161,17 @@ impl Wire {
             method: Method::GET,
             request: Vec::new(),
             written: 0,
+            flushed: true,
             room: HeaderMap::new(),
-            _counted: counted,
+            running: false,
+            counted: Some(counted),
         })
     }
 
     /// Begins a request: its head is written when the answer is asked for, its body by itself.
     pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
         let Request { head, peer, body } = request;
+        self.counts_as(true);
         let bodyless = matches!(body, Upload::Nothing);
         let chunked = !bodyless && !head.headers.contains_key(http::header::CONTENT_LENGTH);
         self.request.clear();
@@ -177,13 +192,25 @@ impl Wire {
 
     /// Begins the request once more that `before` has failed.
     pub(super) fn repeat(&mut self, before: &mut Wire) {
+        self.counts_as(true);
         self.request = std::mem::take(&mut before.request);
         self.method = before.method.clone();
         self.expect_answer();
     }
 
+    /// Its request counts as one that the backend has, or does not any more.
+    fn counts_as(&mut self, running: bool) {
+        match (self.running, running) {
+            (false, true) => self.far.backend.begins(),
+            (true, false) => self.far.backend.ends(),
+            _ => {}
+        }
+        self.running = running;
+    }
+
     fn expect_answer(&mut self) {
         self.written = 0;
+        self.flushed = false;
         self.expected = Expected::Head;
         self.keeps = true;
     }
@@ -229,6 +256,9 @@ impl Wire {
     /// Writes the request's head. If that fails there may be an answer nevertheless.
     fn poll_write(&mut self, worker: &Worker, cx: &mut Context<'_>) {
         let Writer::Here(writer) = &mut self.writer else { return };
+        if self.flushed {
+            return;
+        }
         while self.written < self.request.len() {
             let poll = Pin::new(&mut *writer).poll_write(cx, &self.request[self.written..]);
             match self.far.note(poll, worker) {
@@ -241,6 +271,7 @@ impl Wire {
                 }
             }
         }
+        self.flushed = Pin::new(writer).poll_flush(cx).is_ready();
     }
 
     /// Finds out how far the task that writes is: pending while it is at it or has nothing to
@@ -321,6 +352,17 @@ impl Wire {
         Ok(Some(Piece::Data(data)))
     }
 
+    /// Takes it apart, after an answer that switches protocols. `None` if the request is not
+    /// through.
+    pub(super) fn into_tunnel(mut self) -> Option<Tunnel> {
+        let Writer::Here(writer) = std::mem::replace(&mut self.writer, Writer::Gone) else {
+            return None;
+        };
+        let reader = std::mem::replace(&mut self.reader, ends::Reader::None);
+        let unread = std::mem::take(&mut self.unread).freeze();
+        Some(Tunnel { reader, writer, unread, counted: self.counted.take() })
+    }
+
     /// All of the answer's body, if it is of known length and there.
     pub(super) fn whole(&mut self) -> Option<Bytes> {
         let Expected::Length(left) = self.expected else { return None };
@@ -349,7 +391,8 @@ impl Wire {
     }
 
     /// Whether another request may follow, at once or when the last one's body is through.
-    pub(super) fn may_stay(&self) -> bool {
+    pub(super) fn may_stay(&mut self) -> bool {
+        self.counts_as(!self.is_through());
         self.keeps
             && self.is_through()
             && self.unread.is_empty()
@@ -358,11 +401,9 @@ impl Wire {
     }
 
     /// Whether another request may be sent now. What came unasked, the end included, makes the
-    /// connection useless: `None`. The system itself is asked: what it has may not have been
-    /// told of yet, and would be taken for the answer to the next request.
+    /// connection useless: `None`. It would be taken for the answer to the next request.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Option<bool> {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        if recv(self.reader.as_ref(), &mut [0; 1], flags) != Err(Errno::AGAIN) {
+        if !self.reader.is_silent(cx) {
             return None;
         }
         match self.poll_task(cx) {
@@ -375,6 +416,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
+        self.counts_as(false);
         if let Writer::Task(task) = &self.writer {
             task.abort();
         }

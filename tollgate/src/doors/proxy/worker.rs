@@ -3,13 +3,13 @@
 //! connections.
 //!
 //! How threads are started and stopped: `proxy.rs`. How a connection is served: `front.rs`. What is
-//! done with a request: `exchange.rs`.
+//! done with a request: `exchange.rs`. Who is asked: `backends.rs`.
 
+use super::backends::{self, Backend, Backends, Secured};
 use super::exchange::Failure;
 use super::front::Shown;
 use super::link::Link;
 use super::link::list::List;
-use super::pool::Pool;
 use super::wire::Wire;
 use crate::client::address::Trust;
 use crate::clock::Clock;
@@ -19,7 +19,6 @@ use crate::watch::Watch;
 use crate::watch::counts::BackendFault;
 use crate::watch::failure;
 use crate::watch::registry::Held;
-use http::HeaderValue;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -42,10 +41,9 @@ const LINGERING_MAX: usize = 1024;
 
 /// The settings as one thread uses them; replaced whole on reload.
 pub(super) struct Site {
-    pub(super) authority: String,
-    /// The backend's address where its host needs no resolving.
-    address: Option<SocketAddr>,
-    pub(super) backend_host: HeaderValue,
+    pub(super) backends: Backends,
+    /// Protocols that may be switched to.
+    pub(super) upgrades: Vec<String>,
     pub(super) trust: Trust,
     pub(super) timeouts: Timeouts,
     pub(super) bounds: Bounds,
@@ -55,13 +53,12 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) fn new(settings: &Proxy) -> Site {
-        let authority = settings.backend.authority.clone();
-        let host = HeaderValue::from_str(&authority);
+    /// `before`: the one that it replaces.
+    fn new(settings: &Proxy, secured: &Secured, before: Option<&Site>) -> Site {
+        let before = before.map(|site| &site.backends);
         Site {
-            address: authority.parse().ok(),
-            backend_host: host.unwrap_or(HeaderValue::from_static("backend")),
-            authority,
+            backends: Backends::new(&settings.backends, secured, before),
+            upgrades: settings.upgrades.clone(),
             trust: Trust::new(&settings.trusted_proxies, &settings.client_address),
             timeouts: settings.timeouts,
             bounds: settings.bounds,
@@ -96,7 +93,6 @@ pub(super) struct House {
 pub(super) struct Worker {
     pub(super) lane: Lane,
     pub(super) clock: Clock,
-    pub(super) pool: Pool,
     pub(super) watch: Arc<Watch>,
     site: RefCell<Rc<Site>>,
     house: Arc<House>,
@@ -116,7 +112,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(
-        settings: &Proxy,
+        (settings, secured): (&Proxy, &Secured),
         lane: Lane,
         clock: Clock,
         house: Arc<House>,
@@ -125,9 +121,8 @@ impl Worker {
         Rc::new(Worker {
             lane,
             clock,
-            pool: Pool::default(),
             watch,
-            site: RefCell::new(Rc::new(Site::new(settings))),
+            site: RefCell::new(Rc::new(Site::new(settings, secured, None))),
             house,
             now: Cell::new(clock.now()),
             links: List::default(),
@@ -146,11 +141,8 @@ impl Worker {
     }
 
     /// Takes over changed settings, for requests that begin from now on.
-    pub(super) fn reload(&self, settings: &Proxy) {
-        let site = Site::new(settings);
-        if self.site.borrow().authority != site.authority {
-            self.pool.clear();
-        }
+    pub(super) fn reload(&self, settings: &Proxy, secured: &Secured) {
+        let site = Site::new(settings, secured, Some(&self.site()));
         *self.site.borrow_mut() = Rc::new(site);
     }
 
@@ -180,6 +172,7 @@ impl Worker {
     /// From now on nothing may be begun: the thread's tasks are about to be dropped.
     pub(super) fn stop(&self) {
         self.stopping.set(true);
+        self.site().backends.retire();
         self.house.cut.fetch_add(self.links.len(), Ordering::Relaxed);
     }
 
@@ -204,18 +197,21 @@ impl Worker {
         Some(Lingering(Rc::clone(self)))
     }
 
-    /// Opens a connection to the backend.
-    pub(super) async fn connect(&self, site: &Site) -> Result<Box<Wire>, Failure> {
-        let reached = reach(site);
+    /// Opens a connection to a backend.
+    pub(super) async fn connect(
+        &self,
+        site: &Site,
+        backend: &Rc<Backend>,
+    ) -> Result<Box<Wire>, Failure> {
+        let reached = backends::reach(backend);
         let stream = if site.timeouts.connect.is_zero() {
             reached.await?
         } else {
             let limited = tokio::time::timeout(site.timeouts.connect, reached);
             limited.await.map_err(|_| Failure::new(BackendFault::ConnectTimeout))??
         };
-        let _ = stream.set_nodelay(true);
         let counted = self.watch.proxy.backend_connections.hold();
-        Ok(Wire::new(stream, &site.authority, counted))
+        Ok(Wire::new(stream, backend, counted))
     }
 
     /// Accepts connections until the thread drains.
@@ -302,11 +298,11 @@ impl Worker {
         });
     }
 
-    /// Counts and tells that the backend, `authority`, failed the request on `link`.
-    pub(super) fn failed(&self, link: &Link, authority: &str, failure: &Failure) {
+    /// Counts and tells that the backend of that name failed the request on `link`.
+    pub(super) fn failed(&self, link: &Link, name: &str, failure: &Failure) {
         let error = failure.error.as_deref();
         let (fault, client) = (failure.fault, link.client.get());
-        let failure = failure::Failure { fault, backend: authority, client, error };
+        let failure = failure::Failure { fault, backend: name, client, error };
         self.watch.failed(&failure, self.time());
     }
 
@@ -332,24 +328,12 @@ impl Worker {
                 }
             }
             self.lane.expire();
-            self.pool.prune(now);
+            site.backends.prune(now);
             if self.house.room_wanted.swap(false, Ordering::Relaxed) && !self.shed() {
                 self.house.room_wanted.store(true, Ordering::Relaxed);
             }
         }
     }
-}
-
-/// Connects to the first of the backend's addresses that answers.
-async fn reach(site: &Site) -> Result<TcpStream, Failure> {
-    let failed = |error| Failure::of(BackendFault::Connect, error);
-    if let Some(address) = site.address {
-        return TcpStream::connect(address).await.map_err(failed);
-    }
-    let found = tokio::net::lookup_host(&site.authority).await;
-    let unknown = |error| Failure::of(BackendFault::Resolve, error);
-    let addresses: Vec<SocketAddr> = found.map_err(unknown)?.collect();
-    TcpStream::connect(&addresses[..]).await.map_err(failed)
 }
 
 /// A connection's place in the lists and its room, given back when its task ends, however it ends.

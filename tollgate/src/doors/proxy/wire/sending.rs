@@ -8,7 +8,7 @@
 use super::super::body::{Broken, Upload};
 use super::super::front::stream;
 use super::super::worker::Worker;
-use super::{Far, head};
+use super::{Far, ends, head};
 use bytes::{Buf, Bytes};
 use http_body::{Body as _, Frame};
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::io::AsyncWrite as _;
 
 /// Why a request did not get through.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) enum Lost {
 
 /// What the task works with.
 pub(super) struct Sending {
-    pub(super) writer: OwnedWriteHalf,
+    pub(super) writer: ends::Writer,
     pub(super) body: Upload,
     /// Whether the body goes in chunks.
     pub(super) chunked: bool,
@@ -42,7 +42,7 @@ type Next = Option<Result<Frame<Bytes>, Broken>>;
 
 impl Sending {
     /// Writes `head` and the body. Gives the writer back for the next request.
-    pub(super) async fn run(mut self, head: Vec<u8>) -> Result<OwnedWriteHalf, Lost> {
+    pub(super) async fn run(mut self, head: Vec<u8>) -> Result<ends::Writer, Lost> {
         // What goes out together with the next frame, if that is there by now.
         let mut before = head;
         let mut ended = false;
@@ -110,7 +110,9 @@ impl Sending {
                     count => bytes.advance(count),
                 }
             }
-            Poll::Ready(io::Result::Ok(()))
+            // A buffer of TLS may hold some of it.
+            let poll = Pin::new(&mut self.writer).poll_flush(cx);
+            self.far.note(poll, &self.worker)
         });
         written.await.map_err(|_| Lost::Backend)
     }

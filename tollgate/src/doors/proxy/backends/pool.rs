@@ -1,9 +1,9 @@
-//! One thread's idle connections to the backend.
+//! One thread's idle connections to one backend.
 //!
 //! The one used last is used first, so that those not needed grow old and are closed. Nothing here
 //! crosses threads. Retries are not its business: `exchange.rs`.
 
-use super::wire::Wire;
+use crate::doors::proxy::wire::Wire;
 use std::cell::RefCell;
 use std::task::{Context, Waker};
 
@@ -39,7 +39,7 @@ impl Pool {
     }
 
     /// Gives a connection back.
-    pub(super) fn put(&self, wire: Box<Wire>, now: u64) {
+    pub(super) fn put(&self, mut wire: Box<Wire>, now: u64) {
         if !wire.may_stay() {
             return;
         }

@@ -1,0 +1,291 @@
+//! The servers behind: which of them is asked, and which is left alone for a while.
+//!
+//! Each thread counts for itself which server it has sent how many requests, and which has failed:
+//! the one with the fewest is asked, in turns where several have as few. One that cannot be
+//! reached, or fails three requests in a row, is left out, at first for a second and then for twice
+//! as long each time, up to [`OUT_MAX`]; after that the next request tries it. If all are out, the
+//! one that comes back first is asked: a fault of ours never costs a client its request. Nobody is
+//! asked how it is (active checks). Connections: `pool.rs`, `reach.rs`; whether a request is sent
+//! again: `exchange.rs`.
+
+mod pool;
+mod reach;
+
+use super::wire::Wire;
+use super::worker::Worker;
+use crate::config::settings::{self, BACKENDS_MAX};
+use http::HeaderValue;
+use pool::Pool;
+pub(super) use reach::reach;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+
+/// Failures in a row after which a server is left out, if it can be reached at all.
+const FAILURES_MAX: u32 = 3;
+
+/// How long it is left out the first time, and at most, in milliseconds.
+const OUT_FIRST: u64 = 1_000;
+const OUT_MAX: u64 = 30_000;
+
+/// How TLS is spoken with servers, where it is.
+pub(super) type Secured = Option<(Arc<ClientConfig>, Option<Arc<str>>)>;
+
+/// One server.
+pub(super) struct Backend {
+    /// Where it is.
+    at: settings::Backend,
+    /// The same, as it is logged.
+    pub(super) name: Box<str>,
+    /// Its address, where its host needs no resolving.
+    address: Option<SocketAddr>,
+    /// How it is spoken with under TLS, and by which name.
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pool: Pool,
+    /// Requests that this thread has there.
+    running: Cell<usize>,
+    failures: Cell<u32>,
+    /// Until when it is left out, in the worker's milliseconds, and how long that is.
+    out: Cell<Option<(u64, u64)>>,
+    /// It is not among those of the settings any more.
+    retired: Cell<bool>,
+}
+
+impl Backend {
+    fn new(at: &settings::Backend, secured: &Secured) -> Backend {
+        let tls = secured.as_ref().filter(|_| at.is_secured());
+        let tls = tls.and_then(|(config, name)| {
+            let name = name.as_deref().unwrap_or(at.host()).to_owned();
+            Some((Arc::clone(config), ServerName::try_from(name).ok()?))
+        });
+        Backend {
+            name: at.place.as_str().into(),
+            address: at.place.parse().ok(),
+            at: at.clone(),
+            tls,
+            pool: Pool::default(),
+            running: Cell::new(0),
+            failures: Cell::new(0),
+            out: Cell::new(None),
+            retired: Cell::new(false),
+        }
+    }
+
+    /// A connection that is ready now, for the task of `cx`.
+    pub(super) fn idle(&self, cx: &mut Context<'_>) -> Option<Box<Wire>> {
+        self.pool.take(cx)
+    }
+
+    /// Gives a connection back.
+    pub(super) fn keep(&self, wire: Box<Wire>, now: u64) {
+        if !self.retired.get() {
+            self.pool.put(wire, now);
+        }
+    }
+
+    /// A request is sent there.
+    pub(super) fn begins(&self) {
+        self.running.set(self.running.get() + 1);
+    }
+
+    /// It is over.
+    pub(super) fn ends(&self) {
+        self.running.set(self.running.get().saturating_sub(1));
+    }
+
+    /// It has answered.
+    pub(super) fn is_well(&self) {
+        self.failures.set(0);
+        self.out.set(None);
+    }
+
+    /// It has failed a request; `unreachable`: no connection could be made.
+    pub(super) fn has_failed(&self, unreachable: bool, now: u64) {
+        self.failures.set(self.failures.get() + 1);
+        if unreachable || self.failures.get() >= FAILURES_MAX {
+            let before = self.out.get();
+            // Requests that fail while it is out say nothing more.
+            if before.is_none_or(|(until, _)| now >= until) {
+                let long = before.map_or(OUT_FIRST, |(_, long)| (2 * long).min(OUT_MAX));
+                self.out.set(Some((now + long, long)));
+            }
+        }
+    }
+
+    /// Zero if it may be asked, else until when it is left out.
+    fn out_until(&self, now: u64) -> u64 {
+        self.out.get().map_or(0, |(until, _)| if now < until { until } else { 0 })
+    }
+
+    fn is(&self, at: &settings::Backend, secured: &Secured) -> bool {
+        let config = |tls: &Arc<ClientConfig>| Arc::as_ptr(tls);
+        let known = self.tls.as_ref().map(|(tls, _)| config(tls));
+        let wanted = secured.as_ref().filter(|_| at.is_secured());
+        self.at == *at && known == wanted.map(|(tls, _)| config(tls))
+    }
+}
+
+/// All of them, as one thread knows them.
+pub(super) struct Backends {
+    all: Vec<Rc<Backend>>,
+    /// Whose turn it is where all else is equal.
+    next: Cell<usize>,
+    /// Stands in where an HTTP/1.0 request names no host.
+    pub(super) host: HeaderValue,
+}
+
+/// Servers that one request has been sent to, a bit each.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Tried(u64);
+
+const _: () = assert!(BACKENDS_MAX <= u64::BITS as usize, "a bit for each");
+
+impl Backends {
+    /// Those of the settings. What is known of those that were there `before` is kept; the others
+    /// are let go.
+    pub(super) fn new(
+        settings: &[settings::Backend],
+        secured: &Secured,
+        before: Option<&Backends>,
+    ) -> Backends {
+        let mut left: Vec<Rc<Backend>> = before.map(|b| b.all.clone()).unwrap_or_default();
+        let all = settings.iter().take(BACKENDS_MAX).map(|at| {
+            let known = left.iter().position(|backend| backend.is(at, secured));
+            known.map_or_else(|| Rc::new(Backend::new(at, secured)), |known| left.remove(known))
+        });
+        let all: Vec<Rc<Backend>> = all.collect();
+        left.iter().for_each(|backend| backend.retire());
+        let host = settings.first().and_then(|at| HeaderValue::from_str(at.host_header()).ok());
+        let host = host.unwrap_or(HeaderValue::from_static("backend"));
+        Backends { all, next: Cell::new(0), host }
+    }
+
+    /// The one to ask, which is then among those `tried`; `None` when all have been.
+    pub(super) fn choose(&self, tried: &mut Tried, now: u64) -> Option<&Rc<Backend>> {
+        let count = self.all.len();
+        let start = self.next.get();
+        let places = (start..start + count).map(|place| place % count);
+        let free = places.filter(|place| tried.0 & (1 << place) == 0);
+        let load = |place: &usize| {
+            let backend = &self.all[*place];
+            (backend.out_until(now), backend.running.get())
+        };
+        let best = free.min_by_key(load)?;
+        tried.0 |= 1 << best;
+        self.next.set((best + 1) % count);
+        self.all.get(best)
+    }
+
+    /// Whether there is another one than those `tried`.
+    pub(super) fn has_more(&self, tried: Tried) -> bool {
+        (tried.0.count_ones() as usize) < self.all.len()
+    }
+
+    /// Lets go of connections that are old or closed.
+    pub(super) fn prune(&self, now: u64) {
+        self.all.iter().for_each(|backend| backend.pool.prune(now));
+    }
+
+    /// Lets go of all connections, and keeps none from now on.
+    pub(super) fn retire(&self) {
+        self.all.iter().for_each(|backend| backend.retire());
+    }
+}
+
+impl Backend {
+    fn retire(&self) {
+        self.retired.set(true);
+        self.pool.clear();
+    }
+}
+
+impl Worker {
+    /// Keeps a connection for another request.
+    pub(super) fn keep(&self, wire: Box<Wire>) {
+        let backend = Rc::clone(&wire.far.backend);
+        backend.keep(wire, self.now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Backends {
+        let at = |place: &str| settings::Backend::http(place);
+        Backends::new(&[at("a:1"), at("b:1"), at("c:1")], &None, None)
+    }
+
+    fn chosen(backends: &Backends, now: u64) -> String {
+        backends.choose(&mut Tried::default(), now).expect("one").name.to_string()
+    }
+
+    #[test]
+    fn those_with_the_fewest_take_turns() {
+        let backends = three();
+        let turns: Vec<String> = (0..4).map(|_| chosen(&backends, 0)).collect();
+        assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1"]);
+        backends.all[1].begins();
+        backends.all[0].begins();
+        assert_eq!(chosen(&backends, 0), "c:1");
+        assert_eq!(chosen(&backends, 0), "c:1");
+        backends.all[1].ends();
+        assert_eq!(chosen(&backends, 0), "b:1");
+    }
+
+    #[test]
+    fn each_is_tried_once_for_a_request() {
+        let backends = three();
+        let mut tried = Tried::default();
+        let mut names: Vec<_> = (0..3)
+            .map(|_| backends.choose(&mut tried, 0).expect("another").name.to_string())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["a:1", "b:1", "c:1"]);
+        assert!(backends.choose(&mut tried, 0).is_none() && !backends.has_more(tried));
+    }
+
+    #[test]
+    fn who_fails_is_left_out_for_longer_each_time_and_asked_if_all_are() {
+        let backends = three();
+        let first = &backends.all[0];
+        first.has_failed(false, 0);
+        first.has_failed(false, 0);
+        assert_eq!(first.out_until(0), 0, "two may be chance");
+        first.has_failed(false, 0);
+        assert_eq!(first.out_until(0), 1_000);
+        first.has_failed(true, 500);
+        assert_eq!(first.out_until(500), 1_000, "what still ran there says nothing more");
+        assert_eq!(first.out_until(1_000), 0, "it is tried again");
+        let mut now = 1_000;
+        for long in [2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
+            first.has_failed(true, now);
+            assert_eq!(first.out_until(now), now + long);
+            now += long;
+        }
+        first.has_failed(true, now);
+        assert_ne!(chosen(&backends, now), "a:1");
+        backends.all[1].has_failed(true, now);
+        backends.all[2].has_failed(true, now + 500);
+        assert_eq!(chosen(&backends, now + 500), "b:1", "the first to come back");
+        first.is_well();
+        assert_eq!(first.out_until(now), 0);
+        first.has_failed(true, now);
+        assert_eq!(first.out_until(now), now + 1_000, "it begins anew");
+    }
+
+    #[test]
+    fn what_stays_is_kept_over_a_reload() {
+        let before = three();
+        before.all[1].begins();
+        let at = |place: &str| settings::Backend::http(place);
+        let after = Backends::new(&[at("b:1"), at("d:1")], &None, Some(&before));
+        assert!(Rc::ptr_eq(&after.all[0], &before.all[1]));
+        let retired: Vec<bool> = before.all.iter().map(|backend| backend.retired.get()).collect();
+        assert_eq!(retired, [true, false, true]);
+    }
+}
