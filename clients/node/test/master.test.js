@@ -146,6 +146,16 @@ staged('a master that does not read costs no request', { d: [{ rate: '1/h', burs
   assert.ok(told < 100_000, `${told}: what did not fit is dropped`);
 });
 
+staged('a master that hangs counts as gone', { d: [{ rate: '1/h', burst: 3 }] }, async ({ master, gatekeeper }) => {
+  const one = await gatekeeper();
+  master.child.kill('SIGSTOP');
+  await eventually('it is missed', () => !one.up);
+  for (let n = 0; n < 100; n += 1) assert.equal(one.ask('meanwhile').status, 'ACCEPTED');
+  master.child.kill('SIGCONT');
+  await settled(one);
+  assert.equal(one.until('meanwhile'), 0, 'nothing of that time counts');
+});
+
 staged('S18: who starts late is told what is in force', { d: [HISTORY] }, async (stage) => {
   const early = await stage.gatekeeper();
   for (let n = 0; n < 3; n += 1) early.ask('c');

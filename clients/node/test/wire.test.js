@@ -215,9 +215,9 @@ staged('S17: nothing is kept for a master that is away', async ({ peer, gatekeep
   assert.deepEqual([states[0], states.at(-1)], ['down', 'up']);
 });
 
-test('Express: accepted, delayed, refused', async () => {
+test('Express: accepted, delayed, given up, refused', async () => {
   const peer = await Peer.start();
-  const one = await peer.gatekeeper({ identifier: Gatekeeper.REMOTE_ADDR });
+  const one = await peer.gatekeeper({ identifier: Gatekeeper.REMOTE_ADDR, maxDelay: 60_000 });
   const app = express();
   app.use(one.middleware());
   app.get('/', (req, res) => { res.send('ran'); });
@@ -231,11 +231,16 @@ test('Express: accepted, delayed, refused', async () => {
     assert.equal(await (await ask()).text(), 'ran');
     // A timer counts in whole milliseconds.
     assert.ok(Date.now() >= until - 1);
-    await peer.order(one, '127.0.0.1', Date.now() + 60_000);
+    await peer.order(one, '127.0.0.1', Date.now() + 50_000);
+    const leaving = http.get({ host: '127.0.0.1', port: server.address().port }).on('error', () => {});
+    await eventually('it is held', () => one.stats.held > 0);
+    leaving.destroy();
+    await eventually('it is held no longer', () => one.stats.cancelled === 1 && one.stats.held === 0);
+    await peer.order(one, '127.0.0.1', Date.now() + 3_600_000);
     const refused = await ask();
     assert.deepEqual([refused.status, await refused.text()], [503, 'Rejected\n']);
     const after = Number(refused.headers.get('retry-after'));
-    assert.ok(after > 0 && after <= 60, `${after}`);
+    assert.ok(after > 3_000 && after <= 3_600, `${after}`);
   } finally {
     server.close();
     server.closeAllConnections();
