@@ -13,6 +13,7 @@ use crate::units::Weight;
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Write;
 use core::net::IpAddr;
 use few::Few;
@@ -155,6 +156,59 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: Ke
         Part::All => text(b"all"),
         Part::Tag => text(b"-"),
     }
+}
+
+/// What a request is called by those who count it elsewhere: its parts as bytes, a NUL between
+/// them, which no part can hold. An address is text, a network has its length behind a slash. What
+/// may be a secret (cookies, tokens) is what `veil` makes of its name and value; what is not there
+/// is empty.
+#[must_use]
+pub fn identifier(
+    by: &[Part],
+    request: &impl Attributes,
+    veil: impl Fn(&str, &[u8]) -> String,
+) -> Vec<u8> {
+    let mut identifier = Vec::new();
+    for (index, part) in by.iter().enumerate() {
+        if index > 0 {
+            identifier.push(0);
+        }
+        push_part(&mut identifier, part, request, &veil);
+    }
+    identifier
+}
+
+fn push_part(
+    identifier: &mut Vec<u8>,
+    part: &Part,
+    request: &impl Attributes,
+    veil: &impl Fn(&str, &[u8]) -> String,
+) {
+    let network = |v4, v6| {
+        let mut text = String::new();
+        push_network(&mut text, request.address(), v4, v6);
+        text
+    };
+    let secret = |name: &str, value: Option<&[u8]>| value.map(|value| veil(name, value));
+    let text = match part {
+        Part::Ip { v4, v6 } => network(*v4, *v6),
+        Part::Host => request.group().map_or_else(|| network(32, 128), String::from),
+        Part::Path(segments) => {
+            String::from(first_segments(&normal_path(request.path()), *segments))
+        }
+        Part::Vhost => request.vhost().to_ascii_lowercase(),
+        Part::Cookie(name) => secret(name, cookie(request, name)).unwrap_or_default(),
+        Part::Header(name) if is_secret(name) => {
+            secret(name, request.header(name)).unwrap_or_default()
+        }
+        Part::Header(name) => return identifier.extend(request.header(name).unwrap_or_default()),
+        Part::UserAgent => {
+            return identifier.extend(request.header("user-agent").unwrap_or_default());
+        }
+        Part::Method => return identifier.extend(request.method().as_bytes()),
+        Part::All | Part::Tag => return,
+    };
+    identifier.extend(text.into_bytes());
 }
 
 /// The beginning of what a stranger sent, for people: UTF-8, control characters replaced.

@@ -11,7 +11,7 @@
 //! what only one may have. Always the same order: no two requests wait for each other.
 
 mod absorb;
-
+pub mod orders;
 mod single;
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};

@@ -4,8 +4,10 @@
 //! All tasks of a program share one connection: questions of the same moment go out in one write.
 //! The connection belongs to a task of its own; when it fails, whoever waits is let through at
 //! once, and so is whoever asks until the pause is over. Everything is bounded: who asks when too
-//! many wait is let through as well. Nothing is counted or decided here. For services: `layer`.
+//! many wait is let through as well. Nothing is counted or decided here. For services: `layer`; as
+//! a master says: `gatekeeper`.
 
+pub mod gatekeeper;
 pub mod layer;
 
 use crate::clock::Clock;

@@ -113,11 +113,12 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 30] = [
+const KEPT: [&[&str]; 31] = [
     &["admin"],
     &["log", "format"],
     &["state"],
     &["peers"],
+    &["gatekeeper"],
     &["proxy", "listen"],
     &["proxy", "tls"],
     &["check"],

@@ -30,6 +30,7 @@ use crate::watch::Watch;
 use crate::watch::decision::Decision;
 use arc_swap::ArcSwap;
 use counted::{Counted, Work};
+use domains::gatekeeper::{Gatekeeper, Judged, Passage};
 use gate::Gate;
 use ipnet::IpNet;
 use named::{Lookups, Named};
@@ -91,6 +92,8 @@ pub struct Engine {
     given: Mutex<(Proxy, f64)>,
     /// What other instances tell of the heaviest.
     elsewhere: Elsewhere,
+    /// Whose orders are kept beside the limits.
+    gatekeeper: Option<Arc<Gatekeeper>>,
 }
 
 /// What each thread has for itself, behind a lock that only `reload` and people looking contend.
@@ -112,6 +115,19 @@ impl Engine {
         clock: Clock,
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
+        Engine::behind(None, proxy, lanes, seed, clock, watch)
+    }
+
+    /// The same, for requests that a gatekeeper decides on before the limits do.
+    #[must_use]
+    pub fn behind(
+        gatekeeper: Option<Arc<Gatekeeper>>,
+        proxy: &Proxy,
+        lanes: usize,
+        seed: Seed,
+        clock: Clock,
+        watch: Arc<Watch>,
+    ) -> Arc<Engine> {
         let limiter = Limiter::new(policy(proxy), proxy.limits.clone(), seed);
         let (hosts, lookups) = named::hosts(&proxy.hosts, None, watch.registry());
         let rules = Arc::new(rules(proxy, limiter, seed, hosts));
@@ -127,6 +143,7 @@ impl Engine {
             lookups: Mutex::new(lookups),
             given: Mutex::new((proxy.clone(), 1.0)),
             elsewhere: Elsewhere::default(),
+            gatekeeper,
             watch,
         })
     }
@@ -338,6 +355,10 @@ impl Lane {
         let now = self.0.now();
         let client = request.address();
         let (rules, keys, exempt) = self.0.books.lock().enter(request, now);
+        let judged = match self.judged(&rules, request, exempt, now) {
+            Ok(judged) => judged,
+            Err(refusal) => return Asked::Refused(refusal),
+        };
         let (route, estimate) = self.foreseen(&rules, request);
         let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
         let slot = turn::slot(&rules, &keys, exempt, latest, (route, estimate), client);
@@ -363,7 +384,9 @@ impl Lane {
             self.report("queue", &rules, client, turn::standing(&rules.limiter, key, now), None);
         }
         let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
-        let waited = ticket.starts_at().since(now);
+        let passage = judged.map(|judged| judged.pass(Some(client)));
+        let starts = passage.as_ref().and_then(Passage::until).max(Some(ticket.starts_at()));
+        let waited = starts.unwrap_or(now).since(now);
         Asked::Pass(Charge {
             lane: self.clone(),
             rules,
@@ -382,6 +405,33 @@ impl Lane {
             left: false,
             told: None,
             agent,
+            passage,
+        })
+    }
+
+    /// What the gatekeeper makes of a request, if there is one.
+    ///
+    /// # Errors
+    /// The request does not pass; that has been told.
+    fn judged(
+        &self,
+        rules: &Rules,
+        request: &impl Attributes,
+        exempt: bool,
+        now: Time,
+    ) -> Result<Option<Judged>, Refusal> {
+        let keeper = self.0.engine.gatekeeper.as_ref().filter(|_| !exempt);
+        let Some(keeper) = keeper else { return Ok(None) };
+        let client = request.address();
+        let known = rules.known(client.to_canonical(), now);
+        let named = Named { request, group: rules.group(known) };
+        let judged = keeper.judge(keeper.identifier(&named), rules.shadow, now);
+        let Some(wait) = judged.refused() else { return Ok(Some(judged)) };
+        judged.refuse(Some(client));
+        Err(Refusal {
+            limit: keeper.domain().to_owned(),
+            retry_after_secs: wait.retry_after_secs(),
+            by_rate: false,
         })
     }
 

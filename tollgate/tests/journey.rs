@@ -25,6 +25,8 @@ mod front;
 mod gate;
 #[path = "journey/front/hand.rs"]
 mod hand;
+#[path = "journey/front/keeper.rs"]
+mod keeper;
 #[path = "journey/life.rs"]
 mod life;
 #[path = "journey/front/names.rs"]

@@ -306,3 +306,17 @@ fn a_name_is_cut_between_characters() {
         assert!(name.len() > NAME_BYTES_MAX - 2, "{name}");
     }
 }
+
+#[test]
+fn identifiers_are_bytes_that_no_part_can_forge() {
+    let veil = |name: &str, value: &[u8]| format!("{name}#{}", value.len());
+    let of = |by: &[Part]| String::from_utf8(identifier(by, &request(), veil)).expect("text");
+    assert_eq!(of(&[Part::Ip { v4: 32, v6: 64 }]), "192.0.2.77");
+    assert_eq!(of(&[Part::Ip { v4: 24, v6: 48 }]), "192.0.2.0/24");
+    let several =
+        [Part::Host, Part::UserAgent, Part::Method, Part::Path(Some(1)), Part::Vhost, Part::All];
+    assert_eq!(of(&several), "192.0.2.77\0Browser/1\0GET\0/shop\0example.org\0");
+    let secrets = [Part::Cookie("session".into()), Part::Header("cookie".into())];
+    assert_eq!(of(&secrets), "session#6\0cookie#23");
+    assert_eq!(of(&[Part::Cookie("none".into()), Part::Header("authorization".into())]), "\0");
+}

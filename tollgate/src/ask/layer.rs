@@ -58,7 +58,7 @@ impl Here {
 }
 
 /// A secret of this process.
-fn seed() -> Seed {
+pub(super) fn seed() -> Seed {
     let half = || RandomState::new().hash_one(0_u8).to_le_bytes();
     let mut seed = [0; 16];
     seed[..8].copy_from_slice(&half());

@@ -5,6 +5,7 @@
 //! order. Sections with many keys have files of their own; the limits of a door are `limits`.
 
 mod check;
+mod gatekeeper;
 mod hosts;
 mod limits;
 mod line;
@@ -26,7 +27,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Sections of the contract whose doors are not built.
-const LATER: &[&str] = &["gatekeeper", "store"];
+const LATER: &[&str] = &["store"];
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
@@ -52,8 +53,20 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let master = root
         .written("master")
         .then(|| root.section("master", &[], |master| master::read(master, state.keys_max)));
-    let settings =
-        Settings { admin, log, metrics, state, proxy, check, line, ratelimit, master, peers };
+    let gatekeeper = gatekeeper_section(root, state.keys_max);
+    let settings = Settings {
+        admin,
+        log,
+        metrics,
+        state,
+        proxy,
+        check,
+        line,
+        ratelimit,
+        master,
+        gatekeeper,
+        peers,
+    };
     separate(root, &settings);
     settings
 }
@@ -115,6 +128,17 @@ fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::se
             proxy::limits_alone(section, ground)
         })
     })
+}
+
+fn gatekeeper_section(
+    root: &mut Section<'_, '_>,
+    keys: Option<usize>,
+) -> Option<super::settings::Gatekeeper> {
+    let written = root.written("gatekeeper");
+    if written && !root.written("proxy") && !root.written("check") {
+        root.fault("gatekeeper", "a `gatekeeper` keeps the gate of `proxy` or `check`; add one");
+    }
+    written.then(|| root.section("gatekeeper", &[], |section| gatekeeper::read(section, keys)))
 }
 
 fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Ratelimit> {

@@ -4,6 +4,7 @@
 //! with it: `config/section.rs`.
 
 mod backend;
+pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
 pub mod peers;
@@ -11,6 +12,7 @@ mod ratelimit;
 pub mod tls;
 
 pub use backend::{BACKENDS_MAX, Backend, BackendTls, Scheme};
+pub use gatekeeper::Gatekeeper;
 use hosts::Hosts;
 use ipnet::IpNet;
 pub use master::Master;
@@ -45,6 +47,8 @@ pub struct Settings {
     pub ratelimit: Option<Ratelimit>,
     /// The master of gatekeepers; `None` if the file has no such section.
     pub master: Option<Master>,
+    /// The gate that a master decides on; `None` if the file has no such section.
+    pub gatekeeper: Option<Gatekeeper>,
     /// The instances that this one counts together with; `None` if it counts alone.
     pub peers: Option<Peers>,
 }

@@ -3,13 +3,15 @@
 //! Two sockets, as Smockron has them: on `accounting` gatekeepers publish and we subscribe, on
 //! `control` it is the other way round. This file opens and closes; `accounts` is a connection of
 //! the one kind, `orders` of the other, `hub` knows who is to be told of what, `link` is what both
-//! kinds of connection share, and `zmtp` the protocol. What is decided: `engine::domains`.
+//! kinds of connection share, and `zmtp` the protocol. What is decided: `engine::domains`. The
+//! other end of both sockets, for those who keep a gate themselves, is `gatekeeper`.
 //!
 //! One thread, which never waits for a gatekeeper: whoever reads too slowly misses messages, which
 //! is counted. Nothing here can hold up a request: it has run, or been delayed, before we hear of
 //! it.
 
 mod accounts;
+pub mod gatekeeper;
 mod hub;
 mod link;
 mod orders;

@@ -4,6 +4,7 @@
 //! Where it waits for room: `turn`. What is charged: `tollgate_core::limiter`; by what clock:
 //! `tollgate_core::meter`.
 
+use super::domains::gatekeeper::Passage;
 use super::turn::Slot;
 use super::{Lane, Rules};
 use crate::config::settings::CostSource;
@@ -44,13 +45,26 @@ pub struct Charge {
     pub(super) told: Option<(Cost, Measure)>,
     /// The `User-Agent`, where the notice of a block may have to name it.
     pub(super) agent: Option<Box<str>>,
+    /// What a gatekeeper said, where there is one.
+    pub(super) passage: Option<Passage>,
 }
 
 impl Charge {
     /// Until when the request must wait before the backend sees it.
     #[must_use]
     pub fn delay_until(&self) -> Option<Time> {
-        self.delayed.then(|| self.ticket.starts_at())
+        let own = self.delayed.then(|| self.ticket.starts_at());
+        own.max(self.gated_until())
+    }
+
+    /// Until when a master has it wait.
+    pub(super) fn gated_until(&self) -> Option<Time> {
+        self.passage.as_ref().and_then(Passage::until)
+    }
+
+    /// It waits no longer before it runs.
+    pub(super) fn leave_gate(&mut self) {
+        self.passage.iter_mut().for_each(Passage::entered);
     }
 
     /// The name of the header in which the backend states costs, if there is one.
@@ -152,7 +166,8 @@ impl Drop for Charge {
         let known = self.rules.known(self.client.to_canonical(), now);
         self.lane.0.engine.named(self.client.to_canonical(), known);
         self.end(cost);
-        if !self.reported {
+        let held_up = self.passage.as_ref().is_some_and(Passage::held_up);
+        if !self.reported && !held_up {
             self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };

@@ -4,7 +4,10 @@
 //! of that identifier is to wait: the latest that any rule says. Nothing is refused here, and no
 //! protocol is known; who is told is up to the door. What is in force is kept by name too, within a
 //! bound, for those who come late. Rules: docs/guide/master.md; algorithms:
-//! `tollgate_core::bucket`.
+//! `tollgate_core::bucket`. The other half, which holds requests as it is told: `gatekeeper`.
+
+pub mod gatekeeper;
+pub mod outbox;
 
 use super::Standing;
 use super::counted::{Counted, Work};

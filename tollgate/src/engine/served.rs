@@ -50,14 +50,25 @@ impl Charge {
     /// It has waited for so long before it ran.
     pub fn has_waited(&mut self, waited: Nanos) {
         self.waited = waited;
+        self.leave_gate();
     }
 
     /// How long a request must wait before it runs, at a door that can hold no answer and cannot
     /// say when a slot is free again: what would be held waits first, for as long; what would be
     /// queued waits while the backend has no room, at most until its debt is paid.
     pub fn wait_first(&mut self) -> Option<Wait> {
+        let own = self.own_wait();
+        let Some(until) = self.gated_until() else { return own };
+        // Where there is room by then, nothing is left to wait for.
+        let own = own.filter(|own| !own.while_busy).map_or(until, |own| own.until);
+        Some(Wait { until: until.max(own), while_busy: false })
+    }
+
+    /// How long it must wait by the limits.
+    fn own_wait(&mut self) -> Option<Wait> {
         if self.reported {
-            return self.delay_until().map(|until| Wait { until, while_busy: false });
+            let until = self.delayed.then(|| self.ticket.starts_at())?;
+            return Some(Wait { until, while_busy: false });
         }
         let now = self.lane.0.now();
         let debt = |action| self.rules.limiter.debt(&self.ticket, action, now);

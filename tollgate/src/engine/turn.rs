@@ -83,6 +83,7 @@ impl Drop for Turn {
 impl Charge {
     /// Asks for room. Nothing is asked by a request that has a slot or needs none.
     pub fn enter(&mut self) -> Entered {
+        self.leave_gate();
         let Slot::Outside(arrival) = self.slot else {
             if let Slot::Exempt = self.slot {
                 self.lane.0.engine.gate.enter_beside();

@@ -5,11 +5,12 @@
 
 use super::files::{line_within_open_files, within_open_files};
 use crate::clock::Clock;
-use crate::config::settings::{Line, Master, Proxy, Ratelimit, Settings};
+use crate::config::settings::{self, Line, Master, Proxy, Ratelimit, Settings};
 use crate::doors::{admin, check, line, proxy, ratelimit, zeromq};
 use crate::engine::Engine;
 use crate::engine::counted::Counted;
 use crate::engine::domains::Domains;
+use crate::engine::domains::gatekeeper::Gatekeeper;
 use crate::engine::tags::Tags;
 use crate::engine::together::Together;
 use crate::engine::windows::Counters;
@@ -33,6 +34,7 @@ pub struct Engines {
     line: Option<Arc<Tags>>,
     ratelimit: Option<Arc<Counters>>,
     master: Option<Arc<Domains>>,
+    gatekeeper: Option<Arc<Gatekeeper>>,
 }
 
 impl Engines {
@@ -44,9 +46,12 @@ impl Engines {
         let found = found.filter(|found| finds_again(found, shared));
         let kept = found.as_ref().map(state::Found::seed);
         let seed = shared.or(kept).map_or_else(seed, Ok)?;
+        let gatekeeper = settings.gatekeeper.as_ref();
+        let gatekeeper = gatekeeper.map(|keeper| Gatekeeper::new(keeper, seed, clock, watch));
         let proxy = settings.proxy.as_ref().map(|proxy| {
             // One for each thread of the proxy, and one for the check door.
-            Engine::new(proxy, check_lane() + 1, seed, clock, Arc::clone(watch))
+            let lanes = check_lane() + 1;
+            Engine::behind(gatekeeper.clone(), proxy, lanes, seed, clock, Arc::clone(watch))
         });
         let line = settings
             .line
@@ -56,7 +61,7 @@ impl Engines {
         let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
         let master = settings.master.as_ref();
         let master = master.map(|master| Arc::new(Domains::new(master, seed, clock)));
-        let engines = Engines { seed, clock, proxy, line, ratelimit, master };
+        let engines = Engines { seed, clock, proxy, line, ratelimit, master, gatekeeper };
         if let Some(found) = found {
             found.restore(&engines.accounts(), watch, clock.now());
         }
@@ -78,7 +83,9 @@ impl Engines {
         let line = self.line.iter().map(|tags| ("line", shared(tags)));
         let domains = self.master.iter().flat_map(|domains| domains.all());
         let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn Counted>));
-        proxy.chain(line).chain(domains).collect()
+        let keeper = self.gatekeeper.iter();
+        let keeper = keeper.map(|keeper| ("gatekeeper", Arc::clone(keeper) as Arc<dyn Counted>));
+        proxy.chain(line).chain(domains).chain(keeper).collect()
     }
 
     /// Those whose charges others are told of.
@@ -125,6 +132,8 @@ pub struct Doors {
     line: Option<(Arc<Tags>, line::Running)>,
     ratelimit: Option<ratelimit::Running>,
     master: Option<(Arc<Domains>, zeromq::Running)>,
+    /// Talks to a master until it is dropped.
+    gatekeeper: Option<zeromq::gatekeeper::Running>,
 }
 
 impl Doors {
@@ -155,8 +164,15 @@ impl Doors {
             anyhow::Ok((domains, running))
         });
         let master = master.transpose()?;
+        let gatekeeper = settings.gatekeeper.as_ref().zip(engines.gatekeeper);
+        let gatekeeper = gatekeeper.map(|(settings, keeper)| {
+            tell_gatekeeper(settings);
+            zeromq::gatekeeper::start(settings, &keeper, engines.clock)
+        });
+        let gatekeeper = gatekeeper.transpose()?;
         let engine = engines.proxy;
-        let mut doors = Doors { engine, proxy: None, check: None, line, ratelimit, master };
+        let (proxy, check) = (None, None);
+        let mut doors = Doors { engine, proxy, check, line, ratelimit, master, gatekeeper };
         let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
             return Ok(doors);
         };
@@ -264,6 +280,8 @@ impl Doors {
         if let Some((_, running)) = &self.master {
             running.ended().await;
         }
+        // Only now has every request been told of.
+        self.gatekeeper.iter().for_each(zeromq::gatekeeper::Running::stop);
     }
 }
 
@@ -333,6 +351,15 @@ fn tell_master(settings: &Master, running: &zeromq::Running, admin: &[SocketAddr
              name the gatekeepers' networks in `allow`"
         );
     }
+}
+
+fn tell_gatekeeper(settings: &settings::Gatekeeper) {
+    tracing::info!(
+        master = %settings.master,
+        control = %settings.control,
+        domain = settings.domain,
+        "gatekeeper: everybody passes until the master says otherwise",
+    );
 }
 
 /// A secret of this process: nobody outside can tell which keys share a set.

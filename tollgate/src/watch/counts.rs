@@ -4,6 +4,7 @@
 //! path of a request looks nothing up. What each means: `metrics`.
 
 pub mod check;
+pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
 pub mod peers;

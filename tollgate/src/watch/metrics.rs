@@ -159,6 +159,18 @@ table! {
         "Connections closed because their address is not in `allow`.";
     MASTER_DELAYED = Histogram "tollgate_master_delayed_seconds" [] "seconds"
         "By how much gatekeepers say that they delayed requests.";
+    GATEKEEPER_CONNECTED = Gauge "tollgate_gatekeeper_connected" ["socket"] "state"
+        "1 while there is a connection to the master's accounting or control socket.";
+    GATEKEEPER_REQUESTS = Counter "tollgate_gatekeeper_requests_total" ["status"] "requests"
+        "Requests by the master's orders: accepted, delayed, rejected, or crowded (no place).";
+    GATEKEEPER_HELD = Gauge "tollgate_gatekeeper_held" [] "requests"
+        "Requests that are held now because the master says so.";
+    GATEKEEPER_IDENTIFIERS = Gauge "tollgate_gatekeeper_identifiers" [] "identifiers"
+        "Identifiers that have to wait now, as of the last second.";
+    GATEKEEPER_MESSAGES = Counter "tollgate_gatekeeper_messages_total" ["result"] "messages"
+        "Requests that the master is told of: sent, or dropped as it was away or its queue full.";
+    GATEKEEPER_ORDERS = Counter "tollgate_gatekeeper_orders_total" ["result"] "messages"
+        "What the master told: orders that were taken, and what is faulty.";
 
     KEYS_MAX = Gauge "tollgate_table_keys_max" ["door" "limit"] "keys"
         "Keys that a limit can remember.";

@@ -5,5 +5,6 @@
 //! (`engine/domains/tests.rs`).
 
 mod abuse;
+mod gatekeeper;
 mod stage;
 mod wire;

@@ -30,7 +30,7 @@ impl Program {
 
     /// Starts it with this besides its `admin` section.
     pub fn start_with(text: &str) -> Program {
-        Program::run(tempfile::tempdir().expect("a folder"), text)
+        Program::start_by(Command::new(env!("CARGO_BIN_EXE_tollgate")), text)
     }
 
     fn start_at(folder: tempfile::TempDir, keys: &str, [accounting, control]: [u16; 2]) -> Program {
@@ -38,14 +38,18 @@ impl Program {
             "master: {{accounting: 'tcp://127.0.0.1:{accounting}', \
              control: 'tcp://127.0.0.1:{control}', {keys}}}\n"
         );
-        Program::run(folder, &text)
+        Program::run(Command::new(env!("CARGO_BIN_EXE_tollgate")), folder, &text)
     }
 
-    fn run(folder: tempfile::TempDir, text: &str) -> Program {
+    /// The same, where a command runs the program.
+    pub fn start_by(command: Command, text: &str) -> Program {
+        Program::run(command, tempfile::tempdir().expect("a folder"), text)
+    }
+
+    fn run(mut command: Command, folder: tempfile::TempDir, text: &str) -> Program {
         let path = folder.path().join("tollgate.yaml");
         let text = format!("admin: {{listen: '127.0.0.1:0'}}\n{text}");
         fs::write(&path, text).expect("saved");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--config"]).arg(path).env("RUST_LOG", "debug");
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut log = BufReader::new(child.stderr.take().expect("piped"));
@@ -57,11 +61,21 @@ impl Program {
     }
 
     /// Kills it, and starts it again where it was.
-    pub fn killed_and_started(mut self, keys: &str) -> Program {
+    pub fn killed_and_started(self, keys: &str) -> Program {
+        self.killed().back(keys)
+    }
+
+    /// Kills it.
+    pub fn killed(mut self) -> Away {
         self.child.kill().expect("it runs");
         self.child.wait().expect("its end");
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
-        Program::start_at(folder, keys, [self.accounting.port(), self.control.port()])
+        Away { folder, ports: [self.accounting.port(), self.control.port()] }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Writes other keys into its configuration and has it read them.
@@ -96,6 +110,19 @@ impl Program {
     /// How many messages of this status came in.
     pub fn messages(&self, status: &str) -> u64 {
         self.metric(&format!("tollgate_master_messages_total{{status=\"{status}\"}}"))
+    }
+}
+
+/// Where a program was that has been killed.
+pub struct Away {
+    folder: tempfile::TempDir,
+    ports: [u16; 2],
+}
+
+impl Away {
+    /// Starts it again there.
+    pub fn back(self, keys: &str) -> Program {
+        Program::start_at(self.folder, keys, self.ports)
     }
 }
 

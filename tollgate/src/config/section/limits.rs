@@ -237,13 +237,18 @@ fn cpu_in(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
     within(text.parse().map_err(|_| ()).map_err(long)?, Nanos::from_millis(1)..=CPU_MAX)
 }
 
-/// What a limit counts by: one thing or several, each kind of address once.
+/// What a limit counts by.
 fn by(section: &mut Section<'_, '_>) -> Option<Vec<Part>> {
     if !section.has("by") {
         section.fault("by", "a limit needs `by`; `all` counts everybody together");
     }
+    parts(section, "by")
+}
+
+/// What requests are told apart by: one thing or several, each kind of address once.
+pub fn parts(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Part>> {
     let mut networks = (None, None);
-    let words = section.values("by", part);
+    let words = section.values(key, part);
     let mut parts = Vec::new();
     for word in words {
         let again = match word {
@@ -255,7 +260,7 @@ fn by(section: &mut Section<'_, '_>) -> Option<Vec<Part>> {
             }
         };
         if again {
-            section.fault("by", "`by` names two networks of one kind; remove one");
+            section.fault(key, format!("`{key}` names two networks of one kind; remove one"));
         } else if networks.0.is_none() || networks.1.is_none() {
             // Its place in the key; the lengths are put in when both are known.
             parts.push(Part::Ip { v4: 32, v6: 128 });

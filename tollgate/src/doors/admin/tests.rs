@@ -335,6 +335,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "tollgate_check_",
         "tollgate_host_",
         "tollgate_master_",
+        "tollgate_gatekeeper_",
         "tollgate_tls_",
         "tollgate_peer",
         "tollgate_rlqs_",

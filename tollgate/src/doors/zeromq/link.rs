@@ -22,7 +22,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that are asked for at once.
 const READ_BYTES: usize = 64 * 1024;
 /// A peer that is silent is asked whether it is there after this.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ impl Link {
         // Messages are small and shall not wait for each other. A system that cannot do either
         // serves as well, later.
         let _ = stream.set_nodelay(true);
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
         let session = Session::new(role, MESSAGE_MAX);
         let mut link = Link { stream, session, input: BytesMut::new() };

@@ -25,6 +25,11 @@ impl Wall {
         Wall { now: clock.now(), step: (clock.step() + milli / 2).div_euclid(milli) * milli }
     }
 
+    #[cfg(test)]
+    pub fn fixed(now: Time) -> Wall {
+        Wall { now, step: 0 }
+    }
+
     /// A time as it is sent, by our clock; `None` if it is none. A fraction is kept.
     pub fn time(&self, frame: &[u8]) -> Option<Time> {
         let text = std::str::from_utf8(frame).ok()?;
@@ -38,6 +43,11 @@ impl Wall {
             }
         };
         Some(Time(nanos.saturating_add_signed(self.step.saturating_neg())))
+    }
+
+    /// A moment that is past as it is sent: what is told never lies ahead.
+    pub fn millis_before(&self, at: Time) -> u64 {
+        at.0.saturating_add_signed(self.step) / MILLI
     }
 
     /// A time of our clock as it is sent: whoever comes then is not too early, but for what a rate
@@ -61,6 +71,7 @@ mod tests {
             }
             let half = wall.time(b"1795206188293.5").expect("a time");
             assert_eq!(wall.millis(half), 1_795_206_188_294);
+            assert_eq!(wall.millis_before(half), 1_795_206_188_293);
         }
         let wall = Wall { now: Time(0), step: 0 };
         for text in [&b""[..], b"soon", b"-1", b"NaN", b"inf", b"1 ", b"\xff"] {

@@ -4,23 +4,23 @@ use tollgate_core::bucket::history::History;
 use tollgate_core::limit::{Part, Unit, When};
 use tollgate_core::units::{Rate, Weight};
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 const START: Time = Time(1_790_000_000_000 * MS);
 
-fn at(ms: u64) -> Time {
+pub(super) fn at(ms: u64) -> Time {
     START.plus(Nanos::from_millis(ms))
 }
 
-fn h(interval: u64, burst: usize) -> Algorithm {
+pub(super) fn h(interval: u64, burst: usize) -> Algorithm {
     Algorithm::History(History::new(burst, Nanos::from_millis(interval)).expect("a history"))
 }
 
-fn k(interval: u64, burst: u64) -> Algorithm {
+pub(super) fn k(interval: u64, burst: u64) -> Algorithm {
     let rate = Rate::per(Cost::hits(1), Nanos::from_millis(interval)).expect("a rate");
     Algorithm::Debt(Debt::new(rate, Cost::hits(burst)))
 }
 
-fn domain(rules: &[Algorithm]) -> Domain {
+pub(super) fn domain(rules: &[Algorithm]) -> Domain {
     let rule = |algorithm: &Algorithm| Limit {
         name: "d".into(),
         by: vec![Part::Tag],

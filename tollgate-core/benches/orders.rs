@@ -1,0 +1,49 @@
+//! What a gatekeeper adds to a request: hash the identifier, look it up, decide.
+//!
+//! `cargo bench -p tollgate-core --bench orders`. Rounds are interleaved; the quickest is shown, as
+//! other work on the machine only ever adds.
+
+#![allow(missing_docs)]
+
+use std::hint::black_box;
+use std::time::Instant;
+use tollgate_core::key::Seed;
+use tollgate_core::limit::Part;
+use tollgate_core::limiter::orders::Orders;
+use tollgate_core::units::{Nanos, Time};
+
+const ROUNDS: usize = 15;
+const DECISIONS: usize = 500_000;
+const NOW: Time = Time(1_790_000_000_000_000_000);
+
+fn main() {
+    let identifiers = |count: usize| -> Vec<String> {
+        (0..count).map(|n| format!("10.{}.{}.{}", n >> 16, n >> 8 & 255, n & 255)).collect()
+    };
+    let cases = [(100, 1_000), (60_000, 65_536), (0, 65_536), (900_000, 1_000_000)];
+    let cases = cases.map(|(held, keys_max)| {
+        let max_delay = Nanos::from_secs(5);
+        let orders = Orders::new("d".into(), vec![Part::Tag], keys_max, max_delay, Seed([7; 16]));
+        let all = identifiers(held.max(1_000));
+        for name in &all[..held] {
+            orders.learn(orders.hash(name.as_bytes()), NOW.plus(Nanos::from_secs(3)), NOW);
+        }
+        (held, keys_max, orders, all)
+    });
+    let mut quickest = [f64::MAX; 4];
+    for _ in 0..ROUNDS {
+        for ((_, _, orders, all), quickest) in cases.iter().zip(&mut quickest) {
+            let start = Instant::now();
+            for name in all.iter().cycle().step_by(7).take(DECISIONS) {
+                let hash = orders.hash(black_box(name.as_bytes()));
+                black_box(orders.decide(hash, black_box(NOW)));
+            }
+            let each = start.elapsed().as_nanos() as f64 / DECISIONS as f64;
+            *quickest = quickest.min(each);
+        }
+    }
+    println!("{:>12} {:>12} {:>14}", "held", "room for", "ns / decision");
+    for ((held, keys_max, ..), ns) in cases.iter().zip(quickest) {
+        println!("{held:>12} {keys_max:>12} {ns:>14.1}");
+    }
+}

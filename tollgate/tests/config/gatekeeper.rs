@@ -1,0 +1,34 @@
+//! The `gatekeeper` section: its defaults, and what is wrong with it.
+//!
+//! How addresses are read is tested beside their reader (`config/section/gatekeeper.rs`).
+
+use super::{faults, good};
+
+#[test]
+fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
+    let config = good("proxy: {}\ngatekeeper: {master: master.example, domain: api}");
+    for shown in [
+        "master: master.example",
+        "control: tcp://master.example:10005",
+        "identifier: [ip/32]",
+        "max_delay: 5s",
+        "held_max: 1024",
+        "rejected_one_in: 1",
+    ] {
+        assert!(config.native.contains(shown), "{shown}:\n{}", config.native);
+    }
+    assert_eq!(good(&config.native).native, config.native);
+    for (text, what) in [
+        ("gatekeeper: {}", "keeps the gate of `proxy` or `check`; add one"),
+        ("check: {}\ngatekeeper: {master: 'udp://h:1'}", "only TCP is spoken"),
+        ("check: {}\ngatekeeper: {control: 'tcp://127.0.0.1:10004'}", "at another port"),
+        ("check: {}\ngatekeeper: {domain: ''}", "1 to 255 bytes"),
+        ("check: {}\ngatekeeper: {identifier: ip/33}", "must be from 0 to 32"),
+        ("check: {}\ngatekeeper: {identifier: [ip/32, ip/24]}", "two networks of one kind"),
+        ("check: {}\ngatekeeper: {max_delay: 2d}", "must be from"),
+        ("check: {}\ngatekeeper: {mastr: h}", "did you mean `master`?"),
+    ] {
+        let told = faults(text);
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}
