@@ -109,14 +109,20 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
             look(way, credentials_file.as_ref(), secret::credentials);
         }
     }
+    let prometheus = settings.ratelimit.as_ref().and_then(|door| door.prometheus.as_ref());
+    let mapper = prometheus.and_then(|prometheus| prometheus.mapper.as_deref());
+    if let Some(Err(why)) = mapper.map(source::mapper::read) {
+        faults.push((&["ratelimit", "prometheus", "mapper"], why.to_string()));
+    }
     faults
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 31] = [
+const KEPT: [&[&str]; 32] = [
     &["admin"],
     &["log", "format"],
     &["state"],
+    &["traces"],
     &["peers"],
     &["gatekeeper"],
     &["proxy", "listen"],

@@ -10,6 +10,7 @@ mod files;
 use crate::clock::Clock;
 use crate::config::fault::Faults;
 use crate::config::settings::Metrics;
+use crate::config::settings::otlp::Traces;
 use crate::config::source::{Change, Source};
 use crate::config::{Config, NO_DOOR, cpus};
 use crate::doors::admin;
@@ -18,6 +19,8 @@ use crate::state;
 use crate::watch::Watch;
 use crate::watch::log;
 use crate::watch::metrics::push;
+use crate::watch::otlp::spans::{self, Exporter};
+use crate::watch::otlp::trace::Tracer;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use doors::{Doors, Engines};
@@ -102,6 +105,8 @@ struct Program {
     /// What metrics are looked up in.
     shown: Vec<admin::DoorEngine>,
     push: Option<push::Running>,
+    /// Sends spans, and the last ones when it is dropped.
+    traces: Option<spans::Running>,
     /// Writes a last snapshot when it is dropped.
     state: Option<state::Running>,
     /// Counts together with others until it is dropped.
@@ -117,7 +122,9 @@ impl Program {
         let settings = &config.settings;
         anyhow::ensure!(!settings.doors().is_empty(), NO_DOOR);
         let clock = Clock::start();
-        let watch = Arc::new(Watch::new(clock.now()));
+        let mut watch = Watch::new(clock.now());
+        let exporter = settings.traces.as_ref().map(|traces| trace(&mut watch, traces));
+        let watch = Arc::new(watch);
         let engines = Engines::new(settings, clock, &watch)?;
         let native = Arc::new(ArcSwap::from_pointee(config.native.clone()));
         let sources = || {
@@ -137,6 +144,7 @@ impl Program {
         let state = state::start(&settings.state, seed, kept, &watch, clock);
         watch.count_as_held(settings.metrics.held_above);
         let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
+        let traces = exporter.map(Exporter::start).transpose().context("no thread for traces")?;
         admin.iter().for_each(admin::Running::ready);
         warn(config);
         Ok(Program {
@@ -154,6 +162,7 @@ impl Program {
             shown,
             peers,
             push: push.context("no thread for metrics")?,
+            traces,
         })
     }
 
@@ -185,6 +194,7 @@ impl Program {
         }
         drop(self.peers.take());
         drop(self.state.take());
+        drop(self.traces.take());
     }
 
     /// Reads the file again because somebody asked for it.
@@ -294,6 +304,13 @@ impl Program {
 /// Tells what means something else here than where the file comes from.
 fn warn(config: &Config) {
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+/// Has requests traced; what is returned sends the spans.
+fn trace(watch: &mut Watch, traces: &Traces) -> Exporter {
+    let (tracer, spans) = Tracer::new(traces.sampling, traces.queue_max, watch.registry());
+    watch.tracer = Some(tracer);
+    Exporter::new(traces.clone(), spans, watch.registry())
 }
 
 /// How metrics that nobody counts are looked up.

@@ -65,6 +65,10 @@ pub fn stumbles(settings: &Settings) -> Vec<Stumble> {
         let made = client::config(tls, &[]).err();
         found.extend(made.map(|fault| (&["ratelimit", "xds", "tls"][..], fault.to_string())));
     }
+    if let Some(traces) = settings.traces.as_ref().filter(|one| one.collector.endpoint.tls) {
+        let made = client::config(&traces.collector.tls, &[]).err();
+        found.extend(made.map(|fault| (&["traces", "tls"][..], fault.to_string())));
+    }
     found
 }
 

@@ -10,6 +10,7 @@ pub mod failure;
 pub mod front;
 pub mod log;
 pub mod metrics;
+pub mod otlp;
 pub mod printable;
 pub mod prometheus;
 pub mod registry;
@@ -25,6 +26,7 @@ use front::Front;
 use metrics::{
     BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED, WAITS,
 };
+use otlp::trace::Tracer;
 use parking_lot::{Mutex, RwLock};
 use registry::{Counter, Histogram, Registry, SERIES_MAX};
 use sampler::{Sampler, Seldom};
@@ -43,6 +45,8 @@ pub struct Watch {
     pub proxy: ProxyCounts,
     /// How the instances stand that count together.
     pub peers: Board,
+    /// Makes spans of requests, if anybody wants them.
+    pub tracer: Option<Tracer>,
     registry: Registry,
     cost: Histogram,
     charged: Counter,
@@ -83,6 +87,7 @@ impl Watch {
             cost_header_faults: registry.counter(&HEADER_FAULTS, &[]),
             proxy: ProxyCounts::new(&registry, "proxy"),
             peers: Board::default(),
+            tracer: None,
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),
             waits: registry.histogram(&WAITS, &[]),

@@ -8,6 +8,8 @@ mod front;
 mod gatekeeper;
 #[path = "config/peers.rs"]
 mod peers;
+#[path = "config/seen.rs"]
+mod seen;
 
 use std::fs;
 use std::path::Path;
@@ -292,25 +294,6 @@ fn state_says_where_how_often_and_how_many_keys() {
     assert_eq!(keys, [7, 9, 7]);
     assert!(config.native.contains("state:\n  file: /s\n  every: 5s\n  keys_max: 7\n"));
     assert_eq!(good("proxy:").settings.state.file, None);
-}
-
-#[test]
-fn each_of_these_is_faulty_in_state_and_metrics() {
-    for (text, what) in [
-        ("state: {every: 5s}", "`every` needs a `file`"),
-        ("state: {file: ''}", "name a file"),
-        ("state: {file: /s, every: 0s}", "must be from 100ms to 1d"),
-        ("state: {keys_max: 0}", "must be from 1 to"),
-        ("metrics: {graphite: g}", "write tcp://host:port, or host:port"),
-        ("metrics: {statsd: 'tcp://s:1'}", "write udp://host:port, or host:port"),
-        ("metrics: {graphite_prefix: a}", "`graphite_prefix` needs `graphite`"),
-        ("metrics: {graphite: 'g:1', graphite_prefix: 'a b'}", "no spaces"),
-        ("metrics: {graphite: 'g:1', graphite_lines: some}", "must be one of: all, limits"),
-    ] {
-        let told = faults(text);
-        assert!(told.contains(what), "{text}\nwants: {what}\ntold: {told}");
-        assert_eq!(told.lines().count(), 1, "{told}");
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The committed messages of the rate limit service are what its protos say.
+//! The committed messages of other protocols are what their protos say.
 //!
 //! `TOLLGATE_WRITE_WIRE=1 cargo test -p tollgate --test wire` writes them anew; without it, this
 //! compares. No `protoc` is needed.
@@ -20,6 +20,9 @@ const PROTOS: [&str; 4] = [
 const ASKED: [&str; 2] =
     ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
+/// What a collector is told.
+const TOLD: [&str; 1] = ["opentelemetry/proto/collector/trace/v1/trace_service.proto"];
+
 /// Packages that are served by another's messages: they are equal on the wire, as far as they go.
 const SERVED_BY_V3: [&str; 4] = [
     "envoy.service.ratelimit.v2",
@@ -32,17 +35,17 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The messages as nested modules, and the descriptors that reflection shows.
-fn generate() -> (String, Vec<u8>) {
+fn compiled(paths: &[&str]) -> protox::Compiler {
     let root = folder("proto");
-    let compiled = |paths: &[&str]| {
-        let mut compiler = protox::Compiler::new([&root]).expect("the folder of protos");
-        let paths = paths.iter().map(|path| root.join(path));
-        compiler.include_imports(true).open_files(paths).expect("sound protos");
-        compiler
-    };
-    let served = compiled(&PROTOS).encode_file_descriptor_set();
-    let set = compiled(&[&PROTOS[..], &ASKED[..]].concat()).file_descriptor_set();
+    let mut compiler = protox::Compiler::new([&root]).expect("the folder of protos");
+    let paths = paths.iter().map(|path| root.join(path));
+    compiler.include_imports(true).open_files(paths).expect("sound protos");
+    compiler
+}
+
+/// The messages of these files as nested modules.
+fn generate(paths: &[&str]) -> String {
+    let set = compiled(paths).file_descriptor_set();
     let name = |package: &str| Module::from_protobuf_package_name(package);
     let requests = set.file.iter().map(|file| (name(file.package()), file.clone())).collect();
     let mut modules = Config::new().generate(requests).expect("messages");
@@ -60,7 +63,7 @@ fn generate() -> (String, Vec<u8>) {
         "// Written by `TOLLGATE_WRITE_WIRE=1 cargo test -p tollgate --test wire`; do not edit.\n",
     );
     nest(&mut text, &modules, &[]);
-    (text, served)
+    text
 }
 
 fn nest(text: &mut String, modules: &BTreeMap<Vec<String>, String>, above: &[String]) {
@@ -78,17 +81,22 @@ fn nest(text: &mut String, modules: &BTreeMap<Vec<String>, String>, above: &[Str
     }
 }
 
+/// What is committed is this; or becomes it, if that is asked for.
+fn compare(path: &str, bytes: &[u8]) {
+    let path = folder("src").join(path);
+    if std::env::var_os("TOLLGATE_WRITE_WIRE").is_some() {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, bytes).expect("written");
+    }
+    let is = fs::read(&path).is_ok_and(|read| read == bytes);
+    assert!(is, "{} is stale: run with TOLLGATE_WRITE_WIRE=1 and commit", path.display());
+}
+
 #[test]
 fn the_committed_messages_are_those_of_the_protos() {
-    let (messages, descriptors) = generate();
-    let folder = folder("src/doors/ratelimit/wire");
-    let (rust, set) = (folder.join("messages.in"), folder.join("descriptors.bin"));
-    if std::env::var_os("TOLLGATE_WRITE_WIRE").is_some() {
-        fs::create_dir_all(&folder).expect("a folder");
-        fs::write(&rust, &messages).expect("written");
-        fs::write(&set, &descriptors).expect("written");
-    }
-    let stale = "stale: run with TOLLGATE_WRITE_WIRE=1 and commit";
-    assert!(fs::read_to_string(rust).is_ok_and(|text| text == messages), "messages.in is {stale}");
-    assert!(fs::read(set).is_ok_and(|bytes| bytes == descriptors), "descriptors.bin is {stale}");
+    let all = generate(&[&PROTOS[..], &ASKED[..]].concat());
+    compare("doors/ratelimit/wire/messages.in", all.as_bytes());
+    let served = compiled(&PROTOS).encode_file_descriptor_set();
+    compare("doors/ratelimit/wire/descriptors.bin", &served);
+    compare("watch/otlp/wire/messages.in", generate(&TOLD).as_bytes());
 }

@@ -6,6 +6,8 @@
 //! refused, and says what to do instead. Variables of the reference that have no meaning here
 //! (its pools, its jitter) are passed over.
 
+mod figures;
+mod traces;
 mod xds;
 
 use super::fault::{Fault, Faults, Place};
@@ -45,7 +47,7 @@ const PLAIN: [(&str, &str, Form); 16] = [
 
 /// Variables that ask for what is not built: the name, the values that ask for nothing, and what
 /// to do.
-const REFUSED: [(&str, &[&str], &str); 6] = [
+const REFUSED: [(&str, &[&str], &str); 3] = [
     (
         "BACKEND_TYPE",
         &[""],
@@ -57,9 +59,6 @@ const REFUSED: [(&str, &[&str], &str); 6] = [
         &[""],
         "counting in Redis is not built in this version: unset it to count in this process",
     ),
-    ("TRACING_ENABLED", FALSE, "traces are not built in this version: unset it"),
-    ("USE_DOG_STATSD_MOGRIFIERS", &[""], "mogrifiers are not built in this version: unset it"),
-    ("PROMETHEUS_MAPPER_YAML", &[""], "mappers are not built in this version: unset it"),
     ("REDIS_PERSECOND", FALSE, "counting in Redis is not built in this version: unset it"),
 ];
 
@@ -130,6 +129,7 @@ impl Reader<'_> {
             };
             root.push((named("admin"), admin));
         }
+        root.extend(self.traces().map(|traces| (named("traces"), traces)));
         if let Some(file) = self.text("TOLLGATE_STATE") {
             root.push((named("state"), Node::map([("file", Node::text(file))])));
         }
@@ -264,34 +264,6 @@ impl Reader<'_> {
         section.push((named("headers"), Node::map(names)));
     }
 
-    fn figures(&mut self, section: &mut Keys) {
-        let silent = self.truth("DISABLE_STATS", false);
-        let dog = self.truth("USE_DOG_STATSD", false);
-        if (self.truth("USE_STATSD", true) || dog) && !silent {
-            let host = self.text_or("STATSD_HOST", "localhost");
-            let address = format!("{host}:{}", self.text_or("STATSD_PORT", "8125"));
-            let udp = dog || self.text("STATSD_PROTOCOL").as_deref() == Some("udp");
-            let every = self.written("STATS_FLUSH_INTERVAL", Form::Duration);
-            let tags = self.text_or("EXTRA_TAGS", "");
-            let tags = tags.split(',').filter(|tag| !tag.is_empty()).map(Node::text).collect();
-            section.push((
-                named("statsd"),
-                Node::map([
-                    ("address", Node::text(address)),
-                    ("udp", Node::text(udp.to_string())),
-                    ("dogstatsd", Node::text(dog.to_string())),
-                    ("every", Node::text(every.unwrap_or_else(|| "10s".to_owned()))),
-                    ("tags", Node::made(Value::List(tags))),
-                ]),
-            ));
-        }
-        if self.truth("USE_PROMETHEUS", false) && !silent {
-            let listen = Node::text(self.text_or("PROMETHEUS_ADDR", ":9090"));
-            let path = Node::text(self.text_or("PROMETHEUS_PATH", "/metrics"));
-            section.push((named("prometheus"), Node::map([("listen", listen), ("path", path)])));
-        }
-    }
-
     fn log(&mut self) -> Keys {
         let written = self.text_or("LOG_LEVEL", "warn").to_lowercase();
         let level = match written.as_str() {
@@ -355,18 +327,23 @@ fn duration(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings::Ratelimit;
+    use crate::config::settings::{Ratelimit, Settings};
     use std::time::Duration;
 
     /// The section that variables stand for.
     pub fn read(variables: &[(&str, &str)]) -> Result<Ratelimit, String> {
+        settings(variables).map(|settings| settings.ratelimit.expect("its section"))
+    }
+
+    /// All that they stand for.
+    pub fn settings(variables: &[(&str, &str)]) -> Result<Settings, String> {
         let get = |name: &str| {
             let found = variables.iter().find(|(other, _)| *other == name);
             let root = (name == "RUNTIME_ROOT").then_some("/tmp/current");
             found.map(|(_, value)| *value).or(root).map(str::to_owned)
         };
         let config = from_environment(get, 1.0).map_err(|faults| faults.to_string())?;
-        Ok(config.settings.ratelimit.expect("its section"))
+        Ok(config.settings)
     }
 
     #[test]
@@ -424,7 +401,7 @@ mod tests {
         let statsd = service.statsd.expect("on");
         assert!(statsd.dog && statsd.udp && statsd.tags.len() == 2);
         assert_eq!(statsd.every, Duration::from_millis(150));
-        assert_eq!(service.prometheus.expect("on").1, "/metrics");
+        assert_eq!(service.prometheus.expect("on").path, "/metrics");
     }
 
     #[test]

@@ -42,6 +42,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let admin = admin(root);
     let log = root.section("log", &[], log);
     let metrics = root.section("metrics", &[], metrics::read);
+    let traces = root.written("traces").then(|| root.section("traces", &[], metrics::otlp::traces));
     let state = root.section("state", &[], state::read);
     let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
     let check = root.written("check").then(|| root.section("check", &[], check::read));
@@ -58,6 +59,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         admin,
         log,
         metrics,
+        traces,
         state,
         proxy,
         check,

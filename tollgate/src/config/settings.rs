@@ -7,8 +7,11 @@ mod backend;
 pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
+pub mod otlp;
+pub mod pattern;
 pub mod peers;
 mod ratelimit;
+pub mod rename;
 pub mod tls;
 
 pub use backend::{BACKENDS_MAX, Backend, BackendTls, Scheme};
@@ -17,7 +20,7 @@ use hosts::Hosts;
 use ipnet::IpNet;
 pub use master::Master;
 pub use peers::Peers;
-pub use ratelimit::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
+pub use ratelimit::{Prometheus, Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,6 +38,8 @@ pub struct Settings {
     pub log: Log,
     /// Who is sent metrics without asking.
     pub metrics: Metrics,
+    /// Where spans of requests go; `None`: nothing is traced.
+    pub traces: Option<otlp::Traces>,
     /// What is kept on the disk.
     pub state: State,
     /// The reverse proxy; `None` if the file has neither that section nor `check`.

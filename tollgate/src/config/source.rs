@@ -6,6 +6,7 @@
 
 pub mod files;
 pub mod folder;
+pub mod mapper;
 
 use super::fault::{Fault, Faults, Place};
 use super::settings::Settings;

@@ -231,6 +231,10 @@ table! {
         "Lines of metrics that were never sent, because who should get them was away or too slow.";
     PUSH_FAILURES = Counter "tollgate_push_failures_total" ["to"] "attempts"
         "Attempts to send metrics that failed.";
+    TRACE_SPANS = Counter "tollgate_trace_spans_total" ["result"] "spans"
+        "Spans of traces: sent, dropped (the collector is away or too slow), or refused by it.";
+    TRACE_FAILURES = Counter "tollgate_trace_failures_total" [] "attempts"
+        "Attempts to send spans that failed.";
     SERIES_FOLDED = Counter "tollgate_series_folded_total" [] "series"
         "Label values counted under `other` because a metric had too many already.";
 }

@@ -1,5 +1,6 @@
 //! What is wrong with rule files, and how several make one set: cases 72 and 83 to 85.
 
+mod examples;
 mod xds;
 
 use crate::ask::{C1, Service, file, refused, rules};
@@ -72,6 +73,15 @@ fn c83_every_fault_of_keys_and_values_is_told_with_its_place() {
         (
             "domain: d\ndescriptors: [text]".into(),
             "2:15: config error, yaml file contains list of type other than map: text",
+        ),
+        (
+            "domain: d\ndescriptors:\n- {key: k}\n-".into(),
+            "4:2: config error, yaml file contains list of type other than map: <nil>",
+        ),
+        ("domain: d\nlevel: null".into(), "2:1: config error, unknown key 'level'"),
+        (
+            limited(&format!("{unit}, replaces: [null]}}")),
+            "4:60: config error, yaml file contains list of type other than map: <nil>",
         ),
         (
             "domain: d\ndescriptors: [{key: k, value: 1.5}]".into(),
@@ -158,6 +168,19 @@ fn values_are_the_text_that_is_written() {
     assert_eq!(service.ask("d: code=true"), "OK [5/DAY 4]");
     assert_eq!(service.ask("d: code=else"), "OK [6/DAY 5]");
     assert_eq!(service.ask("d: last=1"), "OK [16/DAY 15]", "of two equal keys the last counts");
+}
+
+#[test]
+fn what_is_nothing_is_as_if_it_were_not_there() {
+    let service = Service::new(
+        "{domain: d, descriptors: [\
+         {key: a, value: null, rate_limit: {unit: day, requests_per_unit: 1, name: ~, \
+          replaces: null}, descriptors: null, shadow_mode: null, metadata: null}, \
+         {key: b, rate_limit: null}]}",
+    );
+    assert_eq!(service.ask("d: a=x"), "OK [1/DAY 0]");
+    assert_eq!(service.ask("d: b=x"), "OK [-]");
+    assert_eq!(Service::new("{domain: d, descriptors: null}").ask("d: b=x"), "OK [-]");
 }
 
 #[test]

@@ -119,6 +119,14 @@ impl Server {
         Grpc::connect(self.grpc)
     }
 
+    /// The most memory that it has had so far.
+    pub fn peak_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
+        line.split_whitespace().next().and_then(|text| text.parse().ok()).expect("a number")
+    }
+
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
@@ -204,13 +212,36 @@ impl Grpc {
 
     /// Calls a method: the message that comes back, or the code and text of the failure.
     pub fn call(&self, path: &str, message: &[u8]) -> Result<Vec<u8>, (i32, String)> {
+        self.call_with(path, &[], message)
+    }
+
+    /// The same with more headers.
+    pub fn call_with(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        message: &[u8],
+    ) -> Result<Vec<u8>, (i32, String)> {
         let length = u32::try_from(message.len()).expect("short enough");
-        self.framed(path, &[&[0], &length.to_be_bytes()[..], message].concat())
+        self.sent(path, headers, &[&[0], &length.to_be_bytes()[..], message].concat())
     }
 
     /// The same with a frame of one's own.
     pub fn framed(&self, path: &str, body: &[u8]) -> Result<Vec<u8>, (i32, String)> {
-        let request = request(path, Full::new(Bytes::copy_from_slice(body)).boxed_unsync());
+        self.sent(path, &[], body)
+    }
+
+    fn sent(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Vec<u8>, (i32, String)> {
+        let mut request = request(path, Full::new(Bytes::copy_from_slice(body)).boxed_unsync());
+        for (name, value) in headers {
+            let name: http::HeaderName = name.parse().expect("a name");
+            request.headers_mut().append(name, value.parse().expect("a value"));
+        }
         let mut sender = self.sender.clone();
         self.runtime.block_on(async {
             let response = match sender.send_request(request).await {

@@ -1,6 +1,9 @@
 //! The real program over real sockets: gRPC in all packages, JSON, health, the debug port, files
 //! that change, and what hostile callers send. Cases 3, 68 to 71, 73 to 79 and 81.
 
+mod renamed;
+mod traces;
+
 use crate::ask::{C1, request, shown};
 use crate::program::{Grpc, Server, http, wait_for};
 use prost::Message;
@@ -256,12 +259,15 @@ fn hostile_messages_are_refused_and_the_server_lives() {
     let huge = Request {
         domain: "t".into(),
         descriptors: vec![Descriptor {
-            entries: vec![Entry { key: "k".into(), value: "x".repeat(10 << 20) }],
+            entries: vec![Entry { key: "k".into(), value: "x".repeat(100 << 20) }],
             ..Descriptor::default()
         }],
         hits_addend: 0,
     };
+    let before = server.peak_kib();
     assert_eq!(code(&huge.encode_to_vec()), 8);
+    let grown = server.peak_kib() - before;
+    assert!(grown < 32 * 1024, "a message of 100 MiB took {grown} KiB");
     let many = request(&format!("t: {}", vec!["k=v"; 2_000].join("|")));
     assert_eq!(code(&many.encode_to_vec()), 3);
     assert_eq!(grpc.framed(V3, &[1, 0, 0, 0, 1, 0]).expect_err("compressed").0, 12);

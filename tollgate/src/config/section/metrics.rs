@@ -3,6 +3,8 @@
 //! Each key is read with its default and its range; names are not resolved. What is sent:
 //! `watch::metrics`. Prometheus asks by itself: for it there is nothing to configure.
 
+pub mod otlp;
+
 use super::super::reader::{Read, Section, one_of, within};
 use super::super::settings::{Lines, Metrics};
 use super::proxy::duration;

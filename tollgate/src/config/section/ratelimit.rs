@@ -7,9 +7,13 @@
 use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, within};
+use crate::config::settings::pattern::Pattern;
+use crate::config::settings::rename::{Rename, Template};
 use crate::config::settings::tls::{ClientTls, ServerTls};
-use crate::config::settings::{Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
-use crate::config::tree::Value;
+use crate::config::settings::{
+    Prometheus, Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds,
+};
+use crate::config::tree::{Node, Value};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,7 +57,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
 
 /// Every address that the door listens on.
 pub fn addresses(door: &Ratelimit) -> impl Iterator<Item = SocketAddr> {
-    let figures = door.prometheus.iter().map(|(address, _)| address);
+    let figures = door.prometheus.iter().map(|prometheus| &prometheus.listen);
     door.grpc.iter().chain(&door.http).chain(&door.debug).chain(figures).copied()
 }
 
@@ -196,12 +200,45 @@ fn statsd(section: &mut Section<'_, '_>) -> Option<Statsd> {
             dog: section.value("dogstatsd", false, truth),
             every: Duration::from_nanos(section.value("every", Nanos::from_secs(10), seconds).0),
             tags: section.values("tags", tag),
+            rename: renames(section),
         }
     });
     Some(statsd)
 }
 
-fn prometheus(section: &mut Section<'_, '_>) -> Option<(SocketAddr, String)> {
+/// `rename: [{match: REGEX, name: TEXT, tags: [key:text]}]`
+fn renames(section: &mut Section<'_, '_>) -> Vec<Rename> {
+    let nodes: &[Node] = match section.node("rename").map(|node| &node.value) {
+        None => return Vec::new(),
+        Some(Value::List(nodes)) => nodes,
+        Some(_) => {
+            section.fault("rename", "`rename` must be a list of sections: match, name, tags");
+            return Vec::new();
+        }
+    };
+    let rules = section.sections("rename", nodes, &[], |rule| {
+        for key in ["match", "name"] {
+            if !rule.has(key) {
+                rule.fault(key, format!("`rename` needs `{key}`"));
+            }
+        }
+        let pattern = rule.optional("match", Pattern::new);
+        let template = |text: &str| match &pattern {
+            Some(pattern) => Template::new(text, pattern).map(Some),
+            None => Ok(None),
+        };
+        let name = rule.optional("name", template).flatten();
+        let tags = rule.values("tags", |text| {
+            let (key, text) = tag(text)?;
+            Ok(template(&text)?.map(|template| (key, template)))
+        });
+        let tags = tags.into_iter().flatten().collect();
+        Some(Rename { name: Some(name?), pattern: pattern?, tags })
+    });
+    rules.into_iter().flatten().collect()
+}
+
+fn prometheus(section: &mut Section<'_, '_>) -> Option<Prometheus> {
     if !section.has("prometheus") {
         section.allow("prometheus");
         return None;
@@ -212,8 +249,11 @@ fn prometheus(section: &mut Section<'_, '_>) -> Option<(SocketAddr, String)> {
             true => Ok(text.to_owned()),
             false => Err("a path begins with /".to_owned()),
         };
-        let address = section.value("listen", default, address::listen);
-        (address, section.value("path", "/metrics".to_owned(), path))
+        Prometheus {
+            listen: section.value("listen", default, address::listen),
+            path: section.value("path", "/metrics".to_owned(), path),
+            mapper: section.optional("mapper", self::path),
+        }
     }))
 }
 

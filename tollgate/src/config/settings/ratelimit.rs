@@ -4,6 +4,7 @@
 //! or as the reference server's environment variables (`config/environment`). The rules are not
 //! here: they have files of their own and are read by the door.
 
+use super::rename::Rename;
 use super::tls::{ClientTls, ServerTls};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,8 +50,8 @@ pub struct Ratelimit {
     pub healthy_with_rules: bool,
     /// Where figures are sent. Default: nowhere.
     pub statsd: Option<Statsd>,
-    /// Where Prometheus finds the reference's figures: address and path. Default: nowhere.
-    pub prometheus: Option<(SocketAddr, String)>,
+    /// Where Prometheus finds the reference's figures. Default: nowhere.
+    pub prometheus: Option<Prometheus>,
     /// For calls that run when the program stops. Default: 30 s.
     pub drain: Duration,
 }
@@ -158,4 +159,17 @@ pub struct Statsd {
     pub every: Duration,
     /// Tags behind every name.
     pub tags: Vec<(String, String)>,
+    /// Other names, and tags made of parts of the reference's.
+    pub rename: Vec<Rename>,
+}
+
+/// The port that Prometheus asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prometheus {
+    /// Where it is. Default: 0.0.0.0:9090.
+    pub listen: SocketAddr,
+    /// What is asked for. Default: `/metrics`.
+    pub path: String,
+    /// A mapping file, as statsd_exporter reads it. Default: the reference's own names and labels.
+    pub mapper: Option<PathBuf>,
 }

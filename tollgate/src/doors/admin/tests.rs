@@ -340,6 +340,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "tollgate_peer",
         "tollgate_rlqs_",
         "tollgate_xds_",
+        "tollgate_trace_",
     ];
     let shown = |metric: &&&Metric| !of_others.iter().any(|name| metric.name.starts_with(name));
     for metric in TABLE.iter().filter(shown) {

@@ -4,10 +4,14 @@
 //! asks for it: `http`. Figures of paths made of requests are bounded where they are kept
 //! (`tally`).
 
+pub mod renamed;
 pub mod statsd;
+pub mod traces;
 
 use super::decide::Decider;
 use super::tally::Tally;
+use renamed::Renamed;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -108,6 +112,34 @@ pub fn prometheus(decider: &Decider) -> String {
         let _ = writeln!(text, "# TYPE {family} counter\n{family}{labels} {figure}");
     }
     text
+}
+
+/// The same by a mapping file. Figures that come to have one name and one set of labels are one.
+#[must_use]
+pub fn mapped(decider: &Decider, renamed: &mut Renamed) -> String {
+    let mut families: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for_each(decider, |name, figure| {
+        let Some(named) = renamed.of(name) else { return };
+        let pair = |(key, value): &(String, String)| format!("{key}=\"{}\"", label(value));
+        let labels: Vec<String> = named.tags.iter().map(pair).collect();
+        let family = families.entry(metric_name(&named.name)).or_default();
+        *family.entry(labels.join(",")).or_default() += figure;
+    });
+    let mut text = String::new();
+    for (family, series) in families {
+        let _ = writeln!(text, "# TYPE {family} counter");
+        for (labels, figure) in series {
+            let _ = writeln!(text, "{family}{{{labels}}} {figure}");
+        }
+    }
+    text
+}
+
+/// A name that Prometheus takes: what it does not take becomes `_`.
+fn metric_name(name: &str) -> String {
+    let sound = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let name: String = name.chars().map(|c| if sound(c) { c } else { '_' }).collect();
+    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 
 /// What the events are called there, in their order.

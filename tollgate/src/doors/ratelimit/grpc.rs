@@ -10,9 +10,11 @@ mod talk;
 pub mod worker;
 
 use super::decide::{Decider, Package, Refusal, Room};
+use super::figures::traces::Call as Traced;
 use super::quota::Quotas;
 use super::wire::view::View;
 use super::wire::{self, Response as Answer};
+use crate::watch::otlp::trace::Tracer;
 use body::Body;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -65,12 +67,13 @@ pub struct Calls {
     decider: Arc<Decider>,
     quotas: Arc<Quotas>,
     pieces: Arc<AtomicUsize>,
+    tracer: Option<Tracer>,
     health: Other,
     reflection: [Other; 2],
 }
 
 impl Calls {
-    /// All services; health is what `reporter` says.
+    /// All services; health is what `reporter` says, and calls are told to `tracer`.
     ///
     /// # Errors
     /// If the descriptors cannot be read.
@@ -78,6 +81,7 @@ impl Calls {
         decider: Arc<Decider>,
         quotas: Arc<Quotas>,
         reporter: HealthReporter,
+        tracer: Option<Tracer>,
     ) -> Result<Calls, tonic_reflection::server::Error> {
         let health = HealthService::from_health_reporter(reporter);
         let health = tonic_health::pb::health_server::HealthServer::new(health);
@@ -88,14 +92,23 @@ impl Calls {
         };
         let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
         let (pieces, health) = (Arc::default(), other(health));
-        Ok(Calls { decider, quotas, pieces, health, reflection })
+        Ok(Calls { decider, quotas, pieces, tracer, health, reflection })
     }
 
     /// Answers one call.
     pub async fn answer(&self, request: Request<Incoming>, room: &RoomOf) -> Response<Body> {
         let path = request.uri().path();
-        if let Some((_, package)) = METHODS.iter().find(|(method, _)| *method == path) {
-            return match self.should_rate_limit(request, *package, room).await {
+        if let Some((method, package)) = METHODS.iter().find(|(method, _)| *method == path) {
+            let traced = self.tracer.as_ref().and_then(|tracer| {
+                Traced::begin(tracer, request.headers(), &method[1..], self.decider.now())
+            });
+            let outcome = self.should_rate_limit(request, *package, room, traced.as_ref()).await;
+            if let Some(traced) = traced {
+                let ended = outcome.as_ref().err();
+                let ended = ended.map_or((0, ""), |Failure(code, what)| (*code as i64, what));
+                traced.end_grpc(&method[1..], ended, self.decider.now());
+            }
+            return match outcome {
                 Ok(answer) => succeeded(&answer),
                 Err(failure) => failed(&failure),
             };
@@ -123,13 +136,18 @@ impl Calls {
         request: Request<Incoming>,
         package: Package,
         room: &RoomOf,
+        traced: Option<&Traced<'_>>,
     ) -> Result<Answer, Failure> {
         let bytes = self.collect(request.into_body()).await?;
         let message = unframed(bytes)?;
         let request = View::decode(&message).map_err(|fault| {
             Failure(Code::InvalidArgument, format!("not a rate limit request: {fault}"))
         })?;
+        let began = traced.map(|traced| (traced, self.decider.now()));
         let decided = self.decider.decide(&request, package, &mut room.borrow_mut());
+        if let Some((traced, began)) = began {
+            traced.decided(&request, &decided, (began, self.decider.now()));
+        }
         decided.map_err(|refusal| {
             let code = match refusal {
                 Refusal::TooMany => Code::InvalidArgument,

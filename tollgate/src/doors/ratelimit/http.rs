@@ -6,9 +6,12 @@
 use super::Shown;
 use super::decide::{Decider, Package, Room};
 use super::figures;
+use super::figures::renamed::Renamed;
+use super::figures::traces::Call as Traced;
 use super::json;
 use super::wire::Code;
 use super::wire::view::View;
+use crate::watch::otlp::trace::Tracer;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -17,6 +20,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,6 +30,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+/// Where decisions are asked as JSON.
+const JSON: &str = "/json";
 /// The longest request, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// Connections at once on each port; more wait.
@@ -60,8 +66,8 @@ pub enum Site {
     Json,
     /// `/rlconfig` and `/stats`.
     Debug,
-    /// Figures, at this path.
-    Prometheus(String),
+    /// Figures, at this path, and what they are called if not as in the reference.
+    Prometheus(String, Option<Arc<Mutex<Renamed>>>),
 }
 
 /// One port.
@@ -76,6 +82,8 @@ pub struct Port {
     pub tls: Option<Arc<ArcSwap<Shown>>>,
     /// For them to do so.
     pub handshake: Duration,
+    /// Told of decisions.
+    pub tracer: Option<Tracer>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -126,7 +134,19 @@ impl Port {
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         match (&self.site, request.uri().path()) {
-            (Site::Json, "/json") => self.decide(request).await,
+            (Site::Json, JSON) => {
+                let method = request.method().clone();
+                let traced = self.tracer.as_ref().and_then(|tracer| {
+                    let name = format!("{method} {JSON}");
+                    Traced::begin(tracer, request.headers(), &name, self.decider.now())
+                });
+                let answer = self.decide(request, traced.as_ref()).await;
+                if let Some(traced) = traced {
+                    let status = answer.status().as_u16();
+                    traced.end_http(method.as_str(), JSON, status, self.decider.now());
+                }
+                answer
+            }
             (Site::Json, "/healthcheck") => match self.health.is_good(&self.decider) {
                 true => text(StatusCode::OK, "OK"),
                 false => text(StatusCode::INTERNAL_SERVER_ERROR, ""),
@@ -137,8 +157,12 @@ impl Port {
                 text(StatusCode::OK, rules.as_ref().map(|rules| rules.dump()).unwrap_or_default())
             }
             (Site::Debug, "/stats") => text(StatusCode::OK, figures::lines(&self.decider)),
-            (Site::Prometheus(path), asked) if path == asked => {
-                let mut answer = text(StatusCode::OK, figures::prometheus(&self.decider));
+            (Site::Prometheus(path, renamed), asked) if path == asked => {
+                let figures = match renamed {
+                    None => figures::prometheus(&self.decider),
+                    Some(renamed) => figures::mapped(&self.decider, &mut renamed.lock()),
+                };
+                let mut answer = text(StatusCode::OK, figures);
                 let kind = HeaderValue::from_static(crate::watch::prometheus::CONTENT_TYPE);
                 answer.headers_mut().insert(header::CONTENT_TYPE, kind);
                 answer
@@ -147,7 +171,7 @@ impl Port {
         }
     }
 
-    async fn decide(&self, request: Request<Incoming>) -> Answer {
+    async fn decide(&self, request: Request<Incoming>, traced: Option<&Traced<'_>>) -> Answer {
         // Any method will do, as with the reference, but a body there must be.
         let bad = || text(StatusCode::BAD_REQUEST, "Bad Request\n");
         if request.method() == Method::CONNECT {
@@ -160,7 +184,11 @@ impl Port {
         };
         let Ok(request) = json::request(&body) else { return bad() };
         let view = View::of(&request);
+        let began = self.decider.now();
         let decided = self.decider.decide(&view, Package::V3, &mut Room::default());
+        if let Some(traced) = traced {
+            traced.decided(&view, &decided, (began, self.decider.now()));
+        }
         let Ok(response) = decided else { return bad() };
         let status = match response.overall_code() {
             Code::Ok => StatusCode::OK,

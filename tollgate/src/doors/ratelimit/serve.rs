@@ -5,6 +5,7 @@
 
 use super::Shown;
 use super::decide::{Decider, Events};
+use super::figures::renamed::Renamed;
 use super::figures::statsd;
 use super::grpc::Calls;
 use super::grpc::worker::{House, Phase, Worker};
@@ -12,7 +13,9 @@ use super::http::{Health, Port, Site};
 use super::loader::{Loader, xds};
 use super::quota::Quotas;
 use crate::clock::Clock;
-use crate::config::settings::Ratelimit;
+use crate::config::fault::Faults;
+use crate::config::settings::{Prometheus, Ratelimit};
+use crate::config::source::mapper;
 use crate::engine::windows::Counters;
 use crate::tls::client;
 use crate::tls::live::Live;
@@ -21,6 +24,7 @@ use crate::watch::Watch;
 use crate::watch::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
 };
+use crate::watch::otlp::trace::Tracer;
 use crate::watch::registry::{Counter, Gauge, Registry};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -66,6 +70,9 @@ pub enum StartError {
     /// The certificate cannot be used.
     #[error("ratelimit: {0}")]
     Tls(#[from] Fault),
+    /// The mapping of figures cannot be used.
+    #[error(transparent)]
+    Mapper(#[from] Faults),
     /// The system gives no thread or no event queue.
     #[error("ratelimit: cannot start a thread: {0}")]
     Thread(io::Error),
@@ -123,7 +130,12 @@ pub fn start(
     let health = Arc::new(Health { needs_rules, ..Health::default() });
     let quotas = Quotas::new(settings.rlqs, Arc::clone(&decider), seed, registry);
     let house = Arc::new(House {
-        calls: Calls::new(Arc::clone(&decider), Arc::clone(&quotas), reporter.clone())?,
+        calls: Calls::new(
+            Arc::clone(&decider),
+            Arc::clone(&quotas),
+            reporter.clone(),
+            watch.tracer.clone(),
+        )?,
         open: registry.gauge(&CONNECTIONS, &["ratelimit"]),
         accepted: registry.counter(&ACCEPTED, &["ratelimit"]),
         shed: registry.counter(&SHED, &["ratelimit"]),
@@ -153,7 +165,7 @@ pub fn start(
         cut: Arc::default(),
     };
     running
-        .launch(listeners, (loader, live), reporter, (settings, registry), &alive)
+        .launch(listeners, (loader, live), reporter, (settings, watch), &alive)
         .map_err(StartError::Thread)?;
     Ok(running)
 }
@@ -164,7 +176,7 @@ impl Running {
         listeners: Listeners,
         (loader, live): (Loader, Option<Live<Shown>>),
         reporter: HealthReporter,
-        (settings, registry): (&Ratelimit, &Registry),
+        (settings, watch): (&Ratelimit, &Watch),
         alive: &mpsc::Sender<Infallible>,
     ) -> io::Result<()> {
         let mut unix = listeners.unix;
@@ -181,7 +193,7 @@ impl Running {
                 drop(alive);
             })?;
         }
-        let xds = settings.xds.clone();
+        let (xds, registry) = (settings.xds.clone(), watch.registry());
         let xds = xds.map(|xds| xds::Client::new(xds, loader.intake(), registry));
         let side = Side {
             decider: Arc::clone(&self.decider),
@@ -194,6 +206,7 @@ impl Running {
             http_tls: settings.http_tls,
             handshake: settings.handshake_timeout,
             live,
+            tracer: watch.tracer.clone(),
             table: TableGauges::new(registry),
             statsd: settings.statsd.clone(),
             xds,
@@ -329,6 +342,7 @@ struct Side {
     handshake: Duration,
     /// The certificate, looked after.
     live: Option<Live<Shown>>,
+    tracer: Option<Tracer>,
     table: TableGauges,
     statsd: Option<crate::config::settings::Statsd>,
     xds: Option<xds::Client>,
@@ -368,7 +382,8 @@ impl Side {
             let (decider, health) = (Arc::clone(&self.decider), Arc::clone(&self.health));
             let protected = self.http_tls && matches!(site, Site::Json);
             let tls = self.live.as_ref().filter(|_| protected).map(Live::running);
-            let port = Arc::new(Port { site, decider, health, tls, handshake: self.handshake });
+            let (handshake, tracer) = (self.handshake, self.tracer.clone());
+            let port = Arc::new(Port { site, decider, health, tls, handshake, tracer });
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => _ = tokio::spawn(port.accept(listener)),
                 Err(error) => tracing::error!(%error, "a listener was lost"),
@@ -439,8 +454,7 @@ impl Listeners {
             let failed = |why| StartError::Listen { address: path.display().to_string(), why };
             listeners.unix = Some(bind_unix(path).map_err(failed)?);
         }
-        let figures = settings.prometheus.iter();
-        let figures = figures.map(|(address, path)| (*address, Site::Prometheus(path.clone())));
+        let figures = settings.prometheus.as_ref().map(figures).transpose()?;
         let json = settings.http.iter().map(|address| (*address, Site::Json));
         let debug = settings.debug.iter().map(|address| (*address, Site::Debug));
         for (address, site) in json.chain(debug).chain(figures) {
@@ -452,6 +466,12 @@ impl Listeners {
         }
         Ok(listeners)
     }
+}
+
+fn figures(settings: &Prometheus) -> Result<(SocketAddr, Site), StartError> {
+    let renamed = settings.mapper.as_deref().map(mapper::read).transpose()?;
+    let renamed = renamed.map(|rules| Arc::new(Mutex::new(Renamed::new(rules))));
+    Ok((settings.listen, Site::Prometheus(settings.path.clone(), renamed)))
 }
 
 fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {

@@ -5,6 +5,7 @@
 //! and a StatsD that cannot be reached is told once.
 
 use super::for_each;
+use super::renamed::{Named, Renamed};
 use crate::config::settings::Statsd;
 use crate::doors::ratelimit::decide::Decider;
 use std::collections::HashMap;
@@ -25,6 +26,7 @@ pub struct Sender {
     settings: Statsd,
     decider: Arc<Decider>,
     sent: HashMap<String, u64>,
+    renamed: Renamed,
     connection: Option<TcpStream>,
     told: bool,
 }
@@ -33,7 +35,8 @@ impl Sender {
     /// Nothing was sent yet.
     #[must_use]
     pub fn new(settings: Statsd, decider: Arc<Decider>) -> Sender {
-        Sender { settings, decider, sent: HashMap::new(), connection: None, told: false }
+        let renamed = Renamed::new(settings.rename.clone());
+        Sender { settings, decider, sent: HashMap::new(), renamed, connection: None, told: false }
     }
 
     /// Sends again and again.
@@ -77,13 +80,13 @@ impl Sender {
     }
 
     /// The lines of all counters that have grown, and what they are at.
-    fn grown(&self) -> (Vec<String>, Vec<(String, u64)>) {
-        let tags = tags(&self.settings);
+    fn grown(&mut self) -> (Vec<String>, Vec<(String, u64)>) {
         let (mut lines, mut sums) = (Vec::new(), Vec::new());
         for_each(&self.decider, |name, figure| {
             let grown = figure - self.sent.get(name).copied().unwrap_or(0);
             if grown > 0 {
-                lines.push(line(name, grown, &tags));
+                let named = self.renamed.of(name);
+                lines.extend(named.map(|named| line(named, grown, &self.settings)));
                 sums.push((name.to_owned(), figure));
             }
         });
@@ -91,29 +94,25 @@ impl Sender {
     }
 }
 
-/// Tags as they stand within or behind a line.
-struct Tags {
-    within: String,
-    behind: String,
-}
-
-fn tags(settings: &Statsd) -> Tags {
-    let all = settings.tags.iter();
-    let mut tags = Tags { within: String::new(), behind: String::new() };
+/// What came from a request keeps to its place in its line.
+fn line(named: &Named, grown: u64, settings: &Statsd) -> String {
+    let clean = |text: &str, more: &[char]| -> String {
+        let wrong = |c: char| c.is_control() || c == '#' || c == '@' || c == '|';
+        text.chars().map(|c| if wrong(c) || more.contains(&c) { '_' } else { c }).collect()
+    };
+    let mut name = clean(&named.name, &[':']);
+    let all = settings.tags.iter().chain(&named.tags);
+    let tags = all.map(|(key, value)| (clean(key, &[':', ',']), clean(value, &[','])));
+    let mut behind = String::new();
     if settings.dog {
-        let all: Vec<String> = all.map(|(key, value)| format!("{key}:{value}")).collect();
-        tags.behind = if all.is_empty() { String::new() } else { format!("|#{}", all.join(",")) };
+        let tags: Vec<String> = tags.map(|(key, value)| format!("{key}:{value}")).collect();
+        if !tags.is_empty() {
+            behind = format!("|#{}", tags.join(","));
+        }
     } else {
-        tags.within = all.map(|(key, value)| format!(".__{key}={value}")).collect();
+        name.extend(tags.map(|(key, value)| format!(".__{key}={}", value.replace(':', "_"))));
     }
-    tags
-}
-
-/// A name that came from a request keeps to its line.
-fn line(name: &str, grown: u64, tags: &Tags) -> String {
-    let clean = |c: char| if c.is_control() || c == '#' || c == '@' { '_' } else { c };
-    let name: String = name.chars().map(clean).collect();
-    format!("{name}{}:{grown}|c{}\n", tags.within, tags.behind)
+    format!("{name}:{grown}|c{behind}\n")
 }
 
 async fn send_tcp(

@@ -217,7 +217,9 @@ impl Reader<'_> {
 
     fn replaces(&mut self, limit: &Fields<'_>, own: Option<&str>) -> Box<[Box<str>]> {
         let mut names = Vec::new();
-        for node in limit.list("replaces", &mut self.faults) {
+        let entries = limit.list("replaces", &mut self.faults).iter();
+        // What has another form has been told by the first look.
+        for node in entries.filter(|node| matches!(node.value, Value::Map(_))) {
             let entry = Fields::of(node, &mut self.faults);
             let name = entry.text("name", &mut self.faults).unwrap_or_default();
             if name.is_empty() {
