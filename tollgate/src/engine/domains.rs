@@ -11,9 +11,11 @@ pub mod outbox;
 
 use super::Standing;
 use super::counted::{Counted, Work};
+use super::tags::Sampler;
 use crate::clock::Clock;
 use crate::config::settings::master::{self, Master};
 use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,7 +53,7 @@ pub enum Heard {
 
 /// All domains.
 pub struct Domains {
-    by_name: HashMap<Box<[u8]>, Arc<Domain>>,
+    by_name: HashMap<Box<[u8]>, Arc<Domain>, RandomState>,
     in_order: Vec<Arc<Domain>>,
 }
 
@@ -106,6 +108,8 @@ pub struct Domain {
 /// What is kept by name.
 struct Books {
     tops: Vec<Top>,
+    /// Of a flood the lists see a part: they are for people, and a message costs little else.
+    sampler: Sampler,
     live: Live,
 }
 
@@ -126,7 +130,7 @@ impl Domain {
             clock,
             ahead_max: settings.ahead_max,
             told_max: settings.told_max,
-            books: Mutex::new(Books { tops, live }),
+            books: Mutex::new(Books { tops, sampler: Sampler::new(&seed, 0), live }),
             limiter: ArcSwap::from_pointee(limiter),
         }
     }
@@ -154,14 +158,18 @@ impl Domain {
         let at = at.min(now.plus(self.ahead_max));
         let (mut longest, mut counted) = (Nanos::ZERO, false);
         let mut books = self.books.lock();
+        books.sampler.turn(now);
+        let seen = books.sampler.weight().map(u64::from);
         for (index, limit) in limiter.limits().iter().enumerate() {
             let Some(at) = as_of(&limit.algorithm, at, now) else { continue };
             counted = true;
             let wait = limiter.record(Key { limit: index as u8, hash }, at, now);
             longest = longest.max(wait);
-            if let Some(top) = books.tops.get_mut(index) {
-                top.touch(hash, now, || readable(identifier));
-                top.add(hash, Cost::hits(1), wait, now);
+            if let Some(times) = seen
+                && let Some(top) = books.tops.get_mut(index)
+            {
+                top.count(hash, times, Cost::hits(times), now, || readable(identifier));
+                top.add(hash, Cost::ZERO, wait, now);
             }
         }
         if longest > Nanos::ZERO {

@@ -157,6 +157,21 @@ fn identifiers_of_any_bytes_are_limited_apart() {
 }
 
 #[test]
+fn the_list_sees_a_fair_part_of_a_flood() {
+    let domain = domain(&[k(500, 3)]);
+    let count = 64_000;
+    for n in 0..count {
+        domain.hear(b"heavy", at(0), at(0));
+        domain.hear(format!("other-{n}").as_bytes(), at(0), at(0));
+    }
+    let rows = domain.top(0);
+    assert_eq!(rows[0].row.name, "heavy");
+    let told = rows[0].row.total.0 as f64 / Cost::hits(count).0 as f64;
+    assert!((0.9..1.1).contains(&told), "{told}");
+    assert!(rows[0].row.wait > Nanos::ZERO);
+}
+
+#[test]
 fn newcomers_are_told_what_is_in_force_within_a_bound() {
     let domain = domain(&[h(500, 1)]);
     for (name, ms) in [(b"a", 0), (b"b", 100), (b"c", 100), (b"d", 100)] {
