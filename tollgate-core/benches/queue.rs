@@ -96,6 +96,7 @@ impl Line {
             client,
             place: if self.debt { Place::Debt(bucket) } else { Place::Credit },
             estimate: Cost(1_000_000 + self.came % 1_000),
+            is_guess: false,
             route: None,
             weight: Weight::ONE,
         };

@@ -91,6 +91,9 @@ pub struct Arrival {
     pub place: Place,
     /// What it will probably cost.
     pub estimate: Cost,
+    /// Whether that is a guess, as nothing is known of its route. Of those whose turn it is equally
+    /// such a request goes first: it may ask for little, and then nobody like it waits again.
+    pub is_guess: bool,
     /// The route that this is known of: [`Queue::handle_estimate`] tells more of it. `None`: it
     /// stays what it is.
     pub route: Option<RouteHash>,
@@ -244,9 +247,7 @@ impl Queue {
     pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> Id {
         self.last += 1;
         let id = Id(self.last);
-        let Arrival { client, estimate, route, weight, .. } = arrival;
-        let place = self.place_of(&arrival, now);
-        let share = Share::new(client, place, (estimate, route), weight);
+        let share = Share::new(&arrival, self.place_of(&arrival, now));
         self.line_up_ready();
         if self.waiting.is_empty() && self.running.len() < self.settings.concurrency {
             self.ready = Some((id, Waiting { share, since: now }));
@@ -350,9 +351,10 @@ impl Queue {
             let (client, place) = self.next(now)?;
             let id = self.first_of(client)?;
             let share = &mut self.waiting.get_mut(&id)?.share;
-            let Some(known) = self.routes.instead(share.route, share.estimate) else {
+            let Some(known) = self.routes.instead(share) else {
                 return Some((id, client, place));
             };
+            share.is_guess = false;
             let before = core::mem::replace(&mut share.estimate, known);
             self.count(client, |crowd| crowd.minus(before).plus(known));
             self.refresh(client);
@@ -406,8 +408,8 @@ impl Queue {
 
     /// A request waits; one of those that do may have to go.
     fn line_up(&mut self, id: Id, waiting: Waiting) {
-        let Share { client, place, estimate, route, .. } = waiting.share;
-        self.routes.join(route, estimate);
+        let Share { client, place, estimate, .. } = waiting.share;
+        self.routes.join(&waiting.share);
         self.clients.entry(client).or_insert(Client::new(place));
         self.waiting.insert(id, waiting);
         self.lines.insert((client, id));
@@ -496,8 +498,8 @@ impl Queue {
     /// What that waits for, and where.
     fn head(&self, client: KeyHash) -> Option<(Head, Place)> {
         let id = self.first_of(client)?;
-        let Share { estimate, weight, place, .. } = self.waiting.get(&id)?.share;
-        Some((Head { estimate, id, weight }, place))
+        let Share { estimate, is_guess, weight, place, .. } = self.waiting.get(&id)?.share;
+        Some((Head { is_known: !is_guess, estimate, id, weight }, place))
     }
 
     fn newest_of_largest(&self) -> Option<Id> {

@@ -42,7 +42,7 @@ use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
-use tollgate_core::meter::estimate::{Estimates, RouteHash};
+use tollgate_core::meter::estimate::{Estimates, Foreseen, RouteHash};
 use tollgate_core::meter::{self, Measure, Meter};
 use tollgate_core::queue::concurrency::Concurrency;
 use tollgate_core::top::{Row, Top};
@@ -359,10 +359,10 @@ impl Lane {
             Ok(judged) => judged,
             Err(refusal) => return Asked::Refused(refusal),
         };
-        let (route, estimate) = self.foreseen(&rules, request);
+        let foreseen = self.foreseen(&rules, request);
         let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
-        let slot = turn::slot(&rules, &keys, exempt, latest, (route, estimate), client);
-        let (verdict, ticket) = rules.limiter.ask(&keys, estimate, now);
+        let slot = turn::slot(&rules, &keys, exempt, latest, foreseen, client);
+        let (verdict, ticket) = rules.limiter.ask(&keys, foreseen.cost, now);
         let agent = served::agent(&rules, &ticket, request);
         match verdict {
             Verdict::Deny { reason, .. } if rules.shadow => {
@@ -398,7 +398,7 @@ impl Lane {
             reading: None,
             cost: Cost::ZERO,
             stated: None,
-            route,
+            route: foreseen.route,
             slot,
             whole: true,
             steady: true,
@@ -436,13 +436,13 @@ impl Lane {
     }
 
     /// Which route a request takes, and what it will probably cost; nothing where no limit asks.
-    fn foreseen(&self, rules: &Rules, request: &impl Attributes) -> (Option<RouteHash>, Cost) {
+    fn foreseen(&self, rules: &Rules, request: &impl Attributes) -> Foreseen {
         if !rules.foresees {
-            return (None, Cost::ZERO);
+            return Foreseen::default();
         }
         let path = classify::normal_path(request.path());
         let route = RouteHash::of(&rules.seed, request.method(), &path);
-        (Some(route), self.0.engine.estimates.lock().of(route))
+        self.0.engine.estimates.lock().foresee(route)
     }
 
     /// Refuses requests that have waited for room for too long. To be called a few times a second.

@@ -164,6 +164,17 @@ impl Learned {
     }
 }
 
+/// What is thought of a request that comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Foreseen {
+    /// The route that it takes; `None`: nobody wants to know.
+    pub route: Option<RouteHash>,
+    /// What it will probably cost.
+    pub cost: Cost,
+    /// Whether nothing has been learned of its route.
+    pub is_guess: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Route {
     hash: RouteHash,
@@ -191,6 +202,14 @@ impl Estimates {
     #[must_use]
     pub fn of(&self, route: RouteHash) -> Cost {
         self.learned(route).map_or(DEFAULT, Learned::cost)
+    }
+
+    /// The same, and how it is known.
+    #[must_use]
+    pub fn foresee(&self, route: RouteHash) -> Foreseen {
+        let known = self.known(route);
+        let cost = known.map_or_else(|| self.of(route), Learned::cost);
+        Foreseen { route: Some(route), cost, is_guess: known.is_none() }
     }
 
     /// How far from that it may well be: the mean distance of costs from their mean; as much as
@@ -231,9 +250,12 @@ impl Estimates {
 
     /// What is known of a route, or else of all.
     fn learned(&self, route: RouteHash) -> Option<&Learned> {
+        self.known(route).or((self.all.weight > 0.0).then_some(&self.all))
+    }
+
+    fn known(&self, route: RouteHash) -> Option<&Learned> {
         let set = self.sets.get(self.set_of(route))?;
-        let known = set.iter().flatten().find(|one| one.hash == route);
-        known.map(|one| &one.learned).or((self.all.weight > 0.0).then_some(&self.all))
+        set.iter().flatten().find(|one| one.hash == route).map(|one| &one.learned)
     }
 
     fn set_of(&self, route: RouteHash) -> usize {

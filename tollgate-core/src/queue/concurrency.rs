@@ -2,7 +2,7 @@
 //!
 //! Below what it can do, more in flight is more completed per second, in proportion, and each
 //! request takes as long as before. Above, no more is completed, and each takes longer. So the
-//! limit rises by half each second until both are seen: congested. Then it falls until that does
+//! limit rises by half each second (at the very first it doubles) until both are seen: congested. Then it falls until that does
 //! harm, and rests there. Now and then it sways a little to both sides, to see whether it still
 //! is where it should be; when the requests of its routes take half as long again as they used to
 //! (or less by as much), it looks for its place anew.
@@ -49,8 +49,16 @@ const TRAIL: usize = 3;
 /// After so many, less than this part of what was possible is congestion, whatever times say: the
 /// quick ones of a route may be those that need nothing of what is short.
 const IN_VAIN: f64 = 0.25;
+/// What part of the growth of the limit times must have risen by to be believed where few requests
+/// end: of these there are enough at once, and chance moves them less than it does their number.
+const CLEAR: f64 = 0.8;
 /// How many windows the limit rests.
 const REST: u32 = 12;
+/// Each time that it comes to rest at the least there is once more, it does so for longer: twice,
+/// this many times. Before a backend with few workers a limit of one more makes people wait.
+const IDLE: u32 = 2;
+/// At most so many times.
+const IDLE_MAX: u32 = 6;
 /// A fall goes on for at most so many windows in doubt at one limit.
 const DOUBT: u32 = 2;
 /// More than this many times what was completed before a fall is not for the fall: the backend is
@@ -62,12 +70,15 @@ const RETRIES: u32 = 2;
 /// What it is about to find out.
 #[derive(Clone, Debug)]
 enum Course {
-    /// Half as much again each window, while it helps; the windows so far.
+    /// Half as much again each window, twice as much in the first search, while it helps; the
+    /// windows so far.
     Rise(Vec<Seen>),
     /// Two fifths less each time, as long as it does no harm.
     Fall(Fall),
-    /// As it is, for so many windows.
+    /// As it is, until so many windows are over.
     Rest(u32),
+    /// It has just begun to rest, and will for so many windows.
+    Settle(u32),
     /// A little less and a little more in turns.
     Sway(Sway),
 }
@@ -111,6 +122,8 @@ pub struct Concurrency {
     backlogged: u32,
     /// How many falls in a row were broken off because there was more to be had.
     retries: u32,
+    /// How often the next rest at the least there is is doubled, and by [`IDLE`] more.
+    idle: u32,
     /// Where the last rise began.
     from: usize,
     /// The window before.
@@ -120,13 +133,16 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    /// Begins with two requests for each of `cpus` processors, and never goes below one for each.
+    /// Begins with one request for each of `cpus` processors, and never goes below that. Beginning
+    /// with more would be right for a backend that waits a lot; before one with few workers
+    /// requests would wait inside it while nothing is known of their routes, seem costly for it,
+    /// and be sent so seldom that this is not seen to be wrong for long.
     #[must_use]
     pub fn new(cpus: f64) -> Concurrency {
         let whole = cpus as usize;
         let floor = whole.saturating_add(usize::from((whole as f64) < cpus)).clamp(1, CEILING);
         Concurrency {
-            limit: (2 * floor).min(CEILING),
+            limit: floor,
             floor,
             ceiling: CEILING,
             course: Course::Rise(Vec::new()),
@@ -136,6 +152,7 @@ impl Concurrency {
             until: Time::ZERO,
             backlogged: 0,
             retries: 0,
+            idle: 0,
             from: 0,
             last: None,
             odd: 0,
@@ -226,7 +243,7 @@ impl Concurrency {
         self.last = None;
         match &mut self.course {
             Course::Rise(trail) => trail.clear(),
-            Course::Rest(_) => {}
+            Course::Rest(_) | Course::Settle(_) => {}
             Course::Fall(Fall { above: home, .. }) | Course::Sway(Sway { home, .. }) => {
                 let home = *home;
                 self.rest_at(home, now);
@@ -242,10 +259,10 @@ impl Concurrency {
         match core::mem::replace(&mut self.course, Course::Rest(0)) {
             Course::Rise(trail) => self.rise(trail, seen, ratio, now),
             Course::Fall(fall) => self.fall(fall, seen, now),
-            Course::Rest(REST) => {
+            Course::Settle(windows) => {
                 self.latency.learn_anew();
                 (self.odd, self.last) = (0, None);
-                self.course = Course::Rest(REST - 1);
+                self.course = Course::Rest(windows - 1);
             }
             course => {
                 let odd = ratio >= CHANGED || ratio * CHANGED <= 1.0;
@@ -286,10 +303,13 @@ impl Concurrency {
             self.latency.take_as_usual();
             self.from = seen.limit;
         }
+        let first_search = self.from == self.floor;
         let congested = trail.first().is_some_and(|first| {
             let part = |part: f64| 1.0 + part * (seen.growth(first) - 1.0);
             let helped = match seen.likely_above(part(0.5), first) {
-                None if trail.len() < TRAIL - 1 => true,
+                None if trail.len() < TRAIL - 1 => {
+                    !first_search || seen.count >= ENOUGH || ratio < part(CLEAR)
+                }
                 sure => sure.unwrap_or(seen.rate > part(0.5) * first.rate),
             };
             let in_vain = trail.len() == TRAIL && seen.rate < part(IN_VAIN) * first.rate;
@@ -304,7 +324,8 @@ impl Concurrency {
             trail.remove(0);
         }
         self.course = Course::Rise(trail);
-        self.set(seen.limit + (seen.limit / 2).max(1), now);
+        let step = if first_search { seen.limit } else { (seen.limit / 2).max(1) };
+        self.set(seen.limit + step, now);
     }
 
     /// From `top.limit` down.
@@ -357,7 +378,8 @@ impl Concurrency {
     fn rest_at(&mut self, limit: usize, now: Time) {
         self.set(limit, now);
         self.retries = 0;
-        self.course = Course::Rest(REST);
+        self.idle = if limit > self.floor { 0 } else { (self.idle + IDLE).min(IDLE_MAX) };
+        self.course = Course::Settle(REST << (self.idle.saturating_sub(IDLE)));
     }
 
     /// Sways about `home`, the wider the less a window shows.

@@ -7,6 +7,7 @@
 //! `meter::estimate`.
 
 use super::spread::Map;
+use super::tiers::Share;
 use crate::meter::estimate::RouteHash;
 use crate::units::Cost;
 use hashbrown::hash_map::Entry;
@@ -16,6 +17,7 @@ use hashbrown::hash_map::Entry;
 struct Route {
     waiting: usize,
     estimate: Cost,
+    is_guess: bool,
 }
 
 /// The routes of all that wait.
@@ -23,10 +25,11 @@ struct Route {
 pub(super) struct Routes(Map<RouteHash, Route>);
 
 impl Routes {
-    /// A request begins to wait, taken to cost `estimate`.
-    pub fn join(&mut self, route: Option<RouteHash>, estimate: Cost) {
-        let Some(route) = route else { return };
-        self.0.entry(route).or_insert(Route { waiting: 0, estimate }).waiting += 1;
+    /// A request begins to wait.
+    pub fn join(&mut self, share: &Share) {
+        let Share { estimate, is_guess, .. } = *share;
+        let Some(route) = share.route else { return };
+        self.0.entry(route).or_insert(Route { waiting: 0, estimate, is_guess }).waiting += 1;
     }
 
     /// A request waits no more.
@@ -42,14 +45,16 @@ impl Routes {
     /// A request on `route` is taken to cost `estimate` from now on.
     pub fn learn(&mut self, route: RouteHash, estimate: Cost) {
         if let Some(found) = self.0.get_mut(&route) {
-            found.estimate = estimate;
+            (found.estimate, found.is_guess) = (estimate, false);
         }
     }
 
-    /// What a request that waits is to be taken for instead of `estimate`, if that is far from it.
-    pub fn instead(&self, route: Option<RouteHash>, estimate: Cost) -> Option<Cost> {
-        let known = self.0.get(&route?)?.estimate;
-        (is_far(known, estimate) || is_far(estimate, known)).then_some(known)
+    /// What a request that waits is to be taken to cost instead, if that is far from what it was,
+    /// or known where it was a guess.
+    pub fn instead(&self, share: &Share) -> Option<Cost> {
+        let Route { estimate: known, is_guess, .. } = *self.0.get(&share.route?)?;
+        let is_news = is_far(known, share.estimate) || is_far(share.estimate, known);
+        (is_news || (share.is_guess && !is_guess)).then_some(known)
     }
 
     /// How many routes are known.

@@ -4,7 +4,7 @@
 //! clients take turns by the same rule: so one who shares a network with a crawler waits behind
 //! one request of it, not behind all. Knows nothing of single requests: see `queue`.
 
-use super::Place;
+use super::{Arrival, Place};
 use super::spread::Map;
 use super::turns::{Head, Order, Tag, Turns, length};
 use crate::classify::Key;
@@ -41,6 +41,7 @@ pub(super) struct Share {
     pub client: KeyHash,
     pub place: Place,
     pub estimate: Cost,
+    pub is_guess: bool,
     pub route: Option<RouteHash>,
     pub weight: Weight,
     /// Its flow's finish tag, once it is in service.
@@ -56,19 +57,15 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Of a request that comes.
-    pub fn new(
-        client: KeyHash,
-        place: Place,
-        (estimate, route): (Cost, Option<RouteHash>),
-        weight: Weight,
-    ) -> Share {
+    /// Of a request that comes, and belongs in this place.
+    pub fn new(arrival: &Arrival, place: Place) -> Share {
         Share {
-            client,
+            client: arrival.client,
             place,
-            estimate,
-            route,
-            weight,
+            estimate: arrival.estimate,
+            is_guess: arrival.is_guess,
+            route: arrival.route,
+            weight: arrival.weight,
             finish: 0,
             inner: 0,
             count: 0,

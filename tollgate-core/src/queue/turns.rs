@@ -47,6 +47,8 @@ const NEAR: usize = 32;
 /// The request that a member waits with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Head {
+    /// Whether its cost is more than a guess. Those come last of equal ones.
+    pub is_known: bool,
     pub estimate: Cost,
     pub id: Id,
     pub weight: Weight,
@@ -55,7 +57,7 @@ pub(super) struct Head {
 /// The order of those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// By start tag, the smaller request first.
+    /// By start tag; of equal ones guesses first, and then the smaller request.
     Start,
     /// By finish tag.
     Finish,

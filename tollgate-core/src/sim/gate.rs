@@ -78,7 +78,8 @@ impl Gate {
 
     pub fn handle_arrival(&mut self, flight: u64, request: &Request, now: Time) {
         let Request { client, place, weight, route, estimate } = *request;
-        let arrival = Arrival { client, place, estimate, route: Some(route), weight };
+        let is_guess = self.estimates.foresee(route).is_guess;
+        let arrival = Arrival { client, place, estimate, is_guess, route: Some(route), weight };
         let id = self.queue.handle_arrival(arrival, now);
         self.flights.insert(id, flight);
         self.ids.insert(flight, id);

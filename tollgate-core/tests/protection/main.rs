@@ -273,6 +273,36 @@ fn nothing_is_known_of_the_backend() {
     }
 }
 
+/// One processor and a backend of few workers, of which nothing is known at the start, nor of any
+/// route; the crawlers come first, from one address or fifty.
+#[test]
+fn a_small_backend_of_which_nothing_is_known() {
+    for workers in [2, 3, 4] {
+        for swarm in [false, true] {
+            let (addresses, parallel) = if swarm { (50, 1) } else { (1, 32) };
+            let mut clients = beside((0..addresses).map(|n| (address(2, 2, n), parallel)));
+            clients[0].from = millis(1_500);
+            let alone = Scene {
+                backend: Backend::new(1.0, workers, Order::Shared),
+                clock: Clock::Shared { cpus: 1.0 },
+                queue: Some(Settings { concurrency: 1, reserve: 2, ..queue() }),
+                ..scene(clients)
+            };
+            let sim = Sim::new(alone).with_found_concurrency(1.0);
+            let name = format!("{addresses} crawlers, auto, {workers} workers, 1 CPU");
+            let ran = report(&name, Ran { outcome: sim.run(), humans: 1 });
+            // Now and then it is tried whether more at once would do: with more than one heavy
+            // request before two workers a light one waits for the end of either.
+            let (most, all) = (ran.humans().latency(85.0), ran.humans().latency(100.0));
+            assert!(most <= millis(6) && all <= millis(210), "{most} and {all}");
+            let later = ran.outcome.figures(0, millis(15_000), millis(60_000));
+            assert!(later.latency(95.0) <= millis(6), "{}", later.latency(95.0));
+            assert_eq!((ran.humans().refused, ran.humans().aborted), (0, 0));
+            assert!(ran.others() >= 0.98 * (1.0 - 0.004), "{}", ran.others());
+        }
+    }
+}
+
 #[test]
 fn two_crawlers_with_32_and_4_connections() {
     let clients = beside([(address(2, 2, 2), 32), (address(3, 3, 3), 4)]);

@@ -19,7 +19,7 @@ const SPEEDS: [(u64, f64, f64); 5] =
 /// Each of these lasts so long, of which the first part is for finding out.
 const PHASE: usize = 60;
 const GRACE: usize = 10;
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=4;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 
 /// Requests of one kind: what part of all, what they wait for, what they compute then.
 #[derive(Clone, Copy)]
@@ -271,7 +271,7 @@ fn quick_requests_have_room_soon() {
     let kinds = [kind("/a", 1.0, quick, Length::Fixed(Nanos(10_000)))];
     for seed in SEEDS {
         let seconds = run_for(3, &kinds, 64, None, seed);
-        assert!(seconds[1].1 >= 50, "{seconds:?}");
+        assert!(seconds[1].1 >= 40, "{seconds:?}");
     }
 }
 
@@ -284,6 +284,6 @@ fn without_a_backlog_nothing_changes() {
         let slow = if n > 50_000 { 20 } else { 1 };
         let now = Time(START.0 + n * 10_000_000);
         auto.handle_done(route, Nanos::from_millis(5 * slow), false, now);
-        assert_eq!(auto.concurrency(), 4);
+        assert_eq!(auto.concurrency(), 2);
     }
 }

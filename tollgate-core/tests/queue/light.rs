@@ -41,6 +41,24 @@ fn who_waits_is_known_by_what_was_learned_meanwhile() {
     assert_eq!(queue.remembered(), 20 + 20 + 1, "clients, flows and one route");
 }
 
+/// Twenty whose turn it is as well came before. What the newcomer asks for is not known, so it is
+/// found out first; of those on a route that was found out meanwhile nobody goes before the others.
+#[test]
+fn of_equals_a_guess_goes_first() {
+    let mut queue = Queue::new(settings(1, 1));
+    let guess = |path, from| Arrival { is_guess: true, ..on(path, credit(from, HEAVY)) };
+    let heavy: Vec<Id> =
+        (0..20).map(|n| queue.handle_arrival(guess("/heavy", n), NOW)).collect();
+    assert_eq!(sent(&mut queue), heavy[..1]);
+    let human = queue.handle_arrival(guess("/light", 99), NOW);
+    assert_eq!(sent(&mut queue), [], "a guess has no reserved slot");
+    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_estimate(route("/heavy"), Cost(HEAVY));
+    assert_eq!(sent(&mut queue), [human]);
+    queue.handle_done(human, Cost(LIGHT));
+    assert_eq!(sent(&mut queue), heavy[1..2]);
+}
+
 /// What runs is known to be heavy as soon as another one like it is.
 #[test]
 fn what_runs_counts_for_what_was_learned_meanwhile() {

@@ -27,7 +27,8 @@ fn settings(concurrency: usize, reserve: usize) -> Settings {
 
 fn arrival(from: u64, place: Place, cost: u64) -> Arrival {
     let estimate = Cost(cost);
-    Arrival { client: client(from), place, estimate, route: None, weight: Weight::ONE }
+    let (is_guess, route) = (false, None);
+    Arrival { client: client(from), place, estimate, is_guess, route, weight: Weight::ONE }
 }
 
 const NOW: Time = Time(1_000_000_000);

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use tollgate_core::classify::{self, Key, Keys};
 use tollgate_core::key::{KeyHash, KeyHasher, Seed};
 use tollgate_core::limiter::{Limiter, Reason};
-use tollgate_core::meter::estimate::RouteHash;
+use tollgate_core::meter::estimate::{Foreseen, RouteHash};
 use tollgate_core::queue::{Arrival, Id, Place};
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -215,7 +215,7 @@ pub(super) fn slot(
     keys: &Keys,
     exempt: bool,
     latest: Option<Key>,
-    (route, estimate): (Option<RouteHash>, Cost),
+    foreseen: Foreseen,
     client: IpAddr,
 ) -> Slot {
     if !rules.queues || rules.shadow {
@@ -228,7 +228,8 @@ pub(super) fn slot(
     let place = latest.map_or(Place::Credit, Place::Debt);
     let client = first.unwrap_or_else(|| address_hash(&rules.seed, client));
     let weight = classify::weight(rules.limiter.limits(), keys);
-    Slot::Outside(Arrival { client, place, estimate, route, weight })
+    let Foreseen { route, cost: estimate, is_guess } = foreseen;
+    Slot::Outside(Arrival { client, place, estimate, is_guess, route, weight })
 }
 
 /// Whose turn it is where no limit says who a client is.
