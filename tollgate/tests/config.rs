@@ -152,7 +152,7 @@ fn what_is_shown_reads_like_this() {
          timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
          drain: 30s\n    abort_linger: 5s\n    tunnel: 1h\n  \
          bounds:\n    connections: 10000\n    connections_per_address: 0\n    \
-         header_bytes: 65536\n    body_bytes: 0\n    \
+         header_bytes: 65536\n    body_bytes: 0\n    body_buffer: 65536\n    \
          requests_per_connection: 0\n    streams: 100\n  \
          exempt: [ip:192.0.2.1]\n  shadow: false\n  cost_header: strip\n  names_max: 1000\n  \
          limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \

@@ -2,10 +2,10 @@
 //!
 //! Below what it can do, more in flight is more completed per second, in proportion, and each
 //! request takes as long as before. Above, no more is completed, and each takes longer. So the
-//! limit rises by half each second (at the very first it doubles) until both are seen: congested. Then it falls until that does
-//! harm, and rests there. Now and then it sways a little to both sides, to see whether it still
-//! is where it should be; when the requests of its routes take half as long again as they used to
-//! (or less by as much), it looks for its place anew.
+//! limit rises by half each second (at the very first it doubles) until both are seen: congested.
+//! Then it falls until that does harm, and rests there. Now and then it sways a little to both
+//! sides, to see whether it still is where it should be; when the requests of its routes take half
+//! as long again as they used to (or less by as much), it looks for its place anew.
 //!
 //! ```text
 //! Rise -> Fall -> Rest -> Sway -> Rest ...        Rest, Sway -> Rise when times have changed

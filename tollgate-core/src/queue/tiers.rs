@@ -4,9 +4,9 @@
 //! clients take turns by the same rule: so one who shares a network with a crawler waits behind
 //! one request of it, not behind all. Knows nothing of single requests: see `queue`.
 
-use super::{Arrival, Place};
 use super::spread::Map;
 use super::turns::{Head, Order, Tag, Turns, length};
+use super::{Arrival, Place};
 use crate::classify::Key;
 use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;

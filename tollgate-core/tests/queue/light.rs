@@ -47,8 +47,7 @@ fn who_waits_is_known_by_what_was_learned_meanwhile() {
 fn of_equals_a_guess_goes_first() {
     let mut queue = Queue::new(settings(1, 1));
     let guess = |path, from| Arrival { is_guess: true, ..on(path, credit(from, HEAVY)) };
-    let heavy: Vec<Id> =
-        (0..20).map(|n| queue.handle_arrival(guess("/heavy", n), NOW)).collect();
+    let heavy: Vec<Id> = (0..20).map(|n| queue.handle_arrival(guess("/heavy", n), NOW)).collect();
     assert_eq!(sent(&mut queue), heavy[..1]);
     let human = queue.handle_arrival(guess("/light", 99), NOW);
     assert_eq!(sent(&mut queue), [], "a guess has no reserved slot");

@@ -338,7 +338,7 @@ impl Queue {
     #[must_use]
     pub fn bounds(&self, cpus: f64) -> tollgate_core::queue::Settings {
         let concurrency = match self.concurrency {
-            Concurrency::Auto => (2.0 * cpus).ceil().max(1.0) as usize,
+            Concurrency::Auto => cpus.ceil().max(1.0) as usize,
             Concurrency::Fixed(count) => count,
         };
         tollgate_core::queue::Settings {
@@ -477,6 +477,9 @@ pub struct Bounds {
     pub header_bytes: usize,
     /// Bytes of a request's body. Default: 0.
     pub body_bytes: u64,
+    /// Bytes of a request's body that are read before the backend is asked; zero: none. A body
+    /// that is longer is passed on as it comes. Default: 64 KiB.
+    pub body_buffer: usize,
     /// Requests on one connection. Default: 0.
     pub requests_per_connection: u64,
     /// Requests at once on one connection, over HTTP/2; at least one. Default: 100.
@@ -504,6 +507,7 @@ impl Default for Bounds {
             connections_per_address: 0,
             header_bytes: 64 * 1024,
             body_bytes: 0,
+            body_buffer: 64 * 1024,
             requests_per_connection: 0,
             streams: 100,
         }

@@ -15,3 +15,4 @@ mod passing;
 mod queueing;
 mod stage;
 mod upgrades;
+mod uploading;

@@ -53,7 +53,8 @@ impl World {
 
     fn ask(&mut self, cost: u64) {
         self.id += 1;
-        let head = Head { is_known: true, estimate: Cost(cost), id: Id(self.id), weight: Weight::ONE };
+        let head =
+            Head { is_known: true, estimate: Cost(cost), id: Id(self.id), weight: Weight::ONE };
         self.turns.set_head(X, Some(head));
         self.turns.serve(X, Cost(cost), Weight::ONE, None);
     }
@@ -88,7 +89,8 @@ proptest! {
                     extra.push(cost);
                 }
                 Event::Peep(cost) => {
-                    let head = Head { is_known: true, estimate: Cost(cost), id: Id(0), weight: Weight::ONE };
+                    let (estimate, weight) = (Cost(cost), Weight::ONE);
+                    let head = Head { is_known: true, estimate, id: Id(0), weight };
                     with.turns.set_head(X, Some(head));
                     with.turns.set_head(X, None);
                 }

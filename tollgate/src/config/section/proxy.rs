@@ -229,6 +229,9 @@ fn bounds(section: &mut Section<'_, '_>) -> Bounds {
         ),
         header_bytes: section.value("header_bytes", default.header_bytes as u64, header) as usize,
         body_bytes: section.value("body_bytes", default.body_bytes, size),
+        body_buffer: section.value("body_buffer", default.body_buffer as u64, |text| {
+            within(size(text)?, 0..=1 << 24)
+        }) as usize,
         requests_per_connection: section.value(
             "requests_per_connection",
             default.requests_per_connection,

@@ -1,9 +1,12 @@
 //! Bodies on their way: the request's to the backend, the answer's to the client.
 //!
-//! Nothing is collected: a frame is passed on when the other side takes it, and not read before.
+//! A frame is passed on when the other side takes it, and not read before; only the beginning of a
+//! request's body is collected, before there is a backend that could wait for it (`kept.rs`).
 //! The meter runs while we wait for the backend and rests while we wait for the client.
 //!
 //! When a client goes away: `abort.rs`.
+
+mod kept;
 
 use super::abort;
 use super::account::Account;
@@ -15,8 +18,11 @@ use super::worker::Worker;
 use crate::engine::{Entered, Turn};
 use crate::watch::counts::BackendFault;
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use kept::Kept;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -46,7 +52,7 @@ pub(super) enum Upload {
     /// There is none.
     Nothing,
     /// It comes from the client.
-    Stream(Stream),
+    Stream(Box<Stream>),
 }
 
 /// A body that comes from the client.
@@ -57,6 +63,8 @@ pub(super) struct Stream {
     account: Account,
     /// Bytes that may still come.
     allowed: u64,
+    /// What came of it before the backend was asked.
+    kept: Kept,
     /// A frame that waits for room before the backend, which it gave up while none came.
     waiting: Option<(Frame<Bytes>, Turn)>,
 }
@@ -73,14 +81,30 @@ impl Upload {
             return Upload::Nothing;
         }
         link.uploading.set(true);
-        Upload::Stream(Stream {
+        Upload::Stream(Box::new(Stream {
             body,
             link: Rc::clone(link),
             worker: Rc::clone(worker),
             account: account.clone(),
             allowed: if bound == 0 { u64::MAX } else { bound },
+            kept: Kept::nothing(worker),
             waiting: None,
-        })
+        }))
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Upload::Nothing)
+    }
+
+    /// Waits until the body is whole, as long as it has at most `bound` bytes.
+    ///
+    /// # Errors
+    /// If it breaks off, does not come or is too long.
+    pub(super) async fn gather(&mut self, headers: &HeaderMap, bound: usize) -> Result<(), Broken> {
+        let Upload::Stream(stream) = self else { return Ok(()) };
+        let room = kept::room(headers, stream.body.size_hint().lower(), bound);
+        poll_fn(|cx| stream.poll_gather(room, cx)).await
     }
 }
 
@@ -89,6 +113,41 @@ impl Stream {
         if self.waiting.is_some() {
             return self.poll_turn(cx);
         }
+        if let Some(frame) = self.kept.take_next() {
+            return self.enter(frame, cx);
+        }
+        match self.poll_client(cx) {
+            Poll::Pending => {
+                if !self.account.is_answered() {
+                    self.account.give_way();
+                }
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(frame))) => self.enter(frame, cx),
+            Poll::Ready(None) => {
+                self.sent();
+                Poll::Ready(None)
+            }
+            failed @ Poll::Ready(Some(Err(_))) => failed,
+        }
+    }
+
+    /// Keeps what comes until there is all of it, or as much as there is room for.
+    fn poll_gather(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        while !self.is_over() && self.kept.has_room(room) {
+            match ready!(self.poll_client(cx)).transpose()? {
+                Some(frame) => self.kept.add(frame),
+                None => self.kept.whole = true,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The next frame that the client sends, if it may send it.
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.is_over() {
+            return Poll::Ready(None);
+        }
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Pending if self.link.upload_late.get() => {
                 Poll::Ready(Some(Err(Broken::ClientLate)))
@@ -96,34 +155,43 @@ impl Stream {
             Poll::Pending => {
                 self.link.uploaded_by(cx.waker());
                 self.link.upload.begin(self.worker.now());
-                if !self.account.is_answered() {
-                    self.account.give_way();
-                }
                 Poll::Pending
             }
-            Poll::Ready(Some(Ok(frame))) => {
+            Poll::Ready(next) => {
                 self.link.upload.end();
-                self.enter(frame, cx)
-            }
-            Poll::Ready(Some(Err(error))) => {
-                self.link.upload.end();
-                self.link.upload_broken.set(true);
-                Poll::Ready(Some(Err(error.into())))
-            }
-            Poll::Ready(None) => {
-                self.sent();
-                Poll::Ready(None)
+                Poll::Ready(next.map(|next| match next {
+                    Ok(frame) => self.checked(frame),
+                    Err(error) => {
+                        self.link.upload_broken.set(true);
+                        Err(error.into())
+                    }
+                }))
             }
         }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (kept, rest) = (self.kept.len() as u64, self.body.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(kept));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(kept));
+        }
+        hint
+    }
+
+    /// The client sends no more.
+    fn is_over(&self) -> bool {
+        self.kept.whole || self.body.is_end_stream()
     }
 
     /// Passes a frame on, as soon as there is room for this request again.
     fn enter(&mut self, frame: Frame<Bytes>, cx: &mut Context<'_>) -> Poll<Polled> {
         if self.account.is_answered() {
-            return Poll::Ready(Some(self.checked(frame)));
+            return Poll::Ready(Some(Ok(self.passed(frame))));
         }
         match self.account.enter() {
-            Entered::Room => Poll::Ready(Some(self.checked(frame))),
+            Entered::Room => Poll::Ready(Some(Ok(self.passed(frame)))),
             Entered::Refused(_) => Poll::Ready(Some(Err(self.refused()))),
             Entered::Waits(turn) => {
                 self.waiting = Some((frame, turn));
@@ -136,8 +204,8 @@ impl Stream {
         let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
         let turned = ready!(Pin::new(turn).poll(cx));
         let frame = self.waiting.take().map(|(frame, _)| frame);
-        let passed = self.account.turned(&turned).map_err(|_| self.refused());
-        Poll::Ready(frame.map(|frame| passed.and_then(|()| self.checked(frame))))
+        let turned = self.account.turned(&turned).map_err(|_| self.refused());
+        Poll::Ready(frame.map(|frame| turned.map(|()| self.passed(frame))))
     }
 
     fn refused(&self) -> Broken {
@@ -155,10 +223,15 @@ impl Stream {
         if let Some(trailers) = frame.trailers_mut() {
             headers::trailers(trailers);
         }
-        if self.body.is_end_stream() {
+        Ok(frame)
+    }
+
+    /// A frame goes to the backend.
+    fn passed(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        if self.kept.is_empty() && self.is_over() {
             self.sent();
         }
-        Ok(frame)
+        frame
     }
 
     /// All of it is with the backend, which works from now on unless it has answered already.
@@ -192,14 +265,14 @@ impl http_body::Body for Upload {
     fn is_end_stream(&self) -> bool {
         match self {
             Upload::Nothing => true,
-            Upload::Stream(stream) => stream.body.is_end_stream(),
+            Upload::Stream(stream) => stream.kept.is_empty() && stream.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Upload::Nothing => SizeHint::with_exact(0),
-            Upload::Stream(stream) => stream.body.size_hint(),
+            Upload::Stream(stream) => stream.size_hint(),
         }
     }
 }

@@ -107,6 +107,11 @@ async fn answered(
         // A client that goes away meanwhile has this future dropped, and with it the place it took.
         Box::pin(tokio::time::sleep_until(worker.clock.instant(at))).await;
     }
+    let mut upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
+    if upload.gather(&head.headers, site.bounds.body_buffer).await.is_err() {
+        let status = link.upload_fault().unwrap_or(StatusCode::BAD_REQUEST);
+        return Err(fatal(worker, &head.headers, status));
+    }
     let turned = account.turn().await;
     turned.map_err(|refusal| Box::new(answer::refused(&head.headers, &refusal)))?;
     let peer = headers::Peer {
@@ -117,14 +122,13 @@ async fn answered(
         backend: &site.backends.host,
     };
     let accept = head.headers.get(http::header::ACCEPT).cloned();
-    let upgrade = headers::upgrade(&head, found, &site.upgrades).filter(|_| body.is_end_stream());
+    let upgrade = headers::upgrade(&head, found, &site.upgrades).filter(|_| upload.is_nothing());
     link.switches(upgrade.is_some());
     headers::forward(&mut head, found, &peer)
         .map_err(|status| fatal(worker, &head.headers, status))?;
     if let Some(protocol) = upgrade {
         headers::ask_upgrade(&mut head.headers, protocol);
     }
-    let upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
     let request = wire::Request { head, peer, body: upload };
     match ask_backend(worker, link, site, &account, request).await {
         Ok((answer, wire)) => Ok(held(worker, link, site, answer, wire, account).await),
@@ -221,11 +225,7 @@ impl Failure {
             BackendFault::ConnectTimeout | BackendFault::AnswerTimeout | BackendFault::Idle => {
                 StatusCode::GATEWAY_TIMEOUT
             }
-            _ if link.upload_too_long.get() => StatusCode::PAYLOAD_TOO_LARGE,
-            _ if link.upload_refused.get() => StatusCode::SERVICE_UNAVAILABLE,
-            _ if link.upload_late.get() => StatusCode::REQUEST_TIMEOUT,
-            _ if link.upload_broken.get() => StatusCode::BAD_REQUEST,
-            _ => StatusCode::BAD_GATEWAY,
+            _ => link.upload_fault().unwrap_or(StatusCode::BAD_GATEWAY),
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) mod list;
 use super::account::Shadow;
 use super::wire::{Far, Wire};
 use crate::config::settings::Timeouts;
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -345,6 +345,17 @@ impl Link {
     /// Whether the client is to blame for a body that did not get through.
     pub(super) fn upload_failed(&self) -> bool {
         self.upload_too_long.get() || self.upload_late.get() || self.upload_broken.get()
+    }
+
+    /// What the client is told of a body that did not get through, unless the backend is to blame.
+    pub(super) fn upload_fault(&self) -> Option<StatusCode> {
+        let faults = [
+            (&self.upload_too_long, StatusCode::PAYLOAD_TOO_LARGE),
+            (&self.upload_refused, StatusCode::SERVICE_UNAVAILABLE),
+            (&self.upload_late, StatusCode::REQUEST_TIMEOUT),
+            (&self.upload_broken, StatusCode::BAD_REQUEST),
+        ];
+        faults.into_iter().find(|(is, _)| is.get()).map(|(_, status)| status)
     }
 
     /// Its answer is through our hands.

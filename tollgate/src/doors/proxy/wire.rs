@@ -172,7 +172,7 @@ impl Wire {
     pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
         let Request { head, peer, body } = request;
         self.counts_as(true);
-        let bodyless = matches!(body, Upload::Nothing);
+        let bodyless = body.is_nothing();
         let chunked = !bodyless && !head.headers.contains_key(http::header::CONTENT_LENGTH);
         self.request.clear();
         head::write(&head, &peer, chunked, &mut self.request);

@@ -103,6 +103,8 @@ pub(super) struct Worker {
     /// Streams of those that have streams.
     pub(super) streams: List,
     lingering: Cell<usize>,
+    /// Bytes of requests' bodies that are kept back.
+    pub(super) kept: Cell<usize>,
     /// Something ended: a connection, or an exchange without a client.
     freed: Notify,
     drained: Notify,
@@ -128,6 +130,7 @@ impl Worker {
             links: List::default(),
             streams: List::default(),
             lingering: Cell::new(0),
+            kept: Cell::new(0),
             freed: Notify::new(),
             drained: Notify::new(),
             draining: Cell::new(false),

@@ -1,0 +1,87 @@
+//! The beginning of a request's body, kept back until it is whole or too much to keep.
+//!
+//! A client that sends slowly would otherwise take up a connection to the backend, and a worker in
+//! one that does not buffer. What is kept is copied: frames are slices of larger buffers.
+
+use super::super::worker::Worker;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
+use http_body::Frame;
+use std::rc::Rc;
+
+/// The most that one thread keeps of all bodies together. Beyond it they are passed on as they
+/// come.
+const KEPT_MAX: usize = 32 << 20;
+
+/// Content types of calls in which client and backend may talk by turns: who waits for such a body
+/// to end may wait for an answer to itself.
+const DUPLEX: [&[u8]; 2] = [b"application/grpc", b"application/connect+"];
+
+/// How much of a body of `length` bytes may be kept back, of the `bound` for each request.
+pub(super) fn room(headers: &HeaderMap, length: u64, bound: usize) -> usize {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+    let starts =
+        |with: &&[u8]| kind.get(..with.len()).is_some_and(|k| k.eq_ignore_ascii_case(with));
+    if length > bound as u64 || DUPLEX.iter().any(starts) { 0 } else { bound }
+}
+
+/// What is kept of one body.
+pub(super) struct Kept {
+    data: BytesMut,
+    trailers: Option<HeaderMap>,
+    /// Nothing follows.
+    pub(super) whole: bool,
+    worker: Rc<Worker>,
+}
+
+impl Kept {
+    pub(super) fn nothing(worker: &Rc<Worker>) -> Kept {
+        Kept { data: BytesMut::new(), trailers: None, whole: false, worker: Rc::clone(worker) }
+    }
+
+    /// Whether more may be kept.
+    pub(super) fn has_room(&self, room: usize) -> bool {
+        !self.whole && self.data.len() < room && self.worker.kept.get() < KEPT_MAX
+    }
+
+    /// Keeps a frame.
+    pub(super) fn add(&mut self, frame: Frame<Bytes>) {
+        match frame.into_data() {
+            Ok(data) => {
+                self.data.extend_from_slice(&data);
+                self.worker.kept.set(self.worker.kept.get() + data.len());
+            }
+            Err(frame) => {
+                self.trailers = frame.into_trailers().ok();
+                self.whole = true;
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+
+    /// What goes next.
+    pub(super) fn take_next(&mut self) -> Option<Frame<Bytes>> {
+        if self.data.is_empty() {
+            return self.trailers.take().map(Frame::trailers);
+        }
+        self.forget();
+        Some(Frame::data(std::mem::take(&mut self.data).freeze()))
+    }
+
+    fn forget(&self) {
+        self.worker.kept.set(self.worker.kept.get().saturating_sub(self.data.len()));
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
