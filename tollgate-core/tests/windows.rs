@@ -260,3 +260,27 @@ fn threads_lose_no_hit_and_never_see_half_a_request() {
         assert_eq!(hits.map(|hit| hit.after), [4 * ROUNDS; 3]);
     }
 }
+
+/// What a store says of a counter is where it goes on from, whatever was counted here.
+#[test]
+fn counters_stand_where_they_are_told_to() {
+    for algorithm in [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket] {
+        let windows = Windows::new(10);
+        let ask = |hits: u32, now: Time| {
+            let mut one = [Hit { algorithm, ..hit(1, 9, hits, now) }];
+            count(&windows, &mut one, Policy::default(), now);
+            one[0]
+        };
+        ask(3, at(590));
+        ask(2, at(605));
+        let said = Hit { algorithm, before: 4, after: 5, ..hit(1, 9, 1, at(606)) };
+        windows.learn(&said, at(606));
+        assert_eq!(ask(0, at(606)).before, 5, "{algorithm:?}");
+        assert_eq!(ask(4, at(606)).after, 9, "{algorithm:?}");
+        // Refused where it is counted: it stands where it stood before.
+        let over = Hit { algorithm, before: 7, after: 10, ..hit(1, 9, 3, at(606)) };
+        windows.learn(&over, at(606));
+        let stands = if algorithm == Algorithm::Fixed { 10 } else { 7 };
+        assert_eq!(ask(0, at(606)).before, stands, "{algorithm:?}");
+    }
+}

@@ -109,6 +109,14 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
             look(way, credentials_file.as_ref(), secret::credentials);
         }
     }
+    if let Some(store) = &settings.store {
+        let way = &["store", "credentials_file"];
+        look(way, store.place.credentials_file.as_ref(), secret::credentials);
+        let way = &["store", "per_second", "credentials_file"];
+        let other = store.per_second.as_ref();
+        let file = other.and_then(|place| place.credentials_file.as_ref());
+        look(way, file, secret::credentials);
+    }
     let prometheus = settings.ratelimit.as_ref().and_then(|door| door.prometheus.as_ref());
     let mapper = prometheus.and_then(|prometheus| prometheus.mapper.as_deref());
     if let Some(Err(why)) = mapper.map(source::mapper::read) {
@@ -118,8 +126,9 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
 }
 
 /// What takes a restart to change: the way to each key.
-const KEPT: [&[&str]; 32] = [
+const KEPT: [&[&str]; 34] = [
     &["admin"],
+    &["store"],
     &["log", "format"],
     &["state"],
     &["traces"],
@@ -149,6 +158,7 @@ const KEPT: [&[&str]; 32] = [
     &["ratelimit", "connection_age"],
     &["ratelimit", "connection_age_grace"],
     &["ratelimit", "healthy_with_rules"],
+    &["ratelimit", "healthy_with_store"],
     &["ratelimit", "statsd"],
     &["ratelimit", "prometheus"],
 ];

@@ -13,6 +13,6 @@ pub mod doors;
 pub mod engine;
 pub mod peers;
 pub mod run;
-pub mod state;
+pub mod store;
 pub mod tls;
 pub mod watch;

@@ -15,7 +15,7 @@ use crate::config::source::{Change, Source};
 use crate::config::{Config, NO_DOOR, cpus};
 use crate::doors::admin;
 use crate::peers::driver;
-use crate::state;
+use crate::store::snapshot;
 use crate::watch::Watch;
 use crate::watch::log;
 use crate::watch::metrics::push;
@@ -108,7 +108,7 @@ struct Program {
     /// Sends spans, and the last ones when it is dropped.
     traces: Option<spans::Running>,
     /// Writes a last snapshot when it is dropped.
-    state: Option<state::Running>,
+    state: Option<snapshot::Running>,
     /// Counts together with others until it is dropped.
     peers: Option<driver::Running>,
 }
@@ -141,7 +141,7 @@ impl Program {
         let peers = settings.peers.as_ref();
         let peers = peers.map(|peers| driver::start(peers, together, clock, &watch)).transpose()?;
         // Only now: who cannot open its doors must not touch what another one keeps.
-        let state = state::start(&settings.state, seed, kept, &watch, clock);
+        let state = snapshot::start(&settings.state, seed, kept, &watch, clock);
         watch.count_as_held(settings.metrics.held_above);
         let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
         let traces = exporter.map(Exporter::start).transpose().context("no thread for traces")?;

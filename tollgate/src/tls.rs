@@ -9,6 +9,7 @@ pub mod client;
 pub mod live;
 mod names;
 pub mod pem;
+pub mod store;
 mod verify;
 
 use crate::config::Stumble;

@@ -19,6 +19,7 @@ pub mod snapshot;
 
 use counts::ProxyCounts;
 use counts::peers::Board;
+use counts::store::StoreBoard;
 use decision::Decision;
 use decision::notice::Notice;
 use failure::Failure;
@@ -45,6 +46,8 @@ pub struct Watch {
     pub proxy: ProxyCounts,
     /// How the instances stand that count together.
     pub peers: Board,
+    /// How the store stands.
+    pub store: StoreBoard,
     /// Makes spans of requests, if anybody wants them.
     pub tracer: Option<Tracer>,
     registry: Registry,
@@ -87,6 +90,7 @@ impl Watch {
             cost_header_faults: registry.counter(&HEADER_FAULTS, &[]),
             proxy: ProxyCounts::new(&registry, "proxy"),
             peers: Board::default(),
+            store: StoreBoard::default(),
             tracer: None,
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),

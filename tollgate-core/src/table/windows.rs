@@ -197,6 +197,16 @@ impl Windows {
         self.table.take(own).change(count, |words| worth(words[0], now));
     }
 
+    /// Has a counter stand where it stands elsewhere, as its hits before and after say.
+    pub fn learn(&self, hit: &Hit, now: Time) {
+        let (own, previous) = hit.keys();
+        let previous = previous.map_or(0, |key| self.table.take(key).get(0));
+        let refused = hit.algorithm != Algorithm::Fixed && hit.is_over();
+        let used = if refused { hit.before } else { hit.after };
+        let word = hit.standing_at(used, previous, now);
+        self.table.take(own).put(&[word], |words| worth(words[0], now));
+    }
+
     /// Counts all, in order; a counter that is named twice counts twice. No other request comes
     /// between. `sets` is room to work in, kept by the caller to save making it anew.
     pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {

@@ -87,6 +87,9 @@ fn table(snapshot: &Snapshot, limit: Option<&str>, levels: bool) -> String {
     if let Some(peers) = snapshot.peers.filter(|_| levels) {
         let _ = writeln!(text, "\n{peers}");
     }
+    if let Some(store) = snapshot.store.filter(|_| levels) {
+        let _ = writeln!(text, "\n{store}");
+    }
     text
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Each variable becomes a key of the `ratelimit` section, so both ways are checked and shown
 //! alike; what is wrong is told with the variable's name. Truths, numbers and durations are
-//! written as the reference's language writes them. What asks for something that is not built is
-//! refused, and says what to do instead. Variables of the reference that have no meaning here
-//! (its pools, its jitter) are passed over.
+//! written as the reference's language writes them. Variables of the reference that have no
+//! meaning here (its pools) are passed over.
 
 mod figures;
+mod redis;
 mod traces;
 mod xds;
 
@@ -26,7 +26,7 @@ enum Form {
 }
 
 /// Variables that are one key each.
-const PLAIN: [(&str, &str, Form); 16] = [
+const PLAIN: [(&str, &str, Form); 17] = [
     ("NEAR_LIMIT_RATIO", "near_limit_ratio", Form::Text),
     ("SHADOW_MODE", "shadow", Form::Truth),
     ("QUOTA_MODE", "quota", Form::Truth),
@@ -36,6 +36,7 @@ const PLAIN: [(&str, &str, Form); 16] = [
     ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata", Form::Truth),
     ("RUNTIME_IGNOREDOTFILES", "ignore_dot_files", Form::Truth),
     ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules", Form::Truth),
+    ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "healthy_with_store", Form::Truth),
     ("GRPC_MAX_CONNECTION_AGE", "connection_age", Form::Duration),
     ("GRPC_MAX_CONNECTION_AGE_GRACE", "connection_age_grace", Form::Duration),
     ("GRPC_UDS", "grpc_unix", Form::Text),
@@ -43,23 +44,6 @@ const PLAIN: [(&str, &str, Form); 16] = [
     ("TOLLGATE_COMPAT_KEYS", "compat_keys", Form::Truth),
     ("TOLLGATE_KEYS_MAX", "keys_max", Form::Text),
     ("TOLLGATE_HANDSHAKE_TIMEOUT", "handshake_timeout", Form::Duration),
-];
-
-/// Variables that ask for what is not built: the name, the values that ask for nothing, and what
-/// to do.
-const REFUSED: [(&str, &[&str], &str); 3] = [
-    (
-        "BACKEND_TYPE",
-        &[""],
-        "only counters in memory are built in this version: unset BACKEND_TYPE and REDIS_URL to \
-         count in this process; for memcache there will be none, use Redis or memory",
-    ),
-    (
-        "REDIS_URL",
-        &[""],
-        "counting in Redis is not built in this version: unset it to count in this process",
-    ),
-    ("REDIS_PERSECOND", FALSE, "counting in Redis is not built in this version: unset it"),
 ];
 
 const FALSE: &[&str] = &["", "0", "f", "F", "false", "FALSE", "False"];
@@ -96,12 +80,6 @@ type Keys = Vec<(Key, Node)>;
 
 impl Reader<'_> {
     fn root(&mut self) -> Node {
-        for (name, harmless, what) in REFUSED {
-            let value = (self.get)(name).unwrap_or_default();
-            if !harmless.contains(&value.as_str()) {
-                self.fault(format!("{name}={value}: {what}"));
-            }
-        }
         let mut section = Keys::new();
         for (column, (name, key, form)) in PLAIN.iter().enumerate() {
             if let Some(value) = self.written(name, *form) {
@@ -133,6 +111,7 @@ impl Reader<'_> {
         if let Some(file) = self.text("TOLLGATE_STATE") {
             root.push((named("state"), Node::map([("file", Node::text(file))])));
         }
+        root.extend(self.store().map(|store| (named("store"), store)));
         map(root)
     }
 

@@ -112,8 +112,9 @@ impl<'n, 'f> Section<'n, 'f> {
         self.asked.push(key);
     }
 
-    /// Writes down what runs for `key`.
+    /// Writes down what runs for `key`, in place of what was written before.
     pub fn show(&mut self, key: &'static str, node: Node) {
+        self.shown.retain(|(shown, _)| *shown != key);
         self.shown.push((key, node));
     }
 

@@ -14,7 +14,7 @@ mod metrics;
 mod peers;
 mod proxy;
 mod ratelimit;
-mod state;
+mod store;
 mod tls;
 
 use super::address;
@@ -25,16 +25,14 @@ use super::tree::{Node, Value};
 use limits::Ground;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
-/// Sections of the contract whose doors are not built.
-const LATER: &[&str] = &["store"];
+pub use store::escaped;
 
 /// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
 /// faults.
 pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, Node) {
     let mut section = Section::open("", Some(root), root.place, faults);
     let settings = read(&mut section, cpus);
-    let shown = section.close(LATER);
+    let shown = section.close(&[]);
     (settings, shown)
 }
 
@@ -43,7 +41,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let log = root.section("log", &[], log);
     let metrics = root.section("metrics", &[], metrics::read);
     let traces = root.written("traces").then(|| root.section("traces", &[], metrics::otlp::traces));
-    let state = root.section("state", &[], state::read);
+    let state = root.section("state", &[], store::snapshot::read);
     let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
     let check = root.written("check").then(|| root.section("check", &[], check::read));
     let line = root
@@ -55,6 +53,8 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         .written("master")
         .then(|| root.section("master", &[], |master| master::read(master, state.keys_max)));
     let gatekeeper = gatekeeper_section(root, state.keys_max);
+    let store = root.written("store").then(|| root.section("store", &[], store::read));
+    root.allow("store");
     let settings = Settings {
         admin,
         log,
@@ -68,8 +68,12 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         master,
         gatekeeper,
         peers,
+        store,
     };
     separate(root, &settings);
+    if settings.store.is_some() && settings.peers.is_some() {
+        root.fault("store", "`store` and `peers` are two ways to count together; remove one");
+    }
     settings
 }
 
@@ -148,7 +152,7 @@ fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Rate
         root.node("ratelimit");
         return None;
     }
-    Some(root.section("ratelimit", ratelimit::LATER, ratelimit::read))
+    Some(root.section("ratelimit", &[], ratelimit::read))
 }
 
 /// No two listeners may want one port.

@@ -12,6 +12,7 @@ pub mod pattern;
 pub mod peers;
 mod ratelimit;
 pub mod rename;
+pub mod store;
 pub mod tls;
 
 pub use backend::{BACKENDS_MAX, Backend, BackendTls, Scheme};
@@ -25,6 +26,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+pub use store::Store;
 use tls::FrontTls;
 use tollgate_core::limit::{Action, Limit};
 use tollgate_core::units::Nanos;
@@ -56,6 +58,8 @@ pub struct Settings {
     pub gatekeeper: Option<Gatekeeper>,
     /// The instances that this one counts together with; `None` if it counts alone.
     pub peers: Option<Peers>,
+    /// Where one count for all instances is kept; `None` if each counts by itself.
+    pub store: Option<Store>,
 }
 
 impl Settings {

@@ -62,6 +62,21 @@ impl Counters {
         self.spend(hits);
     }
 
+    /// What is counted of each, in [`Hit::before`] and [`Hit::after`]; nothing is counted.
+    pub fn look_at(&self, hits: &mut [Hit], now: Time) {
+        for hit in hits {
+            let asked = std::mem::take(&mut hit.hits);
+            let one = std::slice::from_mut(hit);
+            self.windows.count(one, &mut Vec::new(), Policy::default(), now);
+            hit.hits = asked;
+        }
+    }
+
+    /// Has a counter stand where a store says, as its hits before and after have it.
+    pub fn learn(&self, hit: &Hit, now: Time) {
+        self.windows.learn(hit, now);
+    }
+
     /// The list of what is asked about most, for one request, if nobody else has it.
     #[must_use]
     pub fn look(&self) -> Option<Look<'_>> {

@@ -15,7 +15,8 @@ use crate::engine::tags::Tags;
 use crate::engine::together::Together;
 use crate::engine::windows::Counters;
 use crate::peers::driver;
-use crate::state;
+use crate::store::redis::Store;
+use crate::store::snapshot;
 use crate::watch::Watch;
 use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -41,10 +42,10 @@ impl Engines {
     /// One for each section that decides, with what clients owe since the last run; nothing is open
     /// yet.
     pub fn new(settings: &Settings, clock: Clock, watch: &Arc<Watch>) -> anyhow::Result<Engines> {
-        let found = state::find(&settings.state);
+        let found = snapshot::find(&settings.state);
         let shared = settings.peers.as_ref().map(driver::seed).transpose()?;
         let found = found.filter(|found| finds_again(found, shared));
-        let kept = found.as_ref().map(state::Found::seed);
+        let kept = found.as_ref().map(snapshot::Found::seed);
         let seed = shared.or(kept).map_or_else(seed, Ok)?;
         let gatekeeper = settings.gatekeeper.as_ref();
         let gatekeeper = gatekeeper.map(|keeper| Gatekeeper::new(keeper, seed, clock, watch));
@@ -69,14 +70,14 @@ impl Engines {
     }
 
     /// All that a snapshot keeps.
-    pub fn accounts(&self) -> state::Accounts {
+    pub fn accounts(&self) -> snapshot::Accounts {
         let windows = self.ratelimit.as_ref();
         let windows = windows.map(|counters| ("ratelimit", Arc::clone(counters.windows())));
-        state::Accounts { engines: self.all(), windows }
+        snapshot::Accounts { engines: self.all(), windows }
     }
 
     /// Each with its door.
-    fn all(&self) -> Vec<state::DoorEngine> {
+    fn all(&self) -> Vec<snapshot::DoorEngine> {
         let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn Counted>;
         let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
         let shared = |tags: &Arc<Tags>| Arc::clone(tags) as Arc<dyn Counted>;
@@ -107,7 +108,7 @@ impl Engines {
 }
 
 /// Whether the keys of a snapshot can be found again by instances that hash them with `shared`.
-fn finds_again(found: &state::Found, shared: Option<Seed>) -> bool {
+fn finds_again(found: &snapshot::Found, shared: Option<Seed>) -> bool {
     let alike = shared.is_none_or(|seed| seed == found.seed());
     if !alike {
         tracing::warn!(
@@ -151,9 +152,13 @@ impl Doors {
             anyhow::Ok((tags, running))
         });
         let line = line.transpose()?;
-        let ratelimit = settings.ratelimit.as_ref().zip(engines.ratelimit);
+        let (ratelimit, store) = (settings.ratelimit.as_ref(), settings.store.as_ref());
+        let ratelimit = ratelimit.zip(engines.ratelimit);
         let ratelimit = ratelimit.map(|(settings, counters)| {
-            let running = ratelimit::start(settings, counters, engines.seed, engines.clock, watch)?;
+            let clock = engines.clock;
+            let store = store.map(|store| Store::new(store, Arc::clone(&counters), clock, watch));
+            let counters = (counters, store);
+            let running = ratelimit::start(settings, counters, engines.seed, clock, watch)?;
             tell_ratelimit(settings, running.addresses());
             anyhow::Ok(running)
         });

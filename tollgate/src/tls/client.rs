@@ -72,7 +72,8 @@ pub fn name(tls: &ClientTls, host: &str) -> Result<ServerName<'static>, Fault> {
     ServerName::try_from(bare.to_owned()).map_err(|_| Fault::Name(name.to_owned()))
 }
 
-fn roots(tls: &ClientTls) -> Result<RootCertStore, Fault> {
+/// The authorities that are believed.
+pub(super) fn roots(tls: &ClientTls) -> Result<RootCertStore, Fault> {
     if let Some(ca) = &tls.ca {
         return pem::authorities(super::of(&read(vec![ca.clone()])?, 0)?);
     }

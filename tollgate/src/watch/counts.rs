@@ -8,6 +8,7 @@ pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
 pub mod peers;
+pub mod store;
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,

@@ -217,6 +217,20 @@ table! {
         "Messages that were not believed: of strangers, broken, too old, or too many.";
     PEER_UNCOUNTED = Counter "tollgate_peer_uncounted_total" [] "charges"
         "Charges that others are not told of because there was no room to note them.";
+    STORE_CONNECTIONS = Gauge "tollgate_store_connections" ["state"] "connections"
+        "Connections to the store: good, or failed (then what is known here decides).";
+    STORE_ANSWERS = Counter "tollgate_store_answers_total" ["result"] "counters"
+        "Counters the store was to be asked for: ok, late, away, refused, or known (to be over).";
+    STORE_TOOK = Histogram "tollgate_store_seconds" [] "seconds"
+        "How long the store took to answer a request.";
+    STORE_OWED = Gauge "tollgate_store_owed" [] "counters"
+        "Counters whose hits were counted here alone and that the store has yet to be told of.";
+    STORE_TOLD = Counter "tollgate_store_told_total" [] "counters"
+        "Counters whose hits the store was told of later.";
+    STORE_LOST = Counter "tollgate_store_lost_total" [] "counters"
+        "Counters whose hits the store is never told of: no room, their window ended, or refused.";
+    STORE_MOVED = Counter "tollgate_store_redirections_total" [] "redirections"
+        "Answers of a cluster's nodes that another node has the counter.";
     TLS_RELOADS = Counter "tollgate_tls_reloads_total" ["of" "result"] "reloads"
         "Certificates taken over from files that changed: ok, or failed (the one before stays).";
     TLS_UNTIL = Gauge "tollgate_tls_certificate_expiry_time_seconds" ["of"] "seconds"

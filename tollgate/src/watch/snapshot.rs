@@ -30,6 +30,29 @@ pub struct Snapshot {
     /// The instances that count together; `null` where this one counts alone.
     #[serde(default)]
     pub peers: Option<Peers>,
+    /// Where one count for all is kept; `null` where it is not.
+    #[serde(default)]
+    pub store: Option<Store>,
+}
+
+/// How the store stands, in short; more of it: `/api/store`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Store {
+    /// Connections that are good.
+    pub good: usize,
+    /// Connections that are not.
+    pub failed: usize,
+    /// Counters that it has to be told of.
+    pub owed: i64,
+}
+
+/// For people: `store: 3 of 3 connections good, 0 counters to be told`.
+impl std::fmt::Display for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Store { good, failed, owed } = self;
+        let all = good + failed;
+        write!(f, "store: {good} of {all} connections good, {owed} counters to be told")
+    }
 }
 
 /// The instances that count together, in short; more of them: `/api/peers`.

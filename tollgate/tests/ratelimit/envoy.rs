@@ -4,7 +4,7 @@
 //! fails and says so.
 
 use crate::program::{Server, wait_for};
-use crate::tls::Authority;
+use crate::server::tls::Authority;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -12,4 +12,4 @@ mod modes;
 mod program;
 mod quota;
 mod server;
-mod tls;
+mod store;

@@ -170,6 +170,7 @@ impl Grpc {
     pub fn connect(address: SocketAddr) -> Grpc {
         let runtime = runtime();
         let stream = runtime.block_on(tokio::net::TcpStream::connect(address)).expect("it listens");
+        stream.set_nodelay(true).expect("set");
         Grpc::over(runtime, TokioIo::new(stream))
     }
 

@@ -2,6 +2,7 @@
 //! that change, and what hostile callers send. Cases 3, 68 to 71, 73 to 79 and 81.
 
 mod renamed;
+pub mod tls;
 mod traces;
 
 use crate::ask::{C1, request, shown};
@@ -11,11 +12,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use tollgate::doors::ratelimit::wire::{Descriptor, Entry, Request, Response};
 
-const V3: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const V3: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const V2: &str = "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit";
 const LYFT: &str = "/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit";
 
-fn asked(grpc: &Grpc, path: &str, text: &str) -> String {
+pub fn asked(grpc: &Grpc, path: &str, text: &str) -> String {
     match grpc.call(path, &request(text).encode_to_vec()) {
         Ok(bytes) => shown(&Response::decode(&*bytes).expect("an answer")),
         Err((code, message)) => format!("{code}: {message}"),
@@ -360,5 +361,5 @@ fn what_cannot_start_says_why() {
     let output = Server::command(&[("BACKEND_TYPE", "memcache")]).output().expect("it runs");
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("BACKEND_TYPE=memcache: only counters in memory"), "{told}");
+    assert!(told.contains("BACKEND_TYPE=memcache: there is no memcache here"), "{told}");
 }

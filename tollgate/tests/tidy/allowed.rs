@@ -23,10 +23,10 @@ const ALLOWED: [(&str, &str, &str); 16] = [
         "its workers burn CPU, which no runtime may wait for",
     ),
     ("spawn", "tollgate/src/peers/driver.rs", "peers may be slow, and no request waits for them"),
-    ("spawn", "tollgate/src/state.rs", "a disk may be slow, and no request waits for it"),
+    ("spawn", "tollgate/src/store/snapshot.rs", "a disk may be slow, and no request waits for it"),
     ("spawn", "tollgate/src/watch/metrics/push.rs", "a network may be slow, and nobody waits"),
     ("spawn", "tollgate/src/watch/otlp/spans.rs", "a collector may be slow, and nobody waits"),
-    ("outside", "tollgate/src/state/", "the file of the snapshot"),
+    ("outside", "tollgate/src/store/snapshot/", "the file of the snapshot"),
     ("outside", "tollgate/src/config/", "it is what reads files and the environment"),
 ];
 

@@ -37,9 +37,9 @@ const FORBIDDEN: [(&str, &str, &str); 16] = [
     ("engine", "doors", "doors ask the engine, never the other way"),
     ("watch", "doors", "what is seen is handed in by those who do it"),
     ("watch", "engine", "the engine reports to watch, never the other way"),
-    ("engine", "state", "what is kept is read off the engine, and it does not know"),
-    ("state", "doors", "a snapshot knows no protocol"),
-    ("doors", "state", "doors decide nothing and keep nothing"),
+    ("engine", "store", "what is kept is read off the engine, and it does not know"),
+    ("store", "doors", "what is kept outside knows no protocol"),
+    ("doors", "store::snapshot", "doors decide nothing and keep nothing"),
     ("engine", "cli", "only the command line knows the command line"),
     ("doors", "cli", "only the command line knows the command line"),
     ("watch", "cli", "only the command line knows the command line"),
@@ -110,7 +110,11 @@ fn binary_fault(path: &str, line: &str) -> Option<String> {
         }
     }
     let names: Vec<_> = named(line).collect();
-    let rule = FORBIDDEN.iter().find(|(who, whom, _)| *who == from && names.contains(whom))?;
+    let names_it = |whom: &str| match whom.contains("::") {
+        true => line.contains(&format!("crate::{whom}")),
+        false => names.contains(&whom),
+    };
+    let rule = FORBIDDEN.iter().find(|(who, whom, _)| *who == from && names_it(whom))?;
     Some(rule.2.to_owned())
 }
 
@@ -147,4 +151,6 @@ fn arrows_are_found() {
     assert!(binary_fault("tollgate/src/engine.rs", "use crate::doors::proxy;").is_some());
     assert!(binary_fault("tollgate/src/doors/admin.rs", "crate::doors::proxy::x()").is_some());
     assert!(binary_fault("tollgate/src/doors/proxy/a.rs", "crate::doors::proxy::x()").is_none());
+    assert!(binary_fault("tollgate/src/doors/a.rs", "use crate::store::snapshot;").is_some());
+    assert!(binary_fault("tollgate/src/doors/a.rs", "use crate::store::redis;").is_none());
 }

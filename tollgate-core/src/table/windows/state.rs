@@ -105,6 +105,21 @@ impl Hit {
         window_word(end, after)
     }
 
+    /// The word of a counter of which so many hits are used.
+    pub(super) fn standing_at(&self, used: u32, previous: u64, now: Time) -> u64 {
+        match self.algorithm {
+            Algorithm::Fixed => window_word(self.window.end, used),
+            Algorithm::Sliding => {
+                let reaching = self.used(0, previous, now);
+                window_word(self.kept().end, used.saturating_sub(reaching))
+            }
+            Algorithm::Bucket => self.bucket().map_or(0, |bucket| {
+                let (after, _) = bucket.charge(Time::ZERO, Cost::hits(used.into()), now);
+                after.0 & !BUCKET | BUCKET
+            }),
+        }
+    }
+
     /// The hits of a sliding window are kept for the next one.
     fn kept(&self) -> Window {
         let Window { end, seconds } = self.window;

@@ -34,6 +34,7 @@ fn snapshot() -> Snapshot {
         known: vec!["ip".to_owned(), "agent".to_owned()],
         limits: vec![limit("ip", rows), limit("agent", Vec::new())],
         peers: None,
+        store: None,
     }
 }
 

@@ -20,9 +20,6 @@ use std::time::Duration;
 use tollgate_core::units::{Nanos, SECOND};
 use tollgate_core::windows::Policy;
 
-/// Keys that are not built.
-pub const LATER: &[&str] = &["store"];
-
 /// The names that the reference gives its headers.
 const HEADERS: [&str; 3] = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
 
@@ -49,6 +46,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
         connection_age_grace: time(section, "connection_age_grace", Nanos::from_secs(3_600)),
         rlqs: section.section("rlqs", &[], rlqs),
         healthy_with_rules: section.value("healthy_with_rules", false, truth),
+        healthy_with_store: section.value("healthy_with_store", false, truth),
         statsd: statsd(section),
         prometheus: prometheus(section),
         drain: time(section, "drain", Nanos::from_secs(30)),

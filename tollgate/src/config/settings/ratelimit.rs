@@ -48,6 +48,8 @@ pub struct Ratelimit {
     pub rlqs: Rlqs,
     /// Without any domain, health says no. Default: false.
     pub healthy_with_rules: bool,
+    /// Without a connection to the store, health says no. Default: false.
+    pub healthy_with_store: bool,
     /// Where figures are sent. Default: nowhere.
     pub statsd: Option<Statsd>,
     /// Where Prometheus finds the reference's figures. Default: nowhere.

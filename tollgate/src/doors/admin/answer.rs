@@ -48,6 +48,7 @@ impl Desk {
             "/metrics" => self.metrics(),
             "/api/top" => self.top(head.uri.query().unwrap_or_default()),
             "/api/peers" => self.peers(),
+            "/api/store" => self.store(),
             "/api/config" => response(StatusCode::OK, "application/yaml", (self.sources.show)()),
             _ => response(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
         }
@@ -89,10 +90,18 @@ impl Desk {
             None => response(StatusCode::NOT_FOUND, TEXT, ALONE),
         }
     }
+
+    fn store(&self) -> Response<Full<Bytes>> {
+        match self.sources.watch.store.read() {
+            Some(report) => json(&report),
+            None => response(StatusCode::NOT_FOUND, TEXT, NO_STORE),
+        }
+    }
 }
 
+const NO_STORE: &str = "this instance asks no store: its configuration has no section `store`\n";
 const NOT_FOUND: &str =
-    "not here; there are / /healthz /readyz /metrics /api/top /api/peers /api/config\n";
+    "not here; there are / /healthz /readyz /metrics /api/top /api/peers /api/store /api/config\n";
 const ALONE: &str = "this instance counts alone: its configuration has no section `peers`\n";
 
 fn json(value: &impl serde::Serialize) -> Response<Full<Bytes>> {

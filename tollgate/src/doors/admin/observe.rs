@@ -69,6 +69,11 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
         known: Vec::new(),
         limits: Vec::new(),
         peers: sources.watch.peers.read().map(|report| peers(&report)),
+        store: sources.watch.store.read().map(|report| snapshot::Store {
+            good: report.good,
+            failed: report.failed,
+            owed: report.owed,
+        }),
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work)));

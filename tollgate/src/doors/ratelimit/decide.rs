@@ -6,6 +6,7 @@
 //! (`grpc`, `json`), and nothing is waited for.
 
 mod answer;
+mod asked;
 mod meet;
 pub mod used;
 
@@ -16,6 +17,7 @@ use super::wire::view::{DESCRIPTORS_MAX, ENTRIES_MAX, Part, View};
 use crate::clock::Clock;
 use crate::config::settings::RatelimitAnswers;
 use crate::engine::windows::Counters;
+use crate::store::redis::{Naming, Store, Unanswered};
 use crate::watch::metrics::REQUESTS;
 use crate::watch::registry::{Counter, Registry};
 use answer::Answer;
@@ -23,6 +25,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use meet::Met;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 use tollgate_core::key::Seed;
 use tollgate_core::units::Time;
 use tollgate_core::windows::Hit;
@@ -39,6 +42,9 @@ pub enum Refusal {
     /// There have never been rules.
     #[error("no rate limit configuration loaded")]
     NoRules,
+    /// The store gives no answer, and the settings want that told.
+    #[error("{0}")]
+    Unanswered(#[from] Unanswered),
     /// More than anybody needs.
     #[error("more than {DESCRIPTORS_MAX} descriptors, or more than {ENTRIES_MAX} entries in one")]
     TooMany,
@@ -60,6 +66,8 @@ pub struct Events {
     pub requests: Counter,
     /// Requests that got no decision.
     pub errors: AtomicU64,
+    /// Requests that got none because the store gave no answer.
+    pub store_errors: AtomicU64,
     /// Requests that were over a limit and passed because of the shadow mode for all.
     pub global_shadow_mode: AtomicU64,
     /// Rules that were taken over.
@@ -94,6 +102,10 @@ pub struct Decider {
     /// How far the system's clock was moved since the start: windows follow it.
     step: AtomicI64,
     seed: Seed,
+    /// How counters are called in the store, if there is one.
+    naming: Option<Naming>,
+    /// How long compatible keys are kept beyond their window.
+    jitter: Duration,
 }
 
 /// Room to work in, kept by each thread to save making it anew.
@@ -122,7 +134,16 @@ impl Decider {
             clock,
             step: AtomicI64::new(0),
             seed,
+            naming: None,
+            jitter: Duration::ZERO,
         }
+    }
+
+    /// Counters are to be counted in a store too, by the lanes of those who ask.
+    #[must_use]
+    pub fn with_store(self, store: Option<&Store>) -> Decider {
+        let jitter = store.map_or(Duration::ZERO, Store::jitter);
+        Decider { naming: store.map(Store::naming), jitter, ..self }
     }
 
     /// Follows the system's clock if it was set; to be called once a second.
@@ -169,13 +190,9 @@ impl Decider {
         room: &mut Room,
         now: Time,
     ) -> Result<Response, Refusal> {
-        self.events.requests.increment(1);
         let rules = self.rules.load();
-        let checked = check(request, rules.as_deref(), package);
-        let rules = checked.inspect_err(|_| _ = self.events.errors.fetch_add(1, Relaxed))?;
+        let mut met = self.met_by(rules.as_deref(), request, package, now)?;
         let settings = self.settings.load();
-        let mut met = self.meet(rules, request, now);
-        meet::replace(&mut met);
         room.hits.clear();
         for met in &mut met {
             if let Met::Limited(limited) = met {
@@ -184,10 +201,42 @@ impl Decider {
             }
         }
         self.counters.count(&mut room.hits, &mut room.sets, settings.policy, now);
-        let mut look = self.counters.look();
-        for (met, part) in met.iter_mut().zip(&request.descriptors) {
+        for met in &mut met {
             if let Met::Limited(limited) = met {
                 limited.hit = room.hits[limited.place];
+            }
+        }
+        Ok(self.conclude(&met, request, package, &settings, now))
+    }
+
+    /// What each descriptor of a request meets that can be decided.
+    fn met_by<'r>(
+        &self,
+        rules: Option<&'r Rules>,
+        request: &View<'_>,
+        package: Package,
+        now: Time,
+    ) -> Result<Vec<Met<'r>>, Refusal> {
+        self.events.requests.increment(1);
+        let checked = check(request, rules, package);
+        let rules = checked.inspect_err(|_| _ = self.events.errors.fetch_add(1, Relaxed))?;
+        let mut met = self.meet(rules, request, now);
+        meet::replace(&mut met);
+        Ok(met)
+    }
+
+    /// The answer, once all has been counted; and the figures.
+    fn conclude(
+        &self,
+        met: &[Met<'_>],
+        request: &View<'_>,
+        package: Package,
+        settings: &RatelimitAnswers,
+        now: Time,
+    ) -> Response {
+        let mut look = self.counters.look();
+        for (met, part) in met.iter().zip(&request.descriptors) {
+            if let Met::Limited(limited) = met {
                 limited.count(settings.near_limit_ratio);
                 if let Some(look) = &mut look {
                     limited.show(look, request.domain, part.entries.as_slice());
@@ -195,12 +244,11 @@ impl Decider {
             }
         }
         drop(look);
-        let answer = Answer { settings: &settings, request, met: &met, now };
-        let (response, shadowed) = answer.response(package);
+        let (response, shadowed) = Answer { settings, request, met, now }.response(package);
         if shadowed {
             self.events.global_shadow_mode.fetch_add(1, Relaxed);
         }
-        Ok(response)
+        response
     }
 }
 

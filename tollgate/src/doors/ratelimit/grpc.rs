@@ -14,6 +14,7 @@ use super::figures::traces::Call as Traced;
 use super::quota::Quotas;
 use super::wire::view::View;
 use super::wire::{self, Response as Answer};
+use crate::store::redis::Lane;
 use crate::watch::otlp::trace::Tracer;
 use body::Body;
 use bytes::{Buf, Bytes, BytesMut};
@@ -21,6 +22,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use talk::Talk;
@@ -144,7 +146,10 @@ impl Calls {
             Failure(Code::InvalidArgument, format!("not a rate limit request: {fault}"))
         })?;
         let began = traced.map(|traced| (traced, self.decider.now()));
-        let decided = self.decider.decide(&request, package, &mut room.borrow_mut());
+        let decided = match &room.lane {
+            Some(lane) => self.decider.ask(&request, package, lane).await,
+            None => self.decider.decide(&request, package, &mut room.room.borrow_mut()),
+        };
         if let Some((traced, began)) = began {
             traced.decided(&request, &decided, (began, self.decider.now()));
         }
@@ -181,8 +186,14 @@ impl Calls {
     }
 }
 
-/// Each thread's room to work in.
-pub type RoomOf = std::cell::RefCell<Room>;
+/// What each thread decides with.
+#[derive(Default)]
+pub struct RoomOf {
+    /// Its room to work in.
+    room: std::cell::RefCell<Room>,
+    /// Its way to the store, if there is one.
+    pub lane: Option<Rc<Lane>>,
+}
 
 /// What messages in pieces hold; given back when dropped.
 struct Held {

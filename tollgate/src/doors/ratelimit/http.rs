@@ -11,6 +11,7 @@ use super::figures::traces::Call as Traced;
 use super::json;
 use super::wire::Code;
 use super::wire::view::View;
+use crate::store::redis::{Lane, Store};
 use crate::watch::otlp::trace::Tracer;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -42,12 +44,14 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether callers are to be sent here.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Health {
     /// The program ends.
     pub draining: AtomicBool,
     /// Without any domain it is not healthy.
     pub needs_rules: bool,
+    /// The store without whose connection it is not healthy.
+    pub needs_store: Option<Arc<Store>>,
 }
 
 impl Health {
@@ -55,7 +59,8 @@ impl Health {
     #[must_use]
     pub fn is_good(&self, decider: &Decider) -> bool {
         let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
-        !self.draining.load(Relaxed) && (!self.needs_rules || domains() > 0)
+        let store = self.needs_store.as_ref().is_none_or(|store| store.is_good());
+        !self.draining.load(Relaxed) && (!self.needs_rules || domains() > 0) && store
     }
 }
 
@@ -84,20 +89,22 @@ pub struct Port {
     pub handshake: Duration,
     /// Told of decisions.
     pub tracer: Option<Tracer>,
+    /// The way to the store, if there is one.
+    pub lane: Option<Rc<Lane>>,
 }
 
 type Answer = Response<Full<Bytes>>;
 
 impl Port {
     /// Takes connections until it is dropped.
-    pub async fn accept(self: Arc<Self>, listener: TcpListener) {
+    pub async fn accept(self: Rc<Self>, listener: TcpListener) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let port = Arc::clone(&self);
-                    tokio::spawn(async move {
+                    let port = Rc::clone(&self);
+                    tokio::task::spawn_local(async move {
                         port.greet(stream).await;
                         drop(slot);
                     });
@@ -110,7 +117,7 @@ impl Port {
         }
     }
 
-    async fn greet(self: Arc<Self>, stream: TcpStream) {
+    async fn greet(self: Rc<Self>, stream: TcpStream) {
         let Some(tls) = &self.tls else { return self.connection(stream).await };
         let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().http));
         let accepted = tokio::time::timeout(self.handshake, acceptor.accept(stream)).await;
@@ -119,9 +126,9 @@ impl Port {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    async fn connection(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| {
-            let port = Arc::clone(&self);
+            let port = Rc::clone(&self);
             async move { Ok::<_, Infallible>(port.answer(request).await) }
         });
         let connection = http1::Builder::new()
@@ -185,7 +192,10 @@ impl Port {
         let Ok(request) = json::request(&body) else { return bad() };
         let view = View::of(&request);
         let began = self.decider.now();
-        let decided = self.decider.decide(&view, Package::V3, &mut Room::default());
+        let decided = match &self.lane {
+            Some(lane) => self.decider.ask(&view, Package::V3, lane).await,
+            None => self.decider.decide(&view, Package::V3, &mut Room::default()),
+        };
         if let Some(traced) = traced {
             traced.decided(&view, &decided, (began, self.decider.now()));
         }

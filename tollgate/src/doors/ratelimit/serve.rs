@@ -17,6 +17,7 @@ use crate::config::fault::Faults;
 use crate::config::settings::{Prometheus, Ratelimit};
 use crate::config::source::mapper;
 use crate::engine::windows::Counters;
+use crate::store::redis::Store;
 use crate::tls::client;
 use crate::tls::live::Live;
 use crate::tls::pem::Fault;
@@ -103,13 +104,14 @@ struct Listeners {
     addresses: Vec<SocketAddr>,
 }
 
-/// Opens every port and starts the threads. Keys are hashed with `seed`, and counted in `counters`.
+/// Opens every port and starts the threads. Keys are hashed with `seed`, and counted in `counters`
+/// and in `store`, if there is one.
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
 pub fn start(
     settings: &Ratelimit,
-    counters: Arc<Counters>,
+    (counters, store): (Arc<Counters>, Option<Arc<Store>>),
     seed: Seed,
     clock: Clock,
     watch: &Watch,
@@ -124,10 +126,11 @@ pub fn start(
     let live = tls.map(|tls| Shown::load(tls, clock.now(), registry)).transpose()?;
     let mut decider = Decider::new(settings.answers.clone(), counters, seed, clock);
     decider.events = Events::of(registry);
-    let decider = Arc::new(decider);
+    let decider = Arc::new(decider.with_store(store.as_deref()));
     let reporter = HealthReporter::new();
     let needs_rules = settings.healthy_with_rules;
-    let health = Arc::new(Health { needs_rules, ..Health::default() });
+    let needs_store = store.clone().filter(|_| settings.healthy_with_store);
+    let health = Arc::new(Health { needs_rules, needs_store, ..Health::default() });
     let quotas = Quotas::new(settings.rlqs, Arc::clone(&decider), seed, registry);
     let house = Arc::new(House {
         calls: Calls::new(
@@ -136,6 +139,7 @@ pub fn start(
             reporter.clone(),
             watch.tracer.clone(),
         )?,
+        store,
         open: registry.gauge(&CONNECTIONS, &["ratelimit"]),
         accepted: registry.counter(&ACCEPTED, &["ratelimit"]),
         shed: registry.counter(&SHED, &["ratelimit"]),
@@ -209,6 +213,7 @@ impl Running {
             tracer: watch.tracer.clone(),
             table: TableGauges::new(registry),
             statsd: settings.statsd.clone(),
+            store: self.house.store.clone(),
             xds,
         };
         self.spawn("ratelimit-side".into(), async move || side.run(listeners.ports).await)
@@ -345,6 +350,7 @@ struct Side {
     tracer: Option<Tracer>,
     table: TableGauges,
     statsd: Option<crate::config::settings::Statsd>,
+    store: Option<Arc<Store>>,
     xds: Option<xds::Client>,
 }
 
@@ -378,14 +384,16 @@ impl TableGauges {
 
 impl Side {
     async fn run(mut self, ports: Vec<(Site, TcpListener)>) {
+        let lane = self.store.as_ref().map(Store::lane);
         for (site, listener) in ports {
+            let lane = lane.clone();
             let (decider, health) = (Arc::clone(&self.decider), Arc::clone(&self.health));
             let protected = self.http_tls && matches!(site, Site::Json);
             let tls = self.live.as_ref().filter(|_| protected).map(Live::running);
             let (handshake, tracer) = (self.handshake, self.tracer.clone());
-            let port = Arc::new(Port { site, decider, health, tls, handshake, tracer });
+            let port = Rc::new(Port { site, decider, health, tls, handshake, tracer, lane });
             match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => _ = tokio::spawn(port.accept(listener)),
+                Ok(listener) => _ = tokio::task::spawn_local(port.accept(listener)),
                 Err(error) => tracing::error!(%error, "a listener was lost"),
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::ask::{request, shown};
 use crate::program::{Grpc, Messages, Server, http, wait_for};
-use crate::tls::Authority;
+use crate::server::tls::Authority;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};

@@ -46,6 +46,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
             table("hits", "hits", vec![row("198.51.100.9", 3.0, None)]),
         ],
         peers: None,
+        store: None,
     }
 }
 

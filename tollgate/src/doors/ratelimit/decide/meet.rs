@@ -35,6 +35,8 @@ pub struct Limited<'r> {
     pub limit: Limit,
     /// What is counted, and what came of it.
     pub hit: Hit,
+    /// What its counter is called in the store, if there is one.
+    pub name: Option<String>,
     /// Where it is among the hits of the request.
     pub place: usize,
     tally: Figures<'r>,
@@ -144,7 +146,9 @@ impl Decider {
         if let Some(limit) = part.limit.and_then(overriding) {
             let tally = Figures::Other(self.tallies.of(domain, &path(domain, entries)));
             let key = self.key(domain, limit, entries.iter().copied());
-            return Met::Limited(limited(None, limit, key, hits, now, tally));
+            let mut limited = limited(None, limit, key, hits, now, tally);
+            limited.name = self.name(domain, &limited, entries.iter().copied());
+            return Met::Limited(limited);
         }
         match rules.rule(entries) {
             None => Met::Free,
@@ -171,8 +175,20 @@ impl Decider {
             .iter()
             .zip(entries)
             .map(|(step, (key, value))| (*key, step.shared.as_deref().unwrap_or(value)));
-        let key = self.key(domain, limit, counted);
-        Met::Limited(limited(Some(rule), limit, key, hits, now, tally))
+        let key = self.key(domain, limit, counted.clone());
+        let mut limited = limited(Some(rule), limit, key, hits, now, tally);
+        limited.name = self.name(domain, &limited, counted);
+        Met::Limited(limited)
+    }
+
+    fn name<'a>(
+        &self,
+        domain: &str,
+        Limited { limit, hit, .. }: &Limited<'_>,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Option<String> {
+        let naming = self.naming.as_ref()?;
+        Some(naming.counter(domain, (limit.algorithm, limit.length, hit.window), entries))
     }
 
     fn key<'a>(
@@ -207,7 +223,7 @@ fn limited<'r>(
 ) -> Limited<'r> {
     let hit = Hit::new(key, limit.length.window(now), limit.requests, hits);
     let hit = Hit { give_back, algorithm: limit.algorithm, ..hit };
-    Limited { rule, limit, hit, place: 0, tally }
+    Limited { rule, limit, hit, name: None, place: 0, tally }
 }
 
 /// How many hits a descriptor stands for, and whether they are given back. What it says itself

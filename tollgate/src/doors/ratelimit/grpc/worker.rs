@@ -7,6 +7,7 @@
 use super::stream::Counted;
 use super::{Calls, RoomOf};
 use crate::doors::ratelimit::Shown;
+use crate::store::redis::Store;
 use crate::watch::registry::{Counter, Gauge};
 use arc_swap::ArcSwap;
 use hyper::server::conn::http2;
@@ -49,6 +50,8 @@ pub enum Phase {
 pub struct House {
     /// What can be called.
     pub calls: Calls,
+    /// Where all instances count, if they do.
+    pub store: Option<Arc<Store>>,
     /// Connections open now.
     pub open: Gauge,
     /// Connections taken.
@@ -93,7 +96,9 @@ impl Worker {
     /// A thread that serves as long as `phase` says.
     pub fn new(house: Arc<House>, phase: watch::Receiver<Phase>) -> Rc<Worker> {
         let (open, ended) = (Cell::new(0), Notify::new());
-        Rc::new(Worker { house, open, ended, room: RoomOf::default(), phase })
+        let lane = house.store.as_ref().map(Store::lane);
+        let room = RoomOf { lane, ..RoomOf::default() };
+        Rc::new(Worker { house, open, ended, room, phase })
     }
 
     /// Takes connections from a port until it is to drain.

@@ -1,12 +1,12 @@
 //! The `state` section: what outlives the program.
 //!
 //! Each key is read with its default and its range. What the settings mean: `settings`; what is
-//! done with them: `crate::state`. Nothing is written or looked for here.
+//! done with them: `crate::store::snapshot`. Nothing is written or looked for here.
 
-use super::super::reader::{Section, within};
-use super::super::settings::State;
-use super::limits::keys_max;
-use super::proxy::duration;
+use crate::config::reader::{Section, within};
+use crate::config::section::limits::keys_max;
+use crate::config::section::proxy::duration;
+use crate::config::settings::State;
 use std::time::Duration;
 use tollgate_core::units::Nanos;
 
@@ -15,7 +15,7 @@ const EVERY: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::
 
 /// Reads the section.
 pub fn read(state: &mut Section<'_, '_>) -> State {
-    let file = state.optional("file", super::path);
+    let file = state.optional("file", crate::config::section::path);
     let every = match &file {
         None if !state.has("every") => {
             state.allow("every");

@@ -1,0 +1,156 @@
+//! Addresses of Redis servers as they are written: `redis://user:password@host:port/database`.
+//!
+//! `rediss://` speaks TLS, `unix:///path` is a socket file, and a host and port alone will do.
+//! What a user or a password may not contain is written in percent. Nothing is resolved.
+
+use crate::config::reader::Read;
+use crate::config::settings::store::{End, Login, Server};
+use std::fmt::Write;
+
+/// The port that servers use where nothing else is said.
+const PORT: u16 = 6379;
+const WRONG: &str = "write redis://127.0.0.1:6379, rediss://user:password@host:6379/0 or \
+                     unix:///run/redis.sock";
+
+/// Reads an address.
+pub fn server(text: &str) -> Read<Server> {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("redis", text));
+    let tls = match scheme {
+        "redis" => false,
+        "rediss" => true,
+        "unix" | "redis+unix" => return socket(rest),
+        _ => return Err(WRONG.to_owned()),
+    };
+    let (rest, database) = match rest.split_once('/') {
+        None | Some((_, "")) => (rest.trim_end_matches('/'), 0),
+        Some((rest, number)) => (rest, number.parse().map_err(|_| WRONG.to_owned())?),
+    };
+    let (login, authority) = match rest.rsplit_once('@') {
+        None => (None, rest),
+        Some((login, authority)) => (Some(self::login(login)?), authority),
+    };
+    let authority: http::uri::Authority = authority.parse().map_err(|_| WRONG.to_owned())?;
+    let host = authority.host().trim_matches(['[', ']']);
+    let port = match authority.port_u16() {
+        Some(port) => port,
+        None if authority.host().len() == authority.as_str().len() => PORT,
+        None => 0,
+    };
+    if host.is_empty() || port == 0 {
+        return Err(WRONG.to_owned());
+    }
+    Ok(Server { end: End::Tcp { host: host.to_owned(), port, tls }, login, database })
+}
+
+fn socket(rest: &str) -> Read<Server> {
+    let (login, path) = match rest.rsplit_once('@') {
+        Some((login, path)) if path.starts_with('/') => (Some(self::login(login)?), path),
+        _ => (None, rest),
+    };
+    match path.starts_with('/') && path.len() > 1 {
+        true => Ok(Server { end: End::Unix(path.into()), login, database: 0 }),
+        false => Err(WRONG.to_owned()),
+    }
+}
+
+/// `user:password`, `:password`; a password cannot be left out.
+fn login(text: &str) -> Read<Login> {
+    let (user, password) = text.split_once(':').ok_or_else(|| WRONG.to_owned())?;
+    let (user, password) = (plain(user)?, plain(password)?);
+    Ok(Login { user: (!user.is_empty()).then_some(user), password })
+}
+
+/// Text without percents.
+fn plain(text: &str) -> Read<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+        let pair = digit(rest.next()).zip(digit(rest.next()));
+        let (high, low) = pair.ok_or("a percent sign is written %25")?;
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| "a user and a password are text".to_owned())
+}
+
+/// Text that [`plain`] reads back.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~*".contains(&byte) {
+            escaped.push(byte.into());
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+/// An address as [`server`] reads it, with this in place of the password.
+pub fn shown(server: &Server, password: &str) -> String {
+    let login = server.login.as_ref().map_or(String::new(), |login| {
+        let user = login.user.as_deref().map(escaped).unwrap_or_default();
+        format!("{user}:{}@", escaped(password))
+    });
+    match &server.end {
+        End::Unix(path) => format!("unix://{login}{}", path.display()),
+        End::Tcp { tls, .. } => {
+            let scheme = if *tls { "rediss" } else { "redis" };
+            let database = match server.database {
+                0 => String::new(),
+                number => format!("/{number}"),
+            };
+            format!("{scheme}://{login}{}{database}", server.end)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, shown) in [
+            ("127.0.0.1:6380", "redis://127.0.0.1:6380"),
+            ("redis://store.example", "redis://store.example:6379"),
+            ("rediss://ann:p%40ss@store.example:7000/3", "rediss://ann:***@store.example:7000/3"),
+            ("redis://:secret@[::1]:6379/", "redis://:***@[::1]:6379"),
+            ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+        ] {
+            let read = server(text).expect(text);
+            assert_eq!(super::shown(&read, "***"), shown, "{text}");
+            let again = super::shown(&read, read.login.as_ref().map_or("", |l| &l.password));
+            assert_eq!(server(&again), Ok(read), "{again}");
+        }
+        let login = server("redis://a:p%40ss@h").expect("read").login.expect("a login");
+        assert_eq!((login.user.as_deref(), &*login.password), (Some("a"), "p@ss"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "redis://",
+            "http://h:1",
+            "h:0",
+            "h:70000",
+            "h:x",
+            "redis://user@h",
+            "unix://",
+            "unix:///",
+            "redis://h/x",
+            "redis://h/-1",
+            "redis://a:%zz@h",
+            "redis://a:%f@h",
+            "redis://a:%ff@h",
+            "redis://h:1:2",
+        ] {
+            assert!(server(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What a lane does beside answering: tells the store what it is owed, and keeps up with who has
+//! which slots of a cluster.
+//!
+//! Both are tasks of the lane's thread that end with it; no request waits for them.
+
+use super::lane::Lane;
+use super::link::Link;
+use super::route::Route;
+use super::together::together;
+use crate::clock::Clock;
+use redis::Pipeline;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Tells the store what it is owed, again and again.
+pub async fn settle(lane: Weak<Lane>, period: Duration) {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(lane) = lane.upgrade() else { return };
+        if lane.owes() > 0 {
+            let links: Vec<Rc<Link>> = lane.routes().flat_map(Route::links).collect();
+            let good = links.iter().filter(|link| link.is_good());
+            together(good.map(|link| lane.settle_with(link))).await;
+        }
+        let owed = lane.owes() as i64;
+        lane.counts().owed.set(owed);
+    }
+}
+
+/// Keeps up with who has which slots of a cluster.
+pub async fn explore(lane: Weak<Lane>, second: bool) {
+    let mut wait = Duration::from_millis(20);
+    loop {
+        let Some(lane) = lane.upgrade() else { return };
+        let Some(route) = lane.routes().nth(usize::from(second)) else { return };
+        let learned = learn(&lane, route).await;
+        lane.keep();
+        let lost = route.links().iter().any(|link| !link.is_good());
+        wait = match learned && !lost {
+            true => Duration::from_secs(10),
+            false => (wait * 2).min(Duration::from_millis(250)),
+        };
+        let _ = timeout(wait, route.stale.notified()).await;
+    }
+}
+
+async fn learn(lane: &Lane, route: &Route) -> bool {
+    let within = Clock::deadline(lane.patience());
+    for link in route.links().iter().filter(|link| link.is_good()) {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("CLUSTER").arg("SLOTS");
+        let host = link.name();
+        let host = host.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
+        let Ok(answers) = link.ask(pipeline, within, |_| {}).await else { continue };
+        if let Some(gone) = answers.first().and_then(|answer| route.learn(answer, host)) {
+            gone.iter().for_each(|link| link.end(lane.counts()));
+            return true;
+        }
+    }
+    route.ask_seeds();
+    false
+}

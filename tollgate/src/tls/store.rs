@@ -1,0 +1,39 @@
+//! What a store is spoken to with: as other servers that we ask, but that its certificate may be
+//! allowed to be for any name.
+//!
+//! Connections are `store::redis`'s business.
+
+use super::client;
+use super::pem::{self, Fault};
+use super::{provider, verify};
+use crate::config::settings::store::StoreTls;
+use crate::config::settings::tls::ClientTls;
+use crate::config::source::files::Files;
+use rustls::client::ResolvesClientCert;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ALL_VERSIONS, ClientConfig};
+use std::sync::Arc;
+
+/// What connections are made with; files are read anew for each.
+///
+/// # Errors
+/// [`Fault`], with the file that is at fault.
+pub fn config(tls: &StoreTls) -> Result<Arc<ClientConfig>, Fault> {
+    let named = ClientTls { ca: tls.ca.clone(), identity: tls.identity.clone(), name: None };
+    if !tls.any_name {
+        return client::config(&named, &[]);
+    }
+    let verifier = verify::AnyName::new(client::roots(&named)?, provider());
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(ALL_VERSIONS)
+        .map_err(Fault::Library)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let Some((cert, key)) = &tls.identity else {
+        return Ok(Arc::new(builder.with_no_client_auth()));
+    };
+    let files = Files::new(vec![cert.clone(), key.clone()]).read()?;
+    let identity = pem::identity(super::of(&files, 0)?, super::of(&files, 1)?)?;
+    let key: Arc<dyn ResolvesClientCert> = Arc::new(SingleCertAndKey::from(identity.key));
+    Ok(Arc::new(builder.with_client_cert_resolver(key)))
+}

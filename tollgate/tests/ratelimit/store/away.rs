@@ -1,0 +1,218 @@
+//! The store is killed, stalled, started anew, full, or refuses us; under load and without. Nobody
+//! gets an error, and the count is right again when it is back. Case 82.
+//!
+//! How long requests took is printed, not asserted: what is asserted is that none was lost.
+
+use super::redis::Redis;
+use super::{all, service, unready};
+use crate::ask::{C1, request};
+use crate::program::{Server, http, wait_for};
+use crate::server::{V3, asked};
+use prost::Message;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SHORT: (&str, &str) = ("TOLLGATE_STORE_DEADLINE", "20ms");
+const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: day, \
+                     requests_per_unit: 1000000}}\n";
+
+/// What is left of the counter of `v`.
+fn used(redis: &Redis, value: &str) -> u64 {
+    let keys = redis.text(&["KEYS", &format!("t_*_{value}_*")]);
+    let Some(key) = keys.lines().next() else { return 0 };
+    redis.text(&["GET", key]).parse().unwrap_or(0)
+}
+
+#[test]
+fn c82_without_the_store_what_is_known_decides_or_an_error_where_it_is_wanted() {
+    let redis = Redis::start(&[]);
+    let local = service(&redis, &[]);
+    let strict = service(&redis, &[("TOLLGATE_STORE_FAIL", "error")]);
+    assert_eq!(all(&local, &["t: k=v", "t: k=v"]), ["OK [5/HOUR 4]", "OK [5/HOUR 3]"]);
+    assert_eq!(all(&strict, &["t: k=v"]), ["OK [5/HOUR 2]"]);
+    redis.kill();
+    // Of the other's hit it cannot know.
+    let said = all(&local, &["t: k=v", "t: k=v +2", "t: k=v"]);
+    assert_eq!(said, ["OK [5/HOUR 2]", "OK [5/HOUR 0]", "OVER [OVER 5/HOUR 0]"]);
+    let said = all(&strict, &["t: k=v", "t: zz=v"]);
+    assert_eq!(said, ["2: the store gives no answer", "OK [-]"]);
+    let body =
+        "{\"domain\":\"t\",\"descriptors\":[{\"entries\":[{\"key\":\"k\",\"value\":\"v\"}]}]}";
+    assert_eq!(http(strict.http, "POST", "/json", body), (400, "Bad Request\n".to_owned()));
+    redis.restart();
+    wait_for("an answer", || (all(&strict, &["t: k=other"])[0].starts_with("OK")).then_some(()));
+}
+
+/// What was counted while it was away is told, and what it forgot is taken from who still knows.
+#[test]
+fn who_comes_back_empty_is_told_what_was_counted() {
+    let redis = Redis::start(&[]);
+    let server = unready(&redis, RULES, &[]);
+    super::ready(&redis, &server);
+    let grpc = server.grpc();
+    let ask = |text: &str| asked(&grpc, V3, text);
+    assert_eq!(ask("t: h=v +5"), "OK [1000000/DAY 999995]");
+    redis.kill();
+    assert_eq!(ask("t: h=v +3"), "OK [1000000/DAY 999992]");
+    redis.restart();
+    let began = Instant::now();
+    wait_for("the count", || (used(&redis, "v") == 8).then_some(()));
+    println!("right again {:?} after the return", began.elapsed());
+    assert_eq!(ask("t: h=v"), "OK [1000000/DAY 999991]");
+    wait_for("one more", || (used(&redis, "v") == 9).then_some(()));
+}
+
+/// Asks as fast as it is answered until told to stop; how many hits were let in, and how long each
+/// took.
+fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
+    let grpc = server.grpc();
+    let message = request("t: h=load").encode_to_vec();
+    let mut took = Vec::new();
+    while !stop.load(Relaxed) {
+        let began = Instant::now();
+        let answer = grpc.call(V3, &message);
+        took.push(began.elapsed());
+        assert!(answer.is_ok(), "{answer:?}");
+    }
+    took
+}
+
+fn told(what: &str, mut took: Vec<Duration>) -> usize {
+    took.sort_unstable();
+    let at = |part: usize| took[(took.len() - 1) * part / 1_000];
+    println!(
+        "{what}: {} requests, p50 {:?}, p99 {:?}, p99.9 {:?}, worst {:?}",
+        took.len(),
+        at(500),
+        at(990),
+        at(999),
+        at(1_000)
+    );
+    took.len()
+}
+
+/// Three clients ask while `harm` happens to the store. Returns how many hits were let in.
+fn under_load(what: &str, server: &Server, harm: impl FnOnce()) -> usize {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let loads = [(); 3].map(|()| scope.spawn(|| load(server, &stop)));
+        harm();
+        stop.store(true, Relaxed);
+        let took = loads.into_iter().flat_map(|load| load.join().expect("no request failed"));
+        told(what, took.collect())
+    })
+}
+
+/// Until the service has let in `more` hits than it had.
+fn hits(server: &Server) -> u64 {
+    let figures = http(server.debug, "GET", "/stats", "").1;
+    let line = figures.lines().find(|line| line.contains("t.h.total_hits"));
+    line.and_then(|line| line.rsplit(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+fn more_hits(server: &Server, more: u64) {
+    let begin = hits(server);
+    wait_for("requests", || (hits(server) >= begin + more).then_some(()));
+}
+
+#[test]
+fn nobody_fails_while_it_is_stalled_and_the_count_is_exact_again() {
+    let redis = Redis::start(&[]);
+    let server = unready(&redis, RULES, &[SHORT]);
+    super::ready(&redis, &server);
+    let count = under_load("stalled", &server, || {
+        more_hits(&server, 200);
+        redis.signal("STOP");
+        more_hits(&server, 2_000);
+        redis.signal("CONT");
+        more_hits(&server, 200);
+    });
+    // Each hit is told once, whether it was with the server when that stopped or counted here.
+    wait_for("the count", || (used(&redis, "load") >= count as u64).then_some(()));
+    assert_eq!(used(&redis, "load"), count as u64);
+}
+
+#[test]
+fn nobody_fails_while_it_is_killed_and_started_again() {
+    let redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let server = unready(&redis, RULES, &[SHORT]);
+    super::ready(&redis, &server);
+    let count = under_load("killed", &server, || {
+        more_hits(&server, 200);
+        redis.kill();
+        more_hits(&server, 1_000);
+        redis.restart();
+        more_hits(&server, 200);
+    });
+    // Of what was with it when it died, nobody knows whether it was counted: three at most.
+    wait_for("the count", || (used(&redis, "load") + 3 >= count as u64).then_some(()));
+    assert!(used(&redis, "load") <= count as u64 + 3);
+}
+
+#[test]
+fn nobody_fails_while_it_is_full_or_refuses_us() {
+    let redis = Redis::start(&[]);
+    let server = unready(&redis, RULES, &[SHORT]);
+    super::ready(&redis, &server);
+    let count = under_load("full", &server, || {
+        more_hits(&server, 100);
+        redis.text(&["CONFIG", "SET", "maxmemory", "1"]);
+        more_hits(&server, 500);
+        redis.text(&["CONFIG", "SET", "maxmemory", "0"]);
+        more_hits(&server, 100);
+    });
+    wait_for("the count", || (used(&redis, "load") >= count as u64).then_some(()));
+    assert_eq!(used(&redis, "load"), count as u64);
+    let again = under_load("scripts forgotten", &server, || {
+        for _ in 0..10 {
+            redis.text(&["SCRIPT", "FLUSH"]);
+            more_hits(&server, 20);
+        }
+    });
+    wait_for("the count", || (used(&redis, "load") >= (count + again) as u64).then_some(()));
+    assert_eq!(used(&redis, "load"), (count + again) as u64);
+}
+
+/// A password that becomes right is taken over, for the file is read again.
+#[test]
+fn a_wrong_password_costs_nobody_an_error() {
+    let redis = Redis::start(&["--requirepass", "right"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let rules = folder.path().join("rules.yaml");
+    let password = folder.path().join("password");
+    std::fs::write(&rules, C1).expect("written");
+    std::fs::write(&password, "wrong").expect("written");
+    let server = Server::from_file(&format!(
+        "admin: off\nratelimit: {{grpc: 127.0.0.1:0, http: 127.0.0.1:0, debug: 127.0.0.1:0, rules: \
+         {}}}\nstore: {{redis: {}, credentials_file: {}, compatible_keys: true}}\n",
+        rules.display(),
+        redis.url(),
+        password.display()
+    ));
+    assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/HOUR 4]", "OK [5/HOUR 3]"]);
+    std::fs::write(&password, "right").expect("written");
+    let mut connection = wait_for("redis", || {
+        let url = format!("redis://:right@{}/", redis.url());
+        redis::Client::open(url).ok()?.get_connection().ok()
+    });
+    wait_for("the store to be told", || {
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("t_k_v_*").query(&mut connection).expect("keys");
+        let used: String = redis::cmd("GET").arg(keys.first()?).query(&mut connection).ok()?;
+        (used == "2").then_some(())
+    });
+}
+
+#[test]
+fn it_starts_without_the_store_and_is_ready() {
+    let redis = Redis::start(&[]);
+    redis.kill();
+    let health = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+    let server = unready(&redis, C1, &[health]);
+    assert_eq!(all(&server, &["t: k=v"]), ["OK [5/HOUR 4]"]);
+    assert_eq!(http(server.http, "GET", "/healthcheck", "").0, 500);
+    redis.restart();
+    wait_for("the count", || (used(&redis, "v") == 1).then_some(()));
+    wait_for("health", || (http(server.http, "GET", "/healthcheck", "").0 == 200).then_some(()));
+}

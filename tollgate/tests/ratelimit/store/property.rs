@@ -1,0 +1,180 @@
+//! What Redis counts is what memory counts at the same moment, and two instances together never
+//! let in more than a limit allows: over thousands of random schedules.
+//!
+//! The store's clock cannot be set, so memory follows it: a model is asked at the moment that the
+//! store says it answered.
+
+use super::redis::Redis;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, LocalOptions};
+use tollgate::clock::Clock;
+use tollgate::config::settings::store::{
+    End, Layout, Server, Store as Settings, StoreFail, StoreMode, StorePlace, StoreTls,
+};
+use tollgate::engine::windows::Counters;
+use tollgate::store::redis::{Ask, Lane, Store};
+use tollgate::watch::Watch;
+use tollgate_core::key::KeyHash;
+use tollgate_core::sim::random::Random;
+use tollgate_core::units::{SECOND, Time};
+use tollgate_core::windows::{Algorithm, Hit, Length, Policy, Windows};
+
+const KINDS: [Algorithm; 3] = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
+
+fn settings(redis: &Redis) -> Settings {
+    let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
+    Settings {
+        place: StorePlace {
+            servers: vec![Server { end, login: None, database: 0 }],
+            layout: Layout::Single,
+            login: None,
+            credentials_file: None,
+            tls: StoreTls::default(),
+        },
+        per_second: None,
+        deadline: Duration::from_secs(20),
+        connect: Duration::from_secs(20),
+        mode: StoreMode::Exact,
+        period: Duration::from_millis(100),
+        fail: StoreFail::Error,
+        prefix: "tollgate:".to_owned(),
+        compatible_keys: false,
+        jitter: Duration::ZERO,
+        owed_max: 1_000,
+    }
+}
+
+/// A lane of an instance of its own, once it is connected.
+async fn lane(redis: &Redis) -> Rc<Lane> {
+    let clock = Clock::start();
+    let counters = Arc::new(Counters::new(100_000, clock));
+    let lane = Store::new(&settings(redis), counters, clock, &Watch::new(clock.now())).lane();
+    while !lane.store().is_good() {
+        tokio::task::yield_now().await;
+        tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.ok();
+    }
+    lane
+}
+
+fn local<F: Future>(future: F) -> F::Output {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    runtime.expect("a runtime").block_on(future)
+}
+
+struct Dice(Random);
+
+impl Dice {
+    fn new() -> Dice {
+        let seed = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+        let seed = seed.unwrap_or_else(|| Clock::start().now().0);
+        println!("SIM_SEED={seed}");
+        Dice(Random::new(seed, 0))
+    }
+
+    fn below(&mut self, bound: u32) -> u32 {
+        (self.0.bits() % u64::from(bound)) as u32
+    }
+}
+
+fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Time) -> Ask {
+    let mut bits = [0; 8];
+    let name = format!("tollgate:{algorithm:?}:{length:?}:{name}");
+    bits[..4].copy_from_slice(&crc32fast::hash(name.as_bytes()).to_le_bytes());
+    bits[4..].copy_from_slice(&crc32fast::hash(&name.as_bytes()[3..]).to_le_bytes());
+    let key = KeyHash::from_bits(u64::from_le_bytes(bits));
+    let hit = Hit { algorithm, ..Hit::new(key, length.window(now), limit, 0) };
+    Ask { name, hit, length, compatible: None, per_second: false, known: 0, force: false }
+}
+
+/// Windows of one and two seconds begin and end while this runs.
+#[test]
+fn the_store_counts_as_memory_does() {
+    let redis = Redis::start(&[]);
+    let lengths =
+        [Length::Seconds(1), Length::Seconds(2), Length::Seconds(3_600), Length::Months(1)];
+    local(async {
+        let lane = lane(&redis).await;
+        let model = Windows::new(100_000);
+        let mut dice = Dice::new();
+        let mut windows = std::collections::HashSet::new();
+        let clock = Clock::start();
+        let (mut now, mut seconds) = (clock.now(), 0);
+        while seconds < 5 {
+            let policy = Policy { stop_when_over: dice.below(4) == 0, spare_over: false };
+            let mut asks: Vec<Ask> = (0..1 + dice.below(4))
+                .map(|_| {
+                    let algorithm = KINDS[dice.below(3) as usize];
+                    let length = lengths[dice.below(4) as usize];
+                    // Rates whose steps are whole microseconds.
+                    let limit = [0, 1, 10, 100][dice.below(4) as usize];
+                    let mut ask = ask(&dice.below(3).to_string(), algorithm, length, limit, now);
+                    ask.name = format!("{}:{limit}", ask.name);
+                    ask.hit.key = KeyHash::from_bits(
+                        ask.hit.key.bits() ^ u64::from(limit).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    );
+                    ask.hit.hits = dice.below(4);
+                    ask.hit.give_back = ask.hit.hits > 0 && dice.below(6) == 0;
+                    ask
+                })
+                .collect();
+            let mut hits: Vec<Hit> = asks.iter().map(|ask| ask.hit).collect();
+            let time = lane.count(&mut asks, policy, now).await.expect("an answer");
+            for (hit, ask) in hits.iter_mut().zip(&asks) {
+                hit.window = ask.length.window(time);
+            }
+            model.count(&mut hits, &mut Vec::new(), policy, time);
+            for (hit, ask) in hits.iter().zip(&asks) {
+                let (here, there) = ((hit.before, hit.after), (ask.hit.before, ask.hit.after));
+                assert_eq!(here, there, "memory and store at {time:?}: {} {hit:?}", ask.name);
+            }
+            seconds += u32::from(windows.insert(time.0 / SECOND));
+            now = clock.now();
+        }
+    });
+}
+
+/// One schedule: two instances ask for one counter in any order, and at once.
+async fn schedule(lanes: &[Rc<Lane>; 2], dice: &mut Dice, number: u32, clock: Clock) {
+    let algorithm = KINDS[dice.below(3) as usize];
+    let (limit, length) = (1 + dice.below(8), Length::Seconds(3_600));
+    let mut asked = Vec::new();
+    for _ in 0..4 + dice.below(12) {
+        let lane = Rc::clone(&lanes[dice.below(2) as usize]);
+        let mut ask = ask(&number.to_string(), algorithm, length, limit, clock.now());
+        ask.hit.hits = 1 + dice.below(2);
+        let task = tokio::task::spawn_local(async move {
+            let mut asks = [ask];
+            lane.count(&mut asks, Policy::default(), clock.now()).await.map(|_| asks[0].hit)
+        });
+        // Some wait for those before, others do not.
+        match dice.below(3) {
+            0 => asked.push(Ok(task.await.expect("it ended").expect("an answer"))),
+            _ => asked.push(Err(task)),
+        }
+    }
+    let (mut granted, mut refused) = (0, false);
+    for answer in asked {
+        let hit = match answer {
+            Ok(hit) => hit,
+            Err(task) => task.await.expect("it ended").expect("an answer"),
+        };
+        if hit.is_over() { refused = true } else { granted += hit.hits }
+    }
+    assert!(granted <= limit, "{algorithm:?}: {granted} of {limit}");
+    // Nobody is refused while there is room for the most that anybody asks for.
+    assert!(!refused || granted + 2 > limit, "{algorithm:?}: {granted} of {limit}, and refused");
+}
+
+#[test]
+fn two_instances_never_let_in_more_than_the_limit() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lanes = [lane(&redis).await, lane(&redis).await];
+        let (mut dice, clock) = (Dice::new(), Clock::start());
+        for number in 0..3_000 {
+            schedule(&lanes, &mut dice, number, clock).await;
+        }
+    });
+}
