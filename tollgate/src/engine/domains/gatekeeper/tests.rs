@@ -168,6 +168,73 @@ fn s6_s25_what_came_before_the_word_runs_and_only_gcra_has_it_paid_back() {
     assert!(Cluster::new(&k(500, 3), 1, 100).all(&released).ends_with("D3100"), "until + 3 I");
 }
 
+/// What passes and what is refused of a client that sends `rate` requests a second for a minute,
+/// in turns through all gatekeepers. The master is away from `away` on, for ten seconds.
+fn flood(cluster: &mut Cluster, rate: u64, away: Option<u64>) -> (u64, u64) {
+    let (mut passed, mut refused, mut put_aside) = (0, 0, None);
+    for n in 0..60 * rate {
+        let ms = 1_000 * n / rate;
+        let gone = away.is_some_and(|away| (away..away + 10_000).contains(&ms));
+        if gone && cluster.master.is_some() {
+            cluster.run(at(ms));
+            put_aside = cluster.master.take();
+            cluster.connect(false);
+        } else if !gone && let Some(master) = put_aside.take() {
+            cluster.master = Some(master);
+            cluster.connect(true);
+        }
+        let keeper = n as usize % cluster.keepers.len();
+        let known = cluster.keepers[keeper].clone();
+        match cluster.ask(keeper, b"c", ms).as_str() {
+            "R" => refused += 1,
+            _ => passed += 1,
+        }
+        // Whatever a gatekeeper goes by, the master has said, or would by now say more.
+        let known = known.orders.until(known.orders.hash(b"c"));
+        if let Some(master) = cluster.master.as_ref().filter(|_| known > at(ms)) {
+            let mut said = Time::ZERO;
+            master.in_force(at(ms), |_, until| {
+                said = until;
+                true
+            });
+            assert!(known <= said, "nobody is held for longer than the master says");
+        }
+    }
+    (passed, refused)
+}
+
+/// 2/s, burst 3, for a minute, at 100 requests a second: what must pass is 3 + 120, and as many as
+/// still wait in five seconds at the end.
+#[test]
+fn what_passes_in_excess_is_what_comes_within_a_round_trip() {
+    for (rule, name) in [(h(500, 3), "history"), (k(500, 3), "gcra")] {
+        let (exact, _) = flood(&mut Cluster::new(&rule, 1, 0), 100, None);
+        assert!((120..=134).contains(&exact), "{name}: {exact}");
+        for (keepers, latency) in [(1, 1), (1, 5), (4, 5), (4, 25)] {
+            let (passed, refused) = flood(&mut Cluster::new(&rule, keepers, latency), 100, None);
+            assert_eq!(passed + refused, 6_000);
+            // Each round trip lets as many in as come within it. A history forgives them.
+            let trip = (2 * latency * 100).div_ceil(1_000);
+            let most = if name == "gcra" { exact + trip } else { (1 + trip) * (exact + trip) };
+            assert!(passed <= most, "{name}, {keepers} at {latency} ms: {passed} of {most}");
+        }
+    }
+}
+
+#[test]
+fn a_master_that_is_away_for_ten_seconds_lets_no_more_pass_than_came() {
+    let all = [h(500, 3), k(500, 3)].map(|rule| {
+        let (exact, _) = flood(&mut Cluster::new(&rule, 1, 1), 100, None);
+        let (passed, _) = flood(&mut Cluster::new(&rule, 1, 1), 100, Some(20_000));
+        // The last order stood for five seconds still, and who could wait for its end did.
+        assert!((exact..=exact + 1_000).contains(&passed), "{passed} {exact}");
+        passed
+    });
+    let guide = include_str!("../../../../../docs/guide/gatekeeper.md");
+    let row = format!("10 of the 60 seconds | {} | {} |", all[0], all[1]);
+    assert!(guide.contains(&row), "the guide lacks: {row}");
+}
+
 #[test]
 fn s7_s8_s9_orders_are_kept_to_the_millisecond_and_only_put_off() {
     let keeper = keeper_of(&settings());
