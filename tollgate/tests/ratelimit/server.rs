@@ -156,6 +156,7 @@ fn c72_the_debug_port_shows_rules_and_figures() {
         "ratelimit_service_rate_limit_over_limit{domain=\"t\",key1=\"zero\"} 1",
         "ratelimit_service_rate_limit_total_hits{domain=\"t\",key1=\"mid_x\",key2=\"leaf\"} 0",
         "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 1",
+        "ratelimit_service_response_time_seconds_count{grpc_method=\"ShouldRateLimit\"} 1",
     ] {
         assert!(prometheus.lines().any(|shown| shown == line), "{line}\n{prometheus}");
     }

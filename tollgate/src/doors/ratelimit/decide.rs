@@ -19,7 +19,7 @@ use crate::config::settings::RatelimitAnswers;
 use crate::engine::windows::Counters;
 use crate::store::redis::{Naming, Store, Unanswered};
 use crate::watch::metrics::REQUESTS;
-use crate::watch::registry::{Counter, Registry};
+use crate::watch::registry::{Counter, Histogram, Registry};
 use answer::Answer;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use meet::Met;
@@ -74,6 +74,8 @@ pub struct Events {
     pub loads: AtomicU64,
     /// Rules that were refused.
     pub load_errors: AtomicU64,
+    /// How long calls over gRPC took; `None`: nobody is told, and no clock is read for it.
+    pub response_time: Option<Histogram>,
 }
 
 impl Events {

@@ -10,10 +10,14 @@ pub mod traces;
 
 use super::decide::Decider;
 use super::tally::Tally;
-use renamed::Renamed;
+use crate::watch::registry::{BOUNDS_NS, Histogram};
+use renamed::{Named, Renamed};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What the time that calls take is called there.
+const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
 
 /// A path as StatsD can carry it: `:` and `|` become `_`, and so do the dots of IPv4 addresses.
 #[must_use]
@@ -111,19 +115,40 @@ pub fn prometheus(decider: &Decider) -> String {
     for ((_, figure), (family, labels)) in events(decider).into_iter().zip(EVENTS) {
         let _ = writeln!(text, "# TYPE {family} counter\n{family}{labels} {figure}");
     }
+    if let Some(took) = &decider.events.response_time {
+        let family = "ratelimit_service_response_time_seconds";
+        spread(&mut text, family, "grpc_method=\"ShouldRateLimit\"", took);
+    }
     text
+}
+
+/// A histogram, in seconds.
+fn spread(text: &mut String, family: &str, labels: &str, histogram: &Histogram) {
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    let _ = writeln!(text, "# TYPE {family} histogram");
+    let (mut sum, comma) = (0, if labels.is_empty() { "" } else { "," });
+    let bounds = BOUNDS_NS.map(|bound| seconds(bound).to_string());
+    let bounds = bounds.into_iter().chain(["+Inf".to_owned()]);
+    for (count, bound) in histogram.counts().into_iter().zip(bounds) {
+        sum += count;
+        let _ = writeln!(text, "{family}_bucket{{{labels}{comma}le=\"{bound}\"}} {sum}");
+    }
+    let total = seconds(histogram.sum());
+    let _ = writeln!(text, "{family}_sum{{{labels}}} {total}\n{family}_count{{{labels}}} {sum}");
 }
 
 /// The same by a mapping file. Figures that come to have one name and one set of labels are one.
 #[must_use]
 pub fn mapped(decider: &Decider, renamed: &mut Renamed) -> String {
     let mut families: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    let labels = |named: &Named| {
+        let pair = |(key, value): &(String, String)| format!("{key}=\"{}\"", label(value));
+        named.tags.iter().map(pair).collect::<Vec<_>>().join(",")
+    };
     for_each(decider, |name, figure| {
         let Some(named) = renamed.of(name) else { return };
-        let pair = |(key, value): &(String, String)| format!("{key}=\"{}\"", label(value));
-        let labels: Vec<String> = named.tags.iter().map(pair).collect();
         let family = families.entry(metric_name(&named.name)).or_default();
-        *family.entry(labels.join(",")).or_default() += figure;
+        *family.entry(labels(named)).or_default() += figure;
     });
     let mut text = String::new();
     for (family, series) in families {
@@ -131,6 +156,10 @@ pub fn mapped(decider: &Decider, renamed: &mut Renamed) -> String {
         for (labels, figure) in series {
             let _ = writeln!(text, "{family}{{{labels}}} {figure}");
         }
+    }
+    let took = decider.events.response_time.as_ref().zip(renamed.of(RESPONSE_TIME));
+    if let Some((took, named)) = took {
+        spread(&mut text, &metric_name(&named.name), &labels(named), took);
     }
     text
 }

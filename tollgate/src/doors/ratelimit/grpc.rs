@@ -104,7 +104,12 @@ impl Calls {
             let traced = self.tracer.as_ref().and_then(|tracer| {
                 Traced::begin(tracer, request.headers(), &method[1..], self.decider.now())
             });
+            let took = self.decider.events.response_time.as_ref();
+            let took = took.map(|took| (took, self.decider.steady_now()));
             let outcome = self.should_rate_limit(request, *package, room, traced.as_ref()).await;
+            if let Some((took, began)) = took {
+                took.record(self.decider.steady_now().since(began).0);
+            }
             if let Some(traced) = traced {
                 let ended = outcome.as_ref().err();
                 let ended = ended.map_or((0, ""), |Failure(code, what)| (*code as i64, what));

@@ -26,7 +26,7 @@ use crate::watch::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
 };
 use crate::watch::otlp::trace::Tracer;
-use crate::watch::registry::{Counter, Gauge, Registry};
+use crate::watch::registry::{Counter, Gauge, Histogram, Registry};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::convert::Infallible;
@@ -126,6 +126,8 @@ pub fn start(
     let live = tls.map(|tls| Shown::load(tls, clock.now(), registry)).transpose()?;
     let mut decider = Decider::new(settings.answers.clone(), counters, seed, clock);
     decider.events = Events::of(registry);
+    let told = settings.statsd.is_some() || settings.prometheus.is_some();
+    decider.events.response_time = told.then(Histogram::default);
     let decider = Arc::new(decider.with_store(store.as_deref()));
     let reporter = HealthReporter::new();
     let needs_rules = settings.healthy_with_rules;

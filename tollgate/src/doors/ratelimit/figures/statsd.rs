@@ -4,10 +4,11 @@
 //! so a StatsD that is away for a while loses nothing. Nothing here is in the way of a decision,
 //! and a StatsD that cannot be reached is told once.
 
-use super::for_each;
 use super::renamed::{Named, Renamed};
+use super::{RESPONSE_TIME, for_each};
 use crate::config::settings::Statsd;
 use crate::doors::ratelimit::decide::Decider;
+use crate::watch::registry::BOUNDS_NS;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Sender {
     settings: Statsd,
     decider: Arc<Decider>,
     sent: HashMap<String, u64>,
+    /// Of the time that calls take, how often it was in each interval.
+    timed: Vec<u64>,
     renamed: Renamed,
     connection: Option<TcpStream>,
     told: bool,
@@ -36,7 +39,8 @@ impl Sender {
     #[must_use]
     pub fn new(settings: Statsd, decider: Arc<Decider>) -> Sender {
         let renamed = Renamed::new(settings.rename.clone());
-        Sender { settings, decider, sent: HashMap::new(), renamed, connection: None, told: false }
+        let (sent, timed) = (HashMap::new(), Vec::new());
+        Sender { settings, decider, sent, timed, renamed, connection: None, told: false }
     }
 
     /// Sends again and again.
@@ -50,7 +54,8 @@ impl Sender {
     }
 
     async fn flush(&mut self) {
-        let (lines, sums) = self.grown();
+        let (mut lines, sums) = self.grown();
+        let timed = self.times(&mut lines);
         if lines.is_empty() {
             return;
         }
@@ -64,6 +69,7 @@ impl Sender {
         match outcome {
             Ok(()) => {
                 self.sent.extend(sums);
+                self.timed = timed;
                 self.told = false;
             }
             Err(error) => {
@@ -86,16 +92,36 @@ impl Sender {
             let grown = figure - self.sent.get(name).copied().unwrap_or(0);
             if grown > 0 {
                 let named = self.renamed.of(name);
-                lines.extend(named.map(|named| line(named, grown, &self.settings)));
+                let value = format!("{grown}|c");
+                lines.extend(named.map(|named| line(named, &value, &self.settings)));
                 sums.push((name.to_owned(), figure));
             }
         });
         (lines, sums)
     }
+
+    /// Adds how long calls took: a line for each interval that any fell into, which says that it is
+    /// one of so many and as long as the interval's end. Returns how many there were in each.
+    fn times(&mut self, lines: &mut Vec<String>) -> Vec<u64> {
+        let Some(took) = &self.decider.events.response_time else { return Vec::new() };
+        let counts = took.counts();
+        let Some(named) = self.renamed.of(RESPONSE_TIME) else { return counts.to_vec() };
+        for (place, count) in counts.iter().enumerate() {
+            let grown = count - self.timed.get(place).copied().unwrap_or(0);
+            let bound = BOUNDS_NS[place.min(BOUNDS_NS.len() - 1)] as f64 / 1e6;
+            let value = match grown {
+                0 => continue,
+                1 => format!("{bound}|ms"),
+                _ => format!("{bound}|ms|@{}", 1.0 / grown as f64),
+            };
+            lines.push(line(named, &value, &self.settings));
+        }
+        counts.to_vec()
+    }
 }
 
 /// What came from a request keeps to its place in its line.
-fn line(named: &Named, grown: u64, settings: &Statsd) -> String {
+fn line(named: &Named, value: &str, settings: &Statsd) -> String {
     let clean = |text: &str, more: &[char]| -> String {
         let wrong = |c: char| c.is_control() || c == '#' || c == '@' || c == '|';
         text.chars().map(|c| if wrong(c) || more.contains(&c) { '_' } else { c }).collect()
@@ -112,7 +138,7 @@ fn line(named: &Named, grown: u64, settings: &Statsd) -> String {
     } else {
         name.extend(tags.map(|(key, value)| format!(".__{key}={}", value.replace(':', "_"))));
     }
-    format!("{name}:{grown}|c{behind}\n")
+    format!("{name}:{value}{behind}\n")
 }
 
 async fn send_tcp(
