@@ -152,6 +152,7 @@ impl Doors {
             anyhow::Ok((tags, running))
         });
         let line = line.transpose()?;
+        tell_beside_store(settings);
         let (ratelimit, store) = (settings.ratelimit.as_ref(), settings.store.as_ref());
         let ratelimit = ratelimit.zip(engines.ratelimit);
         let ratelimit = ratelimit.map(|(settings, counters)| {
@@ -338,6 +339,16 @@ fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
         limits = limits.join(","),
         "line open",
     );
+}
+
+/// Nobody is to believe that a limit is counted for all when it is not.
+fn tell_beside_store(settings: &Settings) {
+    let here = settings.doors().into_iter().filter(|door| *door != "ratelimit");
+    let here: Vec<&str> = here.collect();
+    if settings.store.is_some() && !here.is_empty() {
+        let doors = here.join(", ");
+        tracing::warn!(doors, "the store has the counters of `ratelimit`; these count here alone");
+    }
 }
 
 fn tell_ratelimit(settings: &Ratelimit, addresses: &[SocketAddr]) {

@@ -135,7 +135,8 @@ pub fn read(answer: &Value, counters: usize) -> Result<(Time, Vec<(u32, u32)>), 
     let mut number = || numbers.next().flatten().ok_or_else(wrong);
     let (second, micro) = (number()?, number()?);
     let unsigned = |n: i64| u64::try_from(n).map_err(|_| wrong());
-    let now = unsigned(second)?.saturating_mul(SECOND).saturating_add(unsigned(micro)? * 1_000);
+    let nanos = unsigned(micro)?.saturating_mul(1_000);
+    let now = unsigned(second)?.saturating_mul(SECOND).saturating_add(nanos);
     let bounded = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
     let mut pairs = Vec::with_capacity(counters);
     for _ in 0..counters {
@@ -183,5 +184,43 @@ fn refusal(error: &ServerError) -> Refusal {
         Some(ServerErrorKind::Ask) => Refusal::Asking(node()),
         _ if UNABLE.contains(&error.code()) => Refusal::Unable(text),
         _ => Refusal::Wrong(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let read = |counters| super::read(&numbers(&[7, 5, 1, 2, 3, 4]), counters);
+        assert_eq!(read(2), Ok((Time(7 * SECOND + 5_000), vec![(1, 2), (3, 4)])));
+        assert_eq!(read(0).map(|(_, pairs)| pairs), Ok(Vec::new()));
+    }
+
+    /// Whatever somebody who speaks for the store says, a request is decided.
+    #[test]
+    fn what_the_script_does_not_answer_is_refused_or_bounded() {
+        let most = numbers(&[i64::MAX, i64::MAX, i64::MAX, i64::MIN]);
+        assert_eq!(read(&most, 1), Ok((Time(u64::MAX), vec![(u32::MAX, 0)])));
+        let long = |value: Value| Value::Array(vec![value; 4]);
+        for wrong in [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(1),
+            numbers(&[]),
+            numbers(&[1, 2, 3]),
+            numbers(&[-1, 2, 3, 4]),
+            numbers(&[1, -2, 3, 4]),
+            long(Value::Nil),
+            long(Value::BulkString(b"1".to_vec())),
+            long(Value::Array(Vec::new())),
+        ] {
+            assert!(matches!(read(&wrong, 1), Err(Refusal::Wrong(_))), "{wrong:?}");
+        }
     }
 }

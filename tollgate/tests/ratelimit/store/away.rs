@@ -9,6 +9,8 @@ use crate::ask::{C1, request};
 use crate::program::{Server, http, wait_for};
 use crate::server::{V3, asked};
 use prost::Message;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -204,15 +206,44 @@ fn a_wrong_password_costs_nobody_an_error() {
     });
 }
 
+/// What the admin port answers: the status and the body.
+fn admin(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    (status, body.to_owned())
+}
+
 #[test]
 fn it_starts_without_the_store_and_is_ready() {
     let redis = Redis::start(&[]);
     redis.kill();
+    let address = format!("127.0.0.1:{}", crate::envoy::free_port());
     let health = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
-    let server = unready(&redis, C1, &[health]);
+    let server = unready(&redis, C1, &[health, ("TOLLGATE_ADMIN", &address)]);
     assert_eq!(all(&server, &["t: k=v"]), ["OK [5/HOUR 4]"]);
     assert_eq!(http(server.http, "GET", "/healthcheck", "").0, 500);
+    let told = || -> serde_json::Value {
+        serde_json::from_str(&admin(&address, "/api/store").1).expect("JSON")
+    };
+    wait_for("the failure", || (told()["failed"] != 0).then_some(()));
+    assert_eq!((&told()["good"], &told()["layout"]), (&0.into(), &"single".into()));
+    assert_eq!(told()["local"], 1);
+    assert!(told()["why"].as_str().is_some_and(|why| why.contains("refused")), "{}", told());
+    assert_eq!(admin(&address, "/readyz").0, 200);
     redis.restart();
     wait_for("the count", || (used(&redis, "v") == 1).then_some(()));
     wait_for("health", || (http(server.http, "GET", "/healthcheck", "").0 == 200).then_some(()));
+    wait_for("all connections", || (told()["failed"] == 0).then_some(()));
+    let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let told = doctor.args(["doctor", "--admin", &address]).output().expect("it runs").stdout;
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(told.contains("connections good, 0 counters to be told"), "{told}");
+    let metrics = admin(&address, "/metrics").1;
+    assert!(metrics.contains("tollgate_store_answers_total{result=\"away\"} 1"), "{metrics}");
+    assert!(metrics.contains("tollgate_store_told_total 1"), "{metrics}");
 }
