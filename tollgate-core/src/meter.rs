@@ -3,6 +3,7 @@
 //! ```text
 //! wall:    dV/dt = 1               what a stopwatch would say
 //! shared:  dV/dt = min(1, C / n)   n requests share C processors equally
+//! cgroup:  dV/dt = p * min(1, C / n)   p so that all charges together are the CPU time used
 //! cost of a request = V(leave) - V(enter)
 //! ```
 //!
@@ -10,17 +11,20 @@
 //! everybody would be overcharged just when it matters. One clock serves all requests, so
 //! entering and leaving take the same short time whatever their number.
 //!
-//! Invariant: all charges together are the integral of min(n, C), exactly. What does not divide
-//! evenly is carried over, never dropped. It fails where the backend works for somebody who is
-//! not counted here. No lock is taken: whoever shares a meter between threads brings one. What a
+//! Invariant: all charges together are the integral of min(n, C), exactly; under `cgroup` the CPU
+//! time used while requests ran, to within what is used between two looks (`pace`). What does not
+//! divide evenly is carried over, never dropped. It fails where the backend works for somebody who
+//! is not counted here. No lock is taken: whoever shares a meter between threads brings one. What a
 //! backend says of itself is read in [`header`].
 
 pub mod estimate;
 pub mod header;
+mod pace;
 
 pub use header::{HeaderFault, header_cost};
 
 use crate::units::{Cost, Nanos, Time};
+use pace::Pace;
 
 /// What the virtual clock follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +38,11 @@ pub enum Clock {
         /// low: everybody is undercharged.
         cpus: f64,
     },
+    /// The same, brought into line with what was really used ([`Meter::used`]).
+    Cgroup {
+        /// As for [`Clock::Shared`].
+        cpus: f64,
+    },
 }
 
 /// How the cost of a request came to be known; decision logs and the dashboard say which.
@@ -43,6 +52,8 @@ pub enum Measure {
     Wall,
     /// By [`Clock::Shared`].
     Shared,
+    /// By [`Clock::Cgroup`].
+    Cgroup,
     /// The backend said so in a header.
     Header,
     /// Whoever had it served said so afterwards.
@@ -58,6 +69,7 @@ impl Measure {
         match self {
             Measure::Wall => "wall",
             Measure::Shared => "shared",
+            Measure::Cgroup => "cgroup",
             Measure::Header => "header",
             Measure::Report => "report",
             Measure::Estimate => "estimate",
@@ -72,6 +84,7 @@ impl Clock {
         match self {
             Clock::Wall => Measure::Wall,
             Clock::Shared { .. } => Measure::Shared,
+            Clock::Cgroup { .. } => Measure::Cgroup,
         }
     }
 }
@@ -103,6 +116,8 @@ pub struct Meter {
     total: u128,
     /// Processor time that did not divide by n yet.
     undivided: u128,
+    /// What the clock has in common with the CPU time that was really used.
+    pace: Pace,
     /// The part of a nanosecond by which charges made so far were rounded down.
     unbilled: u128,
 }
@@ -118,6 +133,7 @@ impl Meter {
             virtual_time: 0,
             total: 0,
             undivided: 0,
+            pace: Pace::default(),
             unbilled: 0,
         }
     }
@@ -125,7 +141,29 @@ impl Meter {
     /// Follows another clock from `now` on. Readings taken before stay good.
     pub fn set_clock(&mut self, clock: Clock, now: Time) {
         self.advance(now);
+        if self.clock.measure() != clock.measure() {
+            self.pace.forget();
+        }
         self.clock = clock;
+    }
+
+    /// So much CPU time was really used since this was said last, some times a second. Matters to
+    /// [`Clock::Cgroup`] alone.
+    pub fn used(&mut self, used: Cost, now: Time) {
+        self.advance(now);
+        self.pace.sample(u128::from(used.0).saturating_mul(ONE));
+    }
+
+    /// It is not known what is used: requests cost what they do by [`Clock::Shared`] from `now` on.
+    pub fn used_is_unknown(&mut self, now: Time) {
+        self.advance(now);
+        self.pace.forget();
+    }
+
+    /// CPU time that was used while no request ran, so that nobody was charged for it.
+    #[must_use]
+    pub fn unpaid(&self) -> Cost {
+        whole(self.pace.unpaid)
     }
 
     /// What the clock follows.
@@ -174,7 +212,11 @@ impl Meter {
             return;
         }
         let n = u128::from(self.working);
-        let spent = u128::from(elapsed.0).saturating_mul(self.processors(n));
+        let shared = u128::from(elapsed.0).saturating_mul(self.processors(n));
+        let spent = match self.clock {
+            Clock::Cgroup { .. } => self.pace.spend(shared),
+            Clock::Wall | Clock::Shared { .. } => shared,
+        };
         self.total = self.total.saturating_add(spent);
         let divisible = spent.saturating_add(self.undivided);
         self.virtual_time = self.virtual_time.saturating_add(divisible / n);
@@ -185,7 +227,7 @@ impl Meter {
     fn processors(&self, n: u128) -> u128 {
         match self.clock {
             Clock::Wall => n * ONE,
-            Clock::Shared { cpus } => {
+            Clock::Shared { cpus } | Clock::Cgroup { cpus } => {
                 let all = (cpus.max(CPUS.0).min(CPUS.1) * ONE as f64) as u128;
                 all.min(n * ONE)
             }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate_core::meter::{Clock, Meter, Reading};
-use tollgate_core::units::{Nanos, SECOND, Time};
+use tollgate_core::units::{Cost, Nanos, SECOND, Time};
 
 const START: u64 = 1_700_000_000 * SECOND;
 
@@ -146,4 +146,112 @@ fn a_changed_clock_leaves_running_requests_what_they_have() {
     meter.set_clock(Clock::Shared { cpus: f64::NAN }, at(6));
     let reading = meter.enter(at(6));
     assert!(meter.leave(reading, at(7)).0 <= SECOND);
+}
+
+/// A backend of `cpus` whose requests either compute or wait, looked at ten times a second.
+struct Seen {
+    meter: Meter,
+    now: u64,
+    cpus: f64,
+    computing: Vec<(bool, Reading)>,
+    used: f64,
+    unseen: f64,
+    charged: u64,
+}
+
+const LOOK: u64 = SECOND / 10;
+
+impl Seen {
+    fn new(cpus: f64) -> Seen {
+        let meter = Meter::new(Clock::Cgroup { cpus });
+        let mut seen =
+            Seen { meter, now: START, cpus, computing: vec![], used: 0.0, unseen: 0.0, charged: 0 };
+        seen.meter.used(Cost(0), Time(START));
+        seen
+    }
+
+    fn pass(&mut self, time: u64) {
+        let mut left = time;
+        while left > 0 {
+            let step = left.min(LOOK - self.now % LOOK);
+            let busy = self.computing.iter().filter(|(computes, _)| *computes).count() as f64;
+            let used = busy.min(self.cpus) * step as f64;
+            (self.used, self.unseen) = (self.used + used, self.unseen + used);
+            self.now += step;
+            left -= step;
+            if self.now.is_multiple_of(LOOK) {
+                self.meter.used(Cost(self.unseen as u64), Time(self.now));
+                self.unseen = 0.0;
+            }
+        }
+    }
+
+    fn begin(&mut self, computes: bool) {
+        let reading = self.meter.enter(Time(self.now));
+        self.computing.push((computes, reading));
+    }
+
+    fn end(&mut self, who: usize) {
+        let (_, reading) = self.computing.swap_remove(who % self.computing.len());
+        self.charged += self.meter.leave(reading, Time(self.now)).0;
+    }
+}
+
+/// After how many milliseconds, whether it computes, who, whether to enter.
+fn some_event() -> impl Strategy<Value = (u64, bool, usize, bool)> {
+    (1_u64..300, any::<bool>(), 0_usize..8, any::<bool>())
+}
+
+proptest! {
+    #[test]
+    fn by_cgroup_all_charges_are_what_was_used_to_within_two_looks(
+        cpus in 1_u32..5,
+        events in prop::collection::vec(some_event(), 1..400),
+    ) {
+        let mut seen = Seen::new(f64::from(cpus));
+        // Somebody is always there to pay.
+        seen.begin(false);
+        for (millis, computes, who, enters) in events {
+            seen.pass(millis * SECOND / 1_000);
+            if (enters || seen.computing.len() < 2) && seen.computing.len() < 12 {
+                seen.begin(computes);
+            } else {
+                seen.end(who);
+            }
+            let total = seen.meter.total(Time(seen.now)).0 as f64;
+            let unpaid = seen.meter.unpaid().0 as f64;
+            let wrong = (seen.used - unpaid - total) / 1e9;
+            let used = seen.used / 1e9;
+            prop_assert!(wrong.abs() <= 0.15 * f64::from(cpus), "{wrong} s of {used} s");
+        }
+        let total = seen.meter.total(Time(seen.now)).0;
+        while !seen.computing.is_empty() {
+            seen.end(0);
+        }
+        prop_assert!(seen.charged.abs_diff(total) <= 2, "{} charged of {total}", seen.charged);
+    }
+}
+
+#[test]
+fn by_cgroup_short_requests_with_pauses_pay_what_they_use_and_pauses_nobody() {
+    let mut seen = Seen::new(2.0);
+    for _ in 0..100 {
+        seen.begin(true);
+        seen.pass(20 * SECOND / 1_000);
+        seen.end(0);
+        seen.pass(980 * SECOND / 1_000);
+    }
+    let (used, charged) = (seen.used / 1e9, seen.charged as f64 / 1e9);
+    assert!((used - charged).abs() < 0.05, "{charged} of {used}");
+    // A job that nobody asked for.
+    seen.meter.used(Cost(3 * SECOND), Time(seen.now + LOOK));
+    assert!((seen.meter.unpaid().0 as f64 / 1e9 - 3.0).abs() < 0.05);
+    // Waiting pages cost next to nothing once that is seen.
+    let before = seen.charged;
+    for _ in 0..100 {
+        seen.begin(false);
+        seen.pass(SECOND);
+        seen.end(0);
+    }
+    assert!((seen.charged - before) as f64 / 1e9 < 1.0, "{}", seen.charged - before);
 }

@@ -8,9 +8,11 @@ pub mod doctor;
 pub mod remote;
 mod top;
 
+use crate::config::cpus::{self, cgroup};
 use crate::config::fault::Faults;
+use crate::config::settings::{CostSource, Settings};
 use crate::config::source::{NoFile, Source, default_path};
-use crate::config::{self, Config, Flags, cpus, secret};
+use crate::config::{self, Config, Flags, secret};
 use crate::doors::ratelimit;
 use crate::run;
 use crate::tls;
@@ -248,9 +250,30 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
         |faults: Vec<Faults>| faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n");
     match ratelimit::rules::check(path) {
         Some(checked) => checked.map_err(told),
-        None => Source::new(path)
-            .check(cpus::available(), tls::stumbles)
-            .map_err(|faults| faults.to_string()),
+        None => {
+            let mut source = Source::new(path);
+            let warnings = source.check(cpus::available(), tls::stumbles);
+            let warnings = warnings.map_err(|faults| faults.to_string())?;
+            if let Ok(config) = source.load(cpus::available()) {
+                tell_cgroups(&config.settings);
+            }
+            Ok(warnings)
+        }
+    }
+}
+
+/// Helps to find the path for `cost: cgroup:PATH`.
+fn tell_cgroups(settings: &Settings) {
+    for proxy in settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty()) {
+        for backend in &proxy.backends {
+            let groups = cgroup::behind(backend);
+            let written: Vec<String> =
+                groups.iter().map(|path| format!("`cost: cgroup:{path}`")).collect();
+            if !written.is_empty() && !matches!(proxy.cost, CostSource::Cgroup(_)) {
+                let written = written.join(" or ");
+                eprintln!("note: the processes behind {backend} could be measured by {written}");
+            }
+        }
     }
 }
 

@@ -96,6 +96,13 @@ pub type Stumble = (&'static [&'static str], String);
 
 fn secrets(settings: &Settings) -> Vec<Stumble> {
     let mut faults: Vec<Stumble> = Vec::new();
+    if let Some(settings::CostSource::Cgroup(path)) =
+        settings.proxy.as_ref().map(|proxy| &proxy.cost)
+        && let Err(error) = cpus::cgroup::used(path)
+    {
+        let what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
+        faults.push((&["proxy", "cost"], what));
+    }
     let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretFault>| {
         let fault = path.and_then(|path| read(path).err());
         faults.extend(fault.map(|why| (way, why.to_string())));

@@ -9,11 +9,13 @@ mod charge;
 mod gate;
 mod named;
 mod peers;
+mod quotas;
 mod served;
 mod turn;
 
 pub use charge::Charge;
 pub use gate::Crowd;
+pub use quotas::Quota;
 pub use served::{Told, Wait};
 pub use turn::{Entered, Turn, Turned};
 
@@ -36,6 +38,7 @@ use ipnet::IpNet;
 use named::{Lookups, Named};
 use parking_lot::Mutex;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use together::{Elsewhere, Marks, Spent};
 use tollgate_core::classify::{self, Attributes, Keys};
@@ -201,6 +204,25 @@ impl Engine {
         self.clock
     }
 
+    /// The cgroup that says what requests cost all together, if there is one.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<PathBuf> {
+        match &self.rules.load().cost {
+            CostSource::Cgroup(path) => Some(path.clone()),
+            _ => None,
+        }
+    }
+
+    /// So much it has used since that was said last; `None`: nobody knows.
+    pub fn cgroup_used(&self, used: Option<Cost>) {
+        let now = self.clock.now();
+        let mut meter = self.meter.lock();
+        match used {
+            Some(used) => meter.used(used, now),
+            None => meter.used_is_unknown(now),
+        }
+    }
+
     /// How many requests the backend works on now, and all it has worked so far.
     #[must_use]
     pub fn load(&self) -> (u32, Cost) {
@@ -236,7 +258,9 @@ impl Counted for Engine {
 
     fn work(&self) -> Option<Work> {
         let (working, busy) = self.load();
-        Some(Work { working, busy, cpus: self.rules.load().cpus, crowd: self.crowd() })
+        let unpaid = self.meter.lock().unpaid();
+        let cpus = self.rules.load().cpus;
+        Some(Work { working, busy, unpaid, cpus, crowd: self.crowd() })
     }
 
     fn top(&self, index: usize) -> Vec<Standing> {
@@ -299,6 +323,7 @@ fn virtual_clock(proxy: &Proxy) -> meter::Clock {
     match proxy.cost {
         CostSource::Wall => meter::Clock::Wall,
         CostSource::Shared | CostSource::Header(_) => meter::Clock::Shared { cpus: proxy.cpus },
+        CostSource::Cgroup(_) => meter::Clock::Cgroup { cpus: proxy.cpus },
     }
 }
 

@@ -4,8 +4,11 @@
 //! without waiting, so a reload is either done or refused. Doors serve on threads of their own;
 //! this one has the signals and the admin door.
 
+mod cgroup;
 mod doors;
 mod files;
+pub mod handover;
+mod replace;
 
 use crate::clock::Clock;
 use crate::config::fault::Faults;
@@ -24,10 +27,14 @@ use crate::watch::otlp::trace::Tracer;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use doors::{Doors, Engines};
+use handover::Sockets;
+use handover::successor::{self, Origin, Successor};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use tollgate_core::key::Seed;
 use tollgate_core::units::SECOND;
 
 /// Runs until a signal ends it. `source` is looked at for changes.
@@ -35,13 +42,17 @@ use tollgate_core::units::SECOND;
 /// # Errors
 /// If a door cannot be opened or the system gives no thread, signal or randomness.
 pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
+    // First of all, while there is no other thread.
+    let (sockets, herald) = Sockets::from_environment();
+    let origin = Origin::of_process();
     let log = log::install(config.settings.log)?;
     files::raise_open_files(&config.settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut events = Events::new()?;
-        let program = Program::start(config, source, log)?;
-        program.run(&mut events).await;
+        let program = Program::start(config, source, log, sockets)?;
+        replace::tell_ready(&program.sockets, herald.as_ref());
+        program.run(&mut events, origin).await;
         Ok(())
     })
 }
@@ -52,6 +63,12 @@ enum Event {
     Stop,
     /// SIGHUP.
     Reload,
+    /// SIGUSR2.
+    Replace,
+    /// The successor's doors are open.
+    Replaced,
+    /// There will be none.
+    NotReplaced(successor::Failure),
     /// A second has passed.
     Second,
 }
@@ -61,6 +78,7 @@ struct Events {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    user2: Signal,
     seconds: Interval,
 }
 
@@ -73,6 +91,7 @@ impl Events {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,
+            user2: listen(SignalKind::user_defined2())?,
             seconds,
         })
     }
@@ -82,6 +101,7 @@ impl Events {
             _ = self.terminate.recv() => Event::Stop,
             _ = self.interrupt.recv() => Event::Stop,
             _ = self.hangup.recv() => Event::Reload,
+            _ = self.user2.recv() => Event::Replace,
             _ = self.seconds.tick() => Event::Second,
         }
     }
@@ -109,6 +129,12 @@ struct Program {
     traces: Option<spans::Running>,
     /// Writes a last snapshot when it is dropped.
     state: Option<snapshot::Running>,
+    /// What it writes.
+    kept: (Seed, snapshot::Accounts),
+    /// To hand on.
+    sockets: Sockets,
+    /// The process that is about to take this one's place.
+    successor: Option<Successor>,
     /// Counts together with others until it is dropped.
     peers: Option<driver::Running>,
 }
@@ -118,6 +144,7 @@ impl Program {
         config: &Config,
         source: Option<Source>,
         log: log::Running,
+        sockets: Sockets,
     ) -> anyhow::Result<Program> {
         let settings = &config.settings;
         anyhow::ensure!(!settings.doors().is_empty(), NO_DOOR);
@@ -132,16 +159,16 @@ impl Program {
             let show = Box::new(move || native.load().as_ref().clone());
             admin::Sources { watch: Arc::clone(&watch), clock, engines: engines.shown(), show }
         };
-        let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources()));
+        let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources(), &sockets));
         let admin = admin.transpose()?;
         let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
         let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
         let together = engines.together();
-        let doors = Doors::open(settings, engines, &watch, addresses)?;
+        let doors = Doors::open(settings, engines, &watch, addresses, &sockets)?;
         let peers = settings.peers.as_ref();
         let peers = peers.map(|peers| driver::start(peers, together, clock, &watch)).transpose()?;
         // Only now: who cannot open its doors must not touch what another one keeps.
-        let state = snapshot::start(&settings.state, seed, kept, &watch, clock);
+        let state = snapshot::start(&settings.state, seed, kept.clone(), &watch, clock);
         watch.count_as_held(settings.metrics.held_above);
         let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
         let traces = exporter.map(Exporter::start).transpose().context("no thread for traces")?;
@@ -159,6 +186,9 @@ impl Program {
             doors,
             admin,
             state: state.context("no thread for snapshots")?,
+            kept: (seed, kept),
+            sockets,
+            successor: None,
             shown,
             peers,
             push: push.context("no thread for metrics")?,
@@ -166,15 +196,40 @@ impl Program {
         })
     }
 
-    /// Handles events until one says stop; then lets requests end, unless told to stop again.
-    async fn run(mut self, events: &mut Events) {
+    /// Handles events until one says stop, or another process has taken over.
+    async fn run(mut self, events: &mut Events, origin: io::Result<Origin>) {
         loop {
-            match events.next().await {
+            match self.next(events).await {
                 Event::Stop => break,
                 Event::Reload => self.reload(),
+                Event::Replace => self.replace(&origin),
+                Event::Replaced => {
+                    self.replaced();
+                    break;
+                }
+                Event::NotReplaced(why) => self.not_replaced(&why),
                 Event::Second => self.second(),
             }
         }
+        self.end(events).await;
+    }
+
+    async fn next(&mut self, events: &mut Events) -> Event {
+        let Some(successor) = &mut self.successor else { return events.next().await };
+        tokio::select! {
+            event = events.next() => event,
+            ready = successor.ready() => match ready {
+                Ok(()) => Event::Replaced,
+                Err(why) => Event::NotReplaced(why),
+            },
+        }
+    }
+
+    /// Lets requests end, unless told to stop again.
+    async fn end(&mut self, events: &mut Events) {
+        replace::tell_stopping(self.successor.is_some());
+        // Clients are to be refused from now on, or taken in by a successor.
+        self.sockets.release();
         let drain = self.config.settings.drain();
         tracing::info!(connections = self.doors.connections(), ?drain, "stopping: draining");
         self.admin.iter().for_each(admin::Running::draining);

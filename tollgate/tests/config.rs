@@ -156,7 +156,8 @@ fn what_is_shown_reads_like_this() {
          bounds:\n    connections: 10000\n    connections_per_address: 0\n    \
          header_bytes: 65536\n    body_bytes: 0\n    body_buffer: 65536\n    \
          requests_per_connection: 0\n    streams: 100\n  \
-         exempt: [ip:192.0.2.1]\n  shadow: false\n  cost_header: strip\n  names_max: 1000\n  \
+         exempt: [ip:192.0.2.1]\n  shadow: false\n  \
+         headers: false\n  cost_header: strip\n  names_max: 1000\n  \
          limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \
          action: reject\n      weight: 1\n      keys_max: 262144\n"
     );
@@ -237,8 +238,8 @@ fn each_of_these_is_faulty() {
         ("proxy: {backend: 'http://a:99999'}", "not a host and port"),
         ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 is there twice"),
         ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
-        ("proxy: {cost: 'cgroup:/x'}", "`cgroup:` is not built"),
-        ("proxy: {cost: header}", "must be wall, shared or header:NAME"),
+        ("proxy: {cost: 'cgroup:x'}", "write cgroup:/system.slice"),
+        ("proxy: {cost: header}", "must be wall, shared, header:NAME or cgroup:PATH"),
         ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),
         ("proxy: {client_address: forwarded}", "believed only from `trusted_proxies`"),
         ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),

@@ -1,5 +1,8 @@
 //! The real program from start to end: flags, files, reload, signals.
 
+#[path = "serve/handover.rs"]
+mod handover;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

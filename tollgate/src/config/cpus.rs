@@ -3,6 +3,8 @@
 //! A container with a quota of half a CPU on a machine of 64 must not share out 64. Both versions
 //! of cgroups are read, at this process's own place and above it, as far as they are mounted.
 
+pub mod cgroup;
+
 use std::fs;
 use std::path::Path;
 

@@ -279,6 +279,8 @@ pub struct Proxy {
     pub hosts: Hosts,
     /// Decide, count and show, but enforce nothing. Default: false.
     pub shadow: bool,
+    /// Tell clients how they stand by limits in requests. Default: false.
+    pub headers: bool,
     /// Pass the backend's cost header on to the client. Default: false.
     pub keep_cost_header: bool,
     /// How many clients of each limit each thread knows by name. Default: 1000.
@@ -405,7 +407,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// How a request's cost is measured; engine.md's four ways, as far as they are built.
+/// How a request's cost is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostSource {
     /// Elapsed time while the backend works.
@@ -414,6 +416,8 @@ pub enum CostSource {
     Shared,
     /// What the backend says in this header (lower case), else `Shared`.
     Header(String),
+    /// As `Shared`, brought into line with what this cgroup (version 2) has used, as written.
+    Cgroup(PathBuf),
 }
 
 impl fmt::Display for CostSource {
@@ -422,6 +426,7 @@ impl fmt::Display for CostSource {
             CostSource::Wall => f.write_str("wall"),
             CostSource::Shared => f.write_str("shared"),
             CostSource::Header(name) => write!(f, "header:{name}"),
+            CostSource::Cgroup(path) => write!(f, "cgroup:{}", path.display()),
         }
     }
 }

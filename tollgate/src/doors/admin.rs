@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::config::secret::SecretFault;
 use crate::config::settings;
 use crate::engine::counted::Counted;
+use crate::run::handover::Sockets;
 use crate::watch::Watch;
 use crate::watch::counts::AdminCounts;
 use answer::Desk;
@@ -151,13 +152,18 @@ impl Drop for Running {
     }
 }
 
-/// Opens the admin door. A default address that is taken is a warning: the door stays shut.
+/// Opens the admin door, on `sockets` if its addresses are among them. A default address that is
+/// taken is a warning: the door stays shut.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
-pub fn start(settings: &settings::Admin, sources: Sources) -> Result<Running, StartError> {
+pub fn start(
+    settings: &settings::Admin,
+    sources: Sources,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
     let guard = Guard::new(settings)?;
-    let listeners = bind(settings)?;
+    let listeners = bind(settings, sockets)?;
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let readiness = Arc::new(Readiness(AtomicU8::new(Stage::Starting as u8)));
     let counts = AdminCounts::new(sources.watch.registry());
@@ -171,11 +177,14 @@ pub fn start(settings: &settings::Admin, sources: Sources) -> Result<Running, St
     Ok(Running { addresses, readiness, stop: Some(stop), thread })
 }
 
-fn bind(settings: &settings::Admin) -> Result<Vec<TcpListener>, StartError> {
+fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener>, StartError> {
     let mut listeners = Vec::new();
     for address in &settings.listen {
-        let listener = TcpListener::bind(address).and_then(|listener| {
+        let handed = sockets.take(*address).map(|handed| handed.into_iter().next());
+        let listener = handed.and_then(|handed| {
+            let listener = handed.map_or_else(|| TcpListener::bind(address), Ok)?;
             listener.set_nonblocking(true)?;
+            sockets.opened(&listener)?;
             Ok(listener)
         });
         match listener {

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::settings::{Backend, Proxy};
 use crate::config::source::files::File;
 use crate::engine::{Engine, Lane};
+use crate::run::handover::Sockets;
 use crate::tls::live::Live;
 use crate::watch::Watch;
 use backends::Secured;
@@ -127,6 +128,20 @@ pub fn start(
     engine: &Arc<Engine>,
     watch: &Arc<Watch>,
 ) -> Result<Running, StartError> {
+    start_on(settings, engine, watch, &Sockets::default())
+}
+
+/// The same on those of `sockets` that listen where the settings say; the others are bound, and
+/// noted there.
+///
+/// # Errors
+/// An address cannot be listened on, or the system gives no thread. Nothing runs then.
+pub fn start_on(
+    settings: &Proxy,
+    engine: &Arc<Engine>,
+    watch: &Arc<Watch>,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
     if settings.listen.is_empty() {
         return Err(StartError::NoAddress);
     }
@@ -139,7 +154,7 @@ pub fn start(
     let live = live.transpose()?;
     let shown = live.as_ref().map(Live::running);
     let plain = settings.tls.as_ref().map_or(usize::MAX, |tls| tls.plain);
-    let (addresses, mut sockets) = bind_all(&settings.listen, count)?;
+    let (addresses, mut listeners) = bind_all(&settings.listen, count, sockets)?;
     let secured = secured(settings)?;
     let order = Order { settings: Arc::new(settings.clone()), secured, phase: Phase::Serve };
     let (orders, _) = watch::channel(order);
@@ -154,7 +169,7 @@ pub fn start(
         live: Mutex::new(live),
     };
     for index in 0..count {
-        let listeners = sockets.pop().unwrap_or_default().into_iter().enumerate();
+        let listeners = listeners.pop().unwrap_or_default().into_iter();
         let shown = |index| shown.clone().filter(|_| index >= plain);
         let seat = Seat {
             listeners: listeners.map(|(index, listener)| (listener, shown(index))).collect(),
@@ -324,30 +339,52 @@ impl Drop for Running {
     }
 }
 
-/// Addresses that are bound, and the listeners of each thread.
-type Bound = (Vec<SocketAddr>, Vec<Vec<TcpListener>>);
+/// Addresses that are bound, and the listeners of each thread, each with its address's place.
+type Bound = (Vec<SocketAddr>, Vec<Vec<(usize, TcpListener)>>);
 
-/// One listener per address for each of `count` threads, and the addresses they got.
-fn bind_all(addresses: &[SocketAddr], count: usize) -> Result<Bound, StartError> {
-    let mut threads: Vec<Vec<TcpListener>> = (0..count).map(|_| Vec::new()).collect();
+/// Listeners for each address and each of `count` threads, and the addresses they got.
+fn bind_all(
+    addresses: &[SocketAddr],
+    count: usize,
+    sockets: &Sockets,
+) -> Result<Bound, StartError> {
+    let mut threads: Vec<Vec<(usize, TcpListener)>> = (0..count).map(|_| Vec::new()).collect();
     let mut bound = Vec::new();
-    for address in addresses {
+    for (place, address) in addresses.iter().enumerate() {
         let failed = |error: io::Error| {
             let advice = advice(&error);
             StartError::Listen { address: *address, error, advice }
         };
-        let mut address = *address;
-        // Sockets that share a port also share it with another program's of the same kind. One
-        // that does not share finds out whether the port is free.
-        drop(bind(address, false).map_err(failed)?);
-        for listeners in &mut threads {
-            let listener = bind(address, true).map_err(failed)?;
-            address = listener.local_addr().map_err(failed)?;
-            listeners.push(listener);
+        let listeners = match sockets.take(*address).map_err(failed)? {
+            handed if handed.is_empty() => bind_shared(*address, count).map_err(failed)?,
+            handed => handed,
+        };
+        let first = listeners.first().map(TcpListener::local_addr).transpose().map_err(failed)?;
+        bound.push(first.unwrap_or(*address));
+        for listener in &listeners {
+            sockets.opened(listener).map_err(failed)?;
         }
-        bound.push(address);
+        // Of fewer than there are threads some take one together, of more some take several.
+        for index in 0..count.max(listeners.len()) {
+            let listener = listeners[index % listeners.len()].try_clone().map_err(failed)?;
+            threads[index % count].push((place, listener));
+        }
     }
     Ok((bound, threads))
+}
+
+/// `count` listeners that share an address.
+fn bind_shared(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+    // Sockets that share a port also share it with another program's of the same kind. One that
+    // does not share finds out whether the port is free.
+    drop(bind(address, false)?);
+    let mut listeners = Vec::with_capacity(count);
+    for _ in 0..count {
+        let listener = bind(address, true)?;
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
 }
 
 fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {

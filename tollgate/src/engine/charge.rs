@@ -149,6 +149,7 @@ impl Charge {
         match (self.stated, &self.rules.cost) {
             (Some(cost), _) => (cost, Measure::Header),
             (None, CostSource::Wall) => (self.cost, Measure::Wall),
+            (None, CostSource::Cgroup(_)) => (self.cost, Measure::Cgroup),
             (None, _) => (self.cost, Measure::Shared),
         }
     }

@@ -36,6 +36,8 @@ pub struct Work {
     pub working: u32,
     /// All it has worked so far.
     pub busy: Cost,
+    /// CPU time that was used while no request ran; known by `cost: cgroup` alone.
+    pub unpaid: Cost,
     /// CPU-seconds per second that are shared out.
     pub cpus: f64,
     /// Who waits for room, and who has it; `None` if nobody has to.

@@ -124,7 +124,7 @@ impl Charge {
             if counted == Nanos::ZERO { 1.0 } else { self.cost.0 as f64 / counted.0 as f64 };
         match self.rules.cost {
             CostSource::Wall => Cost::cpu(took),
-            CostSource::Shared | CostSource::Header(_) => {
+            CostSource::Shared | CostSource::Header(_) | CostSource::Cgroup(_) => {
                 Cost((took.0 as f64 * share.min(1.0)) as u64)
             }
         }

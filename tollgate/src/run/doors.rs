@@ -3,6 +3,7 @@
 //! A door whose section is not there costs nothing. What each does: `crate::doors`. When any of
 //! this happens: `run`. The admin door is not among them: it stays open while the others drain.
 
+use super::cgroup;
 use super::files::{line_within_open_files, within_open_files};
 use crate::clock::Clock;
 use crate::config::settings::{self, Line, Master, Proxy, Ratelimit, Settings};
@@ -15,6 +16,7 @@ use crate::engine::tags::Tags;
 use crate::engine::together::Together;
 use crate::engine::windows::Counters;
 use crate::peers::driver;
+use crate::run::handover::Sockets;
 use crate::store::redis::Store;
 use crate::store::snapshot;
 use crate::watch::Watch;
@@ -144,6 +146,7 @@ impl Doors {
         engines: Engines,
         watch: &Arc<Watch>,
         admin: &[SocketAddr],
+        sockets: &Sockets,
     ) -> anyhow::Result<Doors> {
         let line = settings.line.as_ref().zip(engines.line).map(|(settings, tags)| {
             let running =
@@ -189,8 +192,9 @@ impl Doors {
             doors.check = Some(check);
         }
         if !proxy.listen.is_empty() {
-            let running = proxy::start(&within_open_files(proxy), engine, watch)?;
+            let running = proxy::start_on(&within_open_files(proxy), engine, watch, sockets)?;
             tell_proxy(proxy, running.addresses(), admin);
+            tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
             doors.proxy = Some(running);
         }
         Ok(doors)

@@ -101,6 +101,8 @@ table! {
         "Requests that have a slot now, reserved ones included.";
     BUSY = Counter "tollgate_cpu_busy_seconds_total" ["door"] "CPU-seconds"
         "CPU time that the virtual clock says the backend has worked; all charges add up to it.";
+    UNPAID = Counter "tollgate_cpu_unpaid_seconds_total" ["door"] "CPU-seconds"
+        "CPU time that the backend's cgroup used while no request ran (`cost: cgroup`).";
     CAPACITY = Gauge "tollgate_capacity_cpus" ["door"] "CPUs"
         "CPU-seconds per second that are shared out.";
 

@@ -286,3 +286,35 @@ fn the_header_of_costs_may_be_kept() {
     backend.send("HTTP/1.1 200 OK\r\nx-cost: 12ms\r\ncontent-length: 0\r\n\r\n");
     assert_eq!(client.message().header("x-cost"), Some("12ms"));
 }
+
+#[test]
+fn clients_are_told_how_they_stand_if_asked_for() {
+    let told = |headers: bool| {
+        let stage = Stage::open(|settings| {
+            settings.headers = headers;
+            settings.limits = vec![hit_limit(1, 2), cpu_limit(1.0, Duration::from_secs(10))];
+        });
+        let mut client = stage.client();
+        client.get("/");
+        let mut backend = stage.backend();
+        backend.message();
+        backend.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+        let first = client.message();
+        client.get("/");
+        backend.message();
+        backend.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+        client.message();
+        let refused = client.get("/").message();
+        assert_eq!(refused.status(), 429);
+        [first, refused].map(|answer| {
+            ["ratelimit-policy", "ratelimit"].map(|name| answer.header(name).map(str::to_owned))
+        })
+    };
+    assert_eq!(told(false), [[None, None], [None, None]]);
+    let [[policy, standing], [policy_again, refused]] = told(true);
+    assert_eq!(policy.as_deref(), Some("\"hits\";q=2;w=120"));
+    assert_eq!(standing.as_deref(), Some("\"hits\";r=1;t=60"));
+    assert_eq!(policy_again, policy);
+    let refused = refused.expect("told");
+    assert!(refused.starts_with("\"hits\";r=0;t="), "{refused}");
+}

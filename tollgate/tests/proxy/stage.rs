@@ -115,6 +115,7 @@ fn settings(backend: SocketAddr) -> Proxy {
         bounds: Bounds { body_buffer: 0, ..Bounds::default() },
         exempt: Vec::new(),
         shadow: false,
+        headers: false,
         keep_cost_header: false,
         names_max: 1_000,
         limits: Vec::new(),

@@ -21,7 +21,7 @@ use tollgate_core::top;
 use tollgate_core::units::Nanos;
 
 /// Keys of the contract that are not built.
-pub const LATER: &[&str] = &["headers"];
+pub const LATER: &[&str] = &[];
 
 /// What `listen` says where the section only has limits for the `check` door.
 pub const OFF: &str = "off";
@@ -86,6 +86,7 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
         exempt: hosts::exempt(proxy, &mut hosts),
         hosts: hosts::read(proxy, hosts),
         shadow: proxy.value("shadow", false, truth),
+        headers: proxy.value("headers", false, truth),
         keep_cost_header: proxy.value("cost_header", CostHeader(false), keep).0,
         names_max: proxy.value("names_max", 1_000, |text| {
             within(count(text)?, 1..=top::CAPACITY_MAX as u64).map(|n| n as usize)
@@ -267,8 +268,9 @@ fn read_cost(text: &str) -> Read<CostSource> {
         None if text == "wall" => Ok(CostSource::Wall),
         None if text == "shared" => Ok(CostSource::Shared),
         Some(("header", name)) => Ok(CostSource::Header(limits::header_name(name)?.into())),
-        Some(("cgroup", _)) => Err("`cgroup:` is not built in this version".to_owned()),
-        _ => Err("must be wall, shared or header:NAME".to_owned()),
+        Some(("cgroup", path)) if path.starts_with('/') => Ok(CostSource::Cgroup(path.into())),
+        Some(("cgroup", _)) => Err("write cgroup:/system.slice/app.service".to_owned()),
+        _ => Err("must be wall, shared, header:NAME or cgroup:PATH".to_owned()),
     }
 }
 

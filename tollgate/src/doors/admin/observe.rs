@@ -9,7 +9,7 @@ use crate::engine::counted::Work;
 use crate::watch::counts::peers::Report;
 use crate::watch::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED,
-    TABLE_BYTES, UP, WAITING, WORKING,
+    TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
 };
 use crate::watch::prometheus::Observed;
 use crate::watch::snapshot::{self, Load, Query, Row, Snapshot, Table, UNIT_CPU, UNIT_HITS};
@@ -36,6 +36,7 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
         if let Some(work) = engine.work() {
             push(&WORKING, &[door], f64::from(work.working));
             push(&BUSY, &[door], work.busy.as_units());
+            push(&UNPAID, &[door], work.unpaid.as_units());
             push(&CAPACITY, &[door], work.cpus);
             if let Some(crowd) = work.crowd {
                 push(&WAITING, &[door], crowd.waiting as f64);

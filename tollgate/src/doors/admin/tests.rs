@@ -4,6 +4,7 @@ use crate::cli::remote::Remote;
 use crate::config::settings::{Backend, BackendTls, ClientAddress, CostSource, Proxy};
 use crate::engine::Engine;
 use crate::engine::{Asked, Lane};
+use crate::run::handover::Sockets;
 use crate::watch::metrics::{Metric, TABLE};
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -68,6 +69,7 @@ fn proxy() -> Proxy {
         exempt: Vec::new(),
         hosts: crate::config::settings::hosts::Hosts::default(),
         shadow: false,
+        headers: false,
         keep_cost_header: false,
         names_max: 1_000,
         limits: vec![
@@ -105,7 +107,7 @@ fn sources() -> Sources {
 
 /// An admin door on a free port, with some clients that were charged.
 fn open() -> (Running, SocketAddr) {
-    let running = start(&on("127.0.0.1:0"), sources()).expect("it opens");
+    let running = start(&on("127.0.0.1:0"), sources(), &Sockets::default()).expect("it opens");
     let address = running.addresses()[0];
     (running, address)
 }
@@ -224,7 +226,7 @@ fn only_reading_and_no_bodies() {
 
 #[test]
 fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
-    let open = start(&on("0.0.0.0:0"), sources());
+    let open = start(&on("0.0.0.0:0"), sources(), &Sockets::default());
     assert!(matches!(open, Err(StartError::TokenMissing(_))));
     let file = tempfile::NamedTempFile::new().expect("a file");
     let path = Some(file.path().to_owned());
@@ -254,9 +256,9 @@ fn a_taken_port_is_a_warning_for_the_default_address_only() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let default = settings::Admin { asked_for: false, ..on(&address) };
-    let running = start(&default, sources()).expect("a warning only");
+    let running = start(&default, sources(), &Sockets::default()).expect("a warning only");
     assert!(running.addresses().is_empty());
-    let refused = start(&on(&address), sources());
+    let refused = start(&on(&address), sources(), &Sockets::default());
     assert!(matches!(refused, Err(StartError::Listen { .. })));
 }
 

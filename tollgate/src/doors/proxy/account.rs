@@ -3,7 +3,7 @@
 //!
 //! A request never leaves its thread, so this is a cell and no lock. What is charged: `engine`.
 
-use crate::engine::{Charge, Entered, Refusal, Turned};
+use crate::engine::{Charge, Entered, Quota, Refusal, Turned};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use tollgate_core::units::Time;
@@ -111,6 +111,11 @@ impl Account {
             headers.remove(name);
         }
         charge.head(stated.as_ref().map(http::HeaderValue::as_bytes))
+    }
+
+    /// How the client stands by limits in requests.
+    pub(super) fn quotas(&self) -> Vec<Quota> {
+        self.0.charge.borrow().as_ref().map(Charge::quotas).unwrap_or_default()
     }
 
     /// Closes the account now, whoever still holds it.

@@ -185,7 +185,13 @@ fn admitted(
     let client = site.trust.client(link.peer(), &head.headers);
     link.client.set(client);
     match worker.lane.ask(&Seen { client, head }) {
-        Asked::Refused(refusal) => Err(Box::new(answer::refused(&head.headers, &refusal))),
+        Asked::Refused(refusal) => {
+            let mut answer = answer::refused(&head.headers, &refusal);
+            if let (true, Some(quota)) = (site.headers, worker.lane.quota_of(&refusal)) {
+                headers::quotas(answer.headers_mut(), &[quota]);
+            }
+            Err(Box::new(answer))
+        }
         Asked::Pass(charge) => {
             let until = charge.delay_until();
             let account = Account::open(charge);
@@ -415,6 +421,9 @@ async fn held(
     let (answer, found) = answer;
     let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, site.keep_cost_header);
+    if site.headers {
+        headers::quotas(&mut head.headers, &account.quotas());
+    }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return switched(worker, link, (head, found), wire, (account, until)).await;
     }

@@ -9,6 +9,7 @@
 //!
 //! Which address is the client's: `client/address.rs`.
 
+use crate::engine::Quota;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -19,6 +20,8 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// The media type of event streams.
@@ -215,6 +218,18 @@ pub(super) fn answer(headers: &mut HeaderMap, found: Found) {
     let _ = drop_hop_by_hop(headers, found);
     if found.has(Found::PROXY_AUTHENTICATE) {
         headers.remove(header::PROXY_AUTHENTICATE);
+    }
+}
+
+/// Tells how a client stands by its quotas (draft-ietf-httpapi-ratelimit-headers-10).
+pub(super) fn quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
+    let joined = |one: fn(&Quota) -> String| quotas.iter().map(one).collect::<Vec<_>>().join(", ");
+    let policy = joined(|q| format!("\"{}\";q={};w={}", q.name, q.requests, q.window_secs));
+    let standing = joined(|q| format!("\"{}\";r={};t={}", q.name, q.left, q.reset_secs));
+    for (name, text) in [(RATELIMIT_POLICY, policy), (RATELIMIT, standing)] {
+        if let (false, Ok(value)) = (text.is_empty(), HeaderValue::try_from(text)) {
+            headers.append(name, value);
+        }
     }
 }
 

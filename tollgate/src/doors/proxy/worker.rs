@@ -48,6 +48,8 @@ pub(super) struct Site {
     pub(super) timeouts: Timeouts,
     pub(super) bounds: Bounds,
     pub(super) keep_cost_header: bool,
+    /// Whether clients are told how they stand.
+    pub(super) headers: bool,
     /// Whether HTTP/2 is spoken with clients.
     pub(super) http2: bool,
 }
@@ -63,6 +65,7 @@ impl Site {
             timeouts: settings.timeouts,
             bounds: settings.bounds,
             keep_cost_header: settings.keep_cost_header,
+            headers: settings.headers,
             http2: settings.http2,
         }
     }

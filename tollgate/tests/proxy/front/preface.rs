@@ -95,14 +95,16 @@ fn an_address_has_no_more_connections_than_it_may_have() {
         wire
     };
     let (mut first, _second) = (from("192.0.2.1"), from("192.0.2.1"));
-    let (mut backend, _other) = (stage.backend(), stage.backend());
+    let backends = [stage.backend(), stage.backend()];
     from("192.0.2.1").ends();
     until("it is counted", || stage.watch.proxy.turned(Turned::Address).get() == 1);
     let _another = from("192.0.2.2");
     let _third = stage.backend();
     // One that ends makes room.
-    backend.head();
-    backend.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    for mut backend in backends {
+        backend.head();
+        backend.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
     first.message();
     drop(first);
     until("there is room", || stage.door.connections() == 2);

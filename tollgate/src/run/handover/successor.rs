@@ -1,0 +1,169 @@
+//! The process that takes the place of this one: it is given our listening sockets, and says when
+//! its doors are open.
+//!
+//! Until then we serve as before, and if it does not come so far, we go on. Descriptors are passed
+//! under numbers of our choice, one after the other, with no unsafe code between fork and exec.
+//! What happens afterwards: `run`.
+
+use super::{READY, Sockets};
+use crate::clock::Clock;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// How long it may take to open its doors.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether it is there still.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The first number that descriptors are passed under, and where else is tried.
+const FIRST_FD: i32 = 200;
+const ATTEMPTS_MAX: usize = 64;
+
+/// How this process was started.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl Origin {
+    /// To be called at the start: later another program may lie at its place, which is then the one
+    /// that takes over.
+    ///
+    /// # Errors
+    /// If the system does not say where the program lies.
+    pub fn of_process() -> io::Result<Origin> {
+        let arguments = std::env::args_os().skip(1).collect();
+        Ok(Origin { program: std::env::current_exe()?, arguments })
+    }
+}
+
+/// Why there is no successor.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It could not be started.
+    #[error("it could not be started: {0}")]
+    Start(#[from] io::Error),
+    /// It ended.
+    #[error("it ended before its doors were open ({0}); its own log says why")]
+    Ended(std::process::ExitStatus),
+    /// It is there and its doors are not open.
+    #[error("its doors were not open after 30 s; it was ended")]
+    Late,
+}
+
+/// A process that opens its doors.
+pub struct Successor {
+    child: Child,
+    herald: tokio::net::UnixDatagram,
+    until: Instant,
+}
+
+impl Successor {
+    /// Starts one, with all sockets that are open.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn start(origin: &Origin, sockets: &Sockets) -> io::Result<Successor> {
+        let (herald, theirs) = UnixDatagram::pair()?;
+        herald.set_nonblocking(true)?;
+        let open = sockets.open.lock();
+        let listeners = open.iter().flatten().map(AsFd::as_fd);
+        let all: Vec<BorrowedFd<'_>> = listeners.chain([theirs.as_fd()]).collect();
+        let passed = in_a_row(&all)?;
+        let first = passed.first().map_or(FIRST_FD, AsRawFd::as_raw_fd);
+        for fd in &passed {
+            fcntl_setfd(fd, FdFlags::empty())?;
+        }
+        let child = Command::new(&origin.program)
+            .args(&origin.arguments)
+            .env("LISTEN_FDS", passed.len().to_string())
+            .env("LISTEN_FDS_FIRST_FD", first.to_string())
+            .env_remove("LISTEN_PID")
+            .spawn()?;
+        let herald = tokio::net::UnixDatagram::from_std(herald)?;
+        Ok(Successor { child, herald, until: Clock::deadline(PATIENCE) })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until its doors are open. May be given up and called again.
+    ///
+    /// # Errors
+    /// If that does not happen. It is gone then.
+    pub async fn ready(&mut self) -> Result<(), Failure> {
+        if let Ok(opened) = timeout_at(self.until, self.opened()).await {
+            return opened;
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Err(Failure::Late)
+    }
+
+    async fn opened(&mut self) -> Result<(), Failure> {
+        loop {
+            let mut said = [0; 16];
+            let heard = timeout(LOOK, self.herald.recv(&mut said)).await;
+            if matches!(heard, Ok(Ok(count)) if said[..count] == *READY) {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                return Err(Failure::Ended(status));
+            }
+        }
+    }
+}
+
+/// The same descriptors once more, under numbers without a gap.
+fn in_a_row(descriptors: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
+    let mut first = FIRST_FD;
+    for _ in 0..ATTEMPTS_MAX {
+        let mut row: Vec<OwnedFd> = Vec::with_capacity(descriptors.len());
+        for descriptor in descriptors {
+            let next = row.last().map_or(first, |last| last.as_raw_fd() + 1);
+            let copy = fcntl_dupfd_cloexec(descriptor, next)?;
+            let number = copy.as_raw_fd();
+            if number != next && !row.is_empty() {
+                first = number;
+                break;
+            }
+            row.push(copy);
+        }
+        if row.len() == descriptors.len() {
+            return Ok(row);
+        }
+    }
+    Err(io::Error::other("too few free numbers of descriptors in a row"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_stand_in_a_row_whatever_is_taken() {
+        let (one, other) = UnixDatagram::pair().expect("a pair");
+        let all = [one.as_fd(), other.as_fd(), one.as_fd()];
+        let numbers = |row: &[OwnedFd]| row.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>();
+        let first = in_a_row(&all).expect("a row");
+        let middle = numbers(&first)[1];
+        let mut first = first;
+        // A gap of one is too small for the next row.
+        drop(first.remove(0));
+        let second = numbers(&in_a_row(&all).expect("another"));
+        assert!(second.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{second:?}");
+        assert!(second[0] > middle, "{second:?}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Sockets that are handed in, and processes that take each other's place while clients ask.
+
+use super::{LONG, Program, get};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// A backend that answers every request with `hello`, at once.
+fn backend() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                while read_head(&mut stream).is_some() {
+                    let text = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+                    if stream.write_all(text).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn read_head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).ok()
+}
+
+/// Starts the program on a socket of ours, as systemd would.
+fn start_on(listener: &TcpListener, config: &Path) -> Program {
+    let passed = fcntl_dupfd_cloexec(listener, 300).expect("a descriptor");
+    fcntl_setfd(&passed, FdFlags::empty()).expect("a flag");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("serve").arg("--config").arg(config);
+    command.env("LISTEN_FDS", "1").env("LISTEN_FDS_FIRST_FD", passed.as_raw_fd().to_string());
+    Program::spawn(&mut command)
+}
+
+fn configuration(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("tollgate.yaml");
+    fs::write(&path, text).expect("saved");
+    path
+}
+
+/// Sends a signal to a process that this test has started, or that has taken one's place.
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
+    assert!(sent.expect("a signal").success());
+}
+
+/// The process that a line of the log tells of.
+fn told_pid(line: &str) -> u32 {
+    let pid = line.split("pid=").nth(1).expect("a pid");
+    pid.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("a number")
+}
+
+/// Ends the last process, whatever becomes of the test.
+struct Last(u32);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-s", "KILL", &self.0.to_string()]).status();
+    }
+}
+
+/// Clients that ask without pause, and count what they are not answered.
+struct Crowd {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    lost: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Crowd {
+    /// Every second client keeps its connection, as far as it is let.
+    fn start(count: usize, address: SocketAddr) -> Crowd {
+        let mut crowd = Crowd {
+            stop: Arc::default(),
+            answered: Arc::default(),
+            lost: Arc::default(),
+            threads: Vec::new(),
+        };
+        for index in 0..count {
+            let (stop, answered, lost) =
+                (Arc::clone(&crowd.stop), Arc::clone(&crowd.answered), Arc::clone(&crowd.lost));
+            crowd.threads.push(thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let requests = if index % 2 == 0 { 1 } else { 100 };
+                    let count = answered_on_one(address, requests, &stop);
+                    answered.fetch_add(count.unwrap_or(0), Ordering::Relaxed);
+                    lost.fetch_add(usize::from(count.is_none()), Ordering::Relaxed);
+                }
+            }));
+        }
+        crowd
+    }
+
+    fn stop(self) -> (usize, usize) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        (self.answered.load(Ordering::Relaxed), self.lost.load(Ordering::Relaxed))
+    }
+}
+
+/// How many requests were answered on one connection; `None` if one was not.
+fn answered_on_one(address: SocketAddr, requests: usize, stop: &AtomicBool) -> Option<usize> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(LONG)).expect("a timeout");
+    for asked in 1..=requests {
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").ok()?;
+        let head = read_head(&mut stream)?;
+        let mut body = [0; 5];
+        stream.read_exact(&mut body).ok()?;
+        if !head.starts_with("HTTP/1.1 200 ") || &body != b"hello" {
+            return None;
+        }
+        if head.contains("connection: close") || stop.load(Ordering::Relaxed) {
+            return Some(asked);
+        }
+    }
+    Some(requests)
+}
+
+#[test]
+fn a_hundred_reloads_and_ten_replacements_lose_no_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let text = format!(
+        "admin: off\nstate: {{file: {}}}\nproxy:\n  listen: {address}\n  backend: http://{}\n",
+        folder.path().join("state").display(),
+        backend()
+    );
+    let path = configuration(folder.path(), &text);
+    let mut program = start_on(&listener, &path);
+    program.told("proxy open");
+    // From here on only the program has it.
+    drop(listener);
+    let mut last = Last(program.child.id());
+    let crowd = Crowd::start(6, address);
+    for _ in 0..10 {
+        for _ in 0..10 {
+            signal(last.0, "HUP");
+            program.told("configuration reloaded");
+        }
+        signal(last.0, "USR2");
+        let successor = told_pid(&program.told("a successor opens its doors"));
+        program.told("replaced: the successor takes clients in");
+        last.0 = successor;
+    }
+    let (answered, lost) = crowd.stop();
+    println!("{answered} answered, {lost} lost");
+    assert!(answered > 1_000, "{answered}");
+    assert_eq!(lost, 0, "of {answered}");
+    signal(last.0, "TERM");
+    program.told("stopping: draining");
+}
+
+#[test]
+fn a_successor_that_cannot_start_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let text =
+        format!("admin: off\nproxy:\n  listen: {address}\n  backend: http://{}\n", backend());
+    let path = configuration(folder.path(), &text);
+    let mut program = start_on(&listener, &path);
+    program.told("proxy open");
+    fs::write(&path, "proxy: {listen: nowhere}\n").expect("saved");
+    program.signal("USR2");
+    program.told("not replaced: this process goes on");
+    assert!(get(address, "/").ends_with("hello"));
+    // It can be tried again.
+    fs::write(&path, text).expect("saved");
+    program.signal("USR2");
+    let last = Last(told_pid(&program.told("a successor opens its doors")));
+    program.told("replaced");
+    program.told("stopped");
+    assert_eq!(program.end().code(), Some(0));
+    assert!(get(address, "/").ends_with("hello"));
+    signal(last.0, "TERM");
+}
+
+#[test]
+fn doors_that_cannot_be_handed_over_keep_the_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "admin: off\nline: {listen: 'tcp://127.0.0.1:0'}\n";
+    let path = configuration(folder.path(), text);
+    let mut program = Program::start(&["serve", "--config", &path.display().to_string()]);
+    program.told("line open");
+    program.signal("USR2");
+    assert!(program.told("not replaced").contains("stay=\"line\""));
+    program.signal("TERM");
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn sockets_that_nobody_wants_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let text = "admin: off\nproxy: {listen: '127.0.0.1:0', backend: 'http://127.0.0.1:1'}\n";
+    let path = configuration(folder.path(), text);
+    let mut program = start_on(&listener, &path);
+    let told = program.told("sockets were handed in for which no door is configured");
+    assert!(told.contains(&address.to_string()), "{told}");
+    program.signal("TERM");
+    assert_eq!(program.end().code(), Some(0));
+}
