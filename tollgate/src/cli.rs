@@ -253,9 +253,15 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
         None => {
             let mut source = Source::new(path);
             let warnings = source.check(cpus::available(), tls::stumbles);
-            let warnings = warnings.map_err(|faults| faults.to_string())?;
+            let mut warnings = warnings.map_err(|faults| faults.to_string())?;
             if let Ok(config) = source.load(cpus::available()) {
                 tell_cgroups(&config.settings);
+                let door = config.settings.ratelimit.as_ref();
+                let rules = door.and_then(|door| door.rules.path.as_deref());
+                let rules = rules.filter(|path| path.exists());
+                if let Some(checked) = rules.and_then(ratelimit::rules::check) {
+                    warnings.extend(checked.map_err(told)?);
+                }
             }
             Ok(warnings)
         }

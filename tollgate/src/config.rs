@@ -49,13 +49,12 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
 
 /// Why a configuration that opens no door does not run, and what to do.
 pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
-                           no `check`, no `line` and no `ratelimit`; add one, or start \
+                           no `check`, `line`, `ratelimit` or `master`; add one, or start \
                            `tollgate proxy --backend URL`";
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
 /// the program would stumble over when it starts: no door, a token that cannot be read, and what
-/// `more` finds, each with the way to its key. Returns its warnings, of which one is that there is
-/// no folder for the snapshot.
+/// `more` finds, each with the way to its key. Returns its warnings, those of a start among them.
 ///
 /// # Errors
 /// Everything that is wrong.
@@ -79,16 +78,42 @@ pub fn check(
     if !faults.is_empty() {
         return Err(Faults::new(file, faults));
     }
-    // It may come with the program: StateDirectory= of a systemd unit.
-    if let Some(path) = settings.state.file
-        && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
-        && !folder.is_dir()
-    {
-        let place = root.find(&["state", "file"]).map_or(root.place, |node| node.place);
-        let what = format!("`file` is to be in {}, which is not there", folder.display());
-        warnings.push(Faults::new(file, vec![Fault::new(place, what)]).to_string());
-    }
+    warnings.extend(doubts(&settings).into_iter().map(|(way, what)| {
+        let place = root.find(way).map_or(root.place, |node| node.place);
+        Faults::new(file, vec![Fault::new(place, what)]).to_string()
+    }));
     Ok(warnings)
+}
+
+/// What a start would warn of, or stumble over if it is not mended by then: folders may come with
+/// the program (`StateDirectory=` of a systemd unit).
+fn doubts(settings: &Settings) -> Vec<Stumble> {
+    let mut doubts: Vec<Stumble> = Vec::new();
+    let mut folder_of = |way, path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            let name = path.file_name().unwrap_or_default().display();
+            let what = format!("`{name}` is to be in {}, which is not there", folder.display());
+            doubts.push((way, what));
+        }
+    };
+    if let Some(path) = &settings.state.file {
+        folder_of(&["state", "file"], path);
+    }
+    for listen in settings.line.iter().flat_map(|line| &line.listen) {
+        if let settings::Listen::Unix(path) = listen {
+            folder_of(&["line", "listen"], path);
+        }
+    }
+    let rules = settings.ratelimit.as_ref().and_then(|door| door.rules.path.as_ref());
+    if let Some(path) = rules.filter(|path| !path.exists()) {
+        let what = format!("{} is not there; everything passes until it is", path.display());
+        doubts.push((&["ratelimit", "rules"], what));
+    }
+    if settings.master.as_ref().is_some_and(settings::Master::is_open) {
+        doubts.push((&["master"], settings::Master::OPEN.to_owned()));
+    }
+    doubts
 }
 
 /// What a start would stumble over: the way to the key, and what is wrong with what it names.

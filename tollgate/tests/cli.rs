@@ -49,6 +49,18 @@ fn check_names_every_fault_and_its_place() {
     assert!(told.contains(&format!("{bad}:2:3: {unknown}")));
     assert!(told.contains(&format!("{bad}:3:9: `cpus` is `x`: not a number of CPUs")));
 
+    let rules = folder.path().join("rules.yaml");
+    std::fs::write(&rules, "domain: a\ndescriptors: [{}]\n").expect("saved");
+    let named = file(folder.path(), "{gatekeper: {}, store: {redis: 'rdis://ann:secret@h'}}");
+    let told = text(&tollgate(&["check", &named]).stderr);
+    assert!(told.contains("no key `gatekeper`; did you mean `gatekeeper`?"), "{told}");
+    assert!(told.contains("`rdis://***@h`") && !told.contains("secret"), "{told}");
+    let named = file(folder.path(), &format!("ratelimit: {{rules: {}}}", rules.display()));
+    let output = tollgate(&["check", &named]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("rules.yaml:2:"), "{told}");
+
     let output = tollgate(&["check", "/nowhere/t.yaml"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).starts_with("/nowhere/t.yaml: cannot be read: No such file"));

@@ -374,9 +374,20 @@ fn check_finds_what_a_start_would_stumble_over() {
     let told = checked("ratelimit: {rules: off, tls: {key: /e, client_name: 'a b'}}");
     assert!(told.contains("`tls` needs `cert`: a file in PEM"), "{told}");
     assert!(told.contains("`client_name` is `a b`: write a DNS name"), "{told}");
-    let warned = check("t.yaml", b"proxy:\nstate: {file: /nowhere/state}", 4.0, |_| vec![]);
-    let expected = "t.yaml:2:15: `file` is to be in /nowhere, which is not there";
-    assert_eq!(warned.expect("good"), [expected]);
+    let text = b"state: {file: /nowhere/state}\nline: {listen: 'unix:///nowhere/sock'}\n\
+                 ratelimit: {rules: /nowhere/rules}\n\
+                 master: {accounting: 'tcp://*:1', domains: {a: [{rate: 1/s, burst: 1}]}}";
+    let warned = check("t.yaml", text, 4.0, |_| vec![]).expect("good");
+    let expected = [
+        "t.yaml:1:15: `state` is to be in /nowhere, which is not there",
+        "t.yaml:2:16: `sock` is to be in /nowhere, which is not there",
+        "t.yaml:3:20: /nowhere/rules is not there; everything passes until it is",
+        "t.yaml:4:9: the master listens beyond loopback, and whoever reaches it",
+    ];
+    assert_eq!(warned.len(), expected.len(), "{warned:?}");
+    for (warned, expected) in warned.iter().zip(expected) {
+        assert!(warned.starts_with(expected), "{warned}");
+    }
     assert!(checked("proxy: {cpus: x}").starts_with("t.yaml:1:15: `cpus`"));
 }
 

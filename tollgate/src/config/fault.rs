@@ -69,6 +69,10 @@ impl std::error::Error for Faults {}
 /// Text from a file, short enough and clean enough for a message.
 #[must_use]
 pub fn quoted(text: &str) -> String {
+    // Who mistypes an address with a password in it shall not find that in a log.
+    let hidden = text.split_once("://").zip(text.rsplit_once('@'));
+    let hidden = hidden.map(|((scheme, _), (_, host))| format!("{scheme}://***@{host}"));
+    let text = hidden.as_deref().unwrap_or(text);
     let clean: String =
         text.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
     let more = if text.chars().nth(60).is_some() { "..." } else { "" };

@@ -102,14 +102,16 @@ impl<'n, 'f> Section<'n, 'f> {
 
     /// The value of `key` as it stands in the tree.
     pub fn node(&mut self, key: &'static str) -> Option<&'n Node> {
-        self.asked.push(key);
+        self.allow(key);
         let (_, node) = self.entries.iter().find(|(k, _)| k.name == key)?;
         (node.value != Value::Null).then_some(node)
     }
 
     /// Makes a key known that is not read here.
     pub fn allow(&mut self, key: &'static str) {
-        self.asked.push(key);
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
     }
 
     /// Writes down what runs for `key`, in place of what was written before.

@@ -54,7 +54,10 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         .then(|| root.section("master", &[], |master| master::read(master, state.keys_max)));
     let gatekeeper = gatekeeper_section(root, state.keys_max);
     let store = root.written("store").then(|| root.section("store", &[], store::read));
-    root.allow("store");
+    for absent in ["traces", "check", "line", "ratelimit", "peers", "master", "gatekeeper", "store"]
+    {
+        root.allow(absent);
+    }
     let settings = Settings {
         admin,
         log,

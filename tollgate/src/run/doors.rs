@@ -364,12 +364,8 @@ fn tell_master(settings: &Master, running: &zeromq::Running, admin: &[SocketAddr
     let [accounting, control] = running.addresses();
     let domains: Vec<&str> = settings.domains.iter().map(|domain| &*domain.name).collect();
     tracing::info!(%accounting, %control, ?admin, domains = domains.join(","), "master open");
-    let open = |address: &SocketAddr| !address.ip().is_loopback();
-    if settings.allow.is_empty() && [accounting, control].iter().any(open) {
-        tracing::warn!(
-            "the master listens beyond loopback, and whoever reaches it may have any client held: \
-             name the gatekeepers' networks in `allow`"
-        );
+    if settings.is_open() {
+        tracing::warn!("{}", Master::OPEN);
     }
 }
 

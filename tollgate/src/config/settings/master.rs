@@ -31,6 +31,19 @@ pub struct Master {
     pub domains: Vec<Domain>,
 }
 
+impl Master {
+    /// Why one that is open to everybody is a danger, and what to do.
+    pub const OPEN: &str = "the master listens beyond loopback, and whoever reaches it may have \
+                            any client held: name the gatekeepers' networks in `allow`";
+
+    /// Whether whoever reaches this machine may say what runs.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let beyond = |address: &SocketAddr| !address.ip().is_loopback();
+        self.allow.is_empty() && [&self.accounting, &self.control].into_iter().any(beyond)
+    }
+}
+
 /// One domain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Domain {
