@@ -316,6 +316,7 @@ impl Download {
             self.finish();
             return Body::Whole(whole);
         }
+        self.link.offers();
         Body::Stream(self)
     }
 

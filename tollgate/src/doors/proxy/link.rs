@@ -107,6 +107,8 @@ pub(super) struct Link {
     since: Cell<u64>,
     /// The client does not take what we write.
     pub(super) stuck: Since,
+    /// An answer's body is there that its stream has not asked for.
+    offered: Cell<bool>,
     /// The backend's reader waits for bytes of the request's body.
     pub(super) upload: Since,
     /// The backend has all of the request and has not begun its answer.
@@ -169,6 +171,7 @@ impl Link {
             phase: Cell::new(Phase::Silent),
             since: Cell::new(now),
             stuck: Since::default(),
+            offered: Cell::new(false),
             upload: Since::default(),
             head: Since::default(),
             sending: RefCell::default(),
@@ -276,10 +279,24 @@ impl Link {
         }
     }
 
+    /// The answer's body waits for the stream to ask for it.
+    pub(super) fn offers(&self) {
+        self.offered.set(self.is_stream());
+    }
+
     /// The stream asks for a frame.
     pub(super) fn is_asked(&self) {
         if self.is_stream() {
+            self.offered.set(false);
             self.stuck.end();
+        }
+    }
+
+    /// The stream has done what it can. If it did not ask for the body that it was offered, the
+    /// client gives it no room to send anything.
+    pub(super) fn ran(&self, now: u64) {
+        if self.offered.take() {
+            self.sticks(now);
         }
     }
 

@@ -79,6 +79,10 @@ impl Site {
     }
 }
 
+/// How often the sweep looks at least while there are streams: a slot is taken from those whose
+/// client takes nothing.
+const STREAMS_TICK: Duration = Duration::from_millis(50);
+
 /// What all threads of a proxy share.
 #[derive(Default)]
 pub(super) struct House {
@@ -316,7 +320,10 @@ impl Worker {
     pub(super) async fn sweep(self: Rc<Worker>) {
         loop {
             let site = self.site();
-            let tick = site.tick();
+            let tick = match self.streams.is_empty() {
+                true => site.tick(),
+                false => site.tick().min(STREAMS_TICK),
+            };
             tokio::time::sleep(tick).await;
             self.now.set(self.clock.now());
             let now = self.now();

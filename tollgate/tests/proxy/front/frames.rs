@@ -2,6 +2,8 @@
 //! backend sees nothing of it, and nothing of it is kept.
 
 use crate::stage::{Stage, Wire, hit_limit, until};
+use tollgate::config::settings::Concurrency;
+use tollgate_core::limit::Action;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -278,4 +280,42 @@ fn a_connection_that_asks_nothing_is_closed_whatever_else_it_says() {
     }
     assert!(pings > 0);
     assert_eq!(fate(&mut wire, u32::MAX), Fate::Cut);
+}
+
+/// A window of zero from the start: nothing of an answer can go out, and nobody waits for that.
+#[test]
+fn who_takes_nothing_from_the_start_holds_no_slot() {
+    let stage = Stage::open(|settings| {
+        settings.action = Action::Queue;
+        settings.queue.concurrency = Concurrency::Fixed(1);
+        settings.queue.reserve = 0;
+    });
+    let mut closed = stage.client();
+    let no_window = [0, 4, 0, 0, 0, 0];
+    closed.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").send(frame(SETTINGS, 0, 0, &no_window));
+    closed.send(request(1, &PROPER));
+    let mut backend = stage.backend();
+    backend.message();
+    backend.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf");
+    assert_eq!(fate(&mut closed, 1), Fate::Answered);
+    let running = || stage.engine.crowd().map(|crowd| crowd.running);
+    until("the slot is free", || running() == Some(0));
+    let mut other = stage.client();
+    other.get("/other");
+    let mut free = stage.backend();
+    assert!(free.message().head.starts_with("GET /other "));
+    free.answer("ok");
+    assert_eq!(other.message().text(), "ok");
+    backend.send(" full");
+    closed.send(frame(WINDOW_UPDATE, 0, 1, &100_u32.to_be_bytes()));
+    let mut got = String::new();
+    while got.len() < 9 {
+        let header = closed.try_take(9).expect("a frame");
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
+        let payload = closed.try_take(length).expect("all of it");
+        if header[3] == DATA {
+            got += str::from_utf8(&payload).expect("text");
+        }
+    }
+    assert_eq!(got, "half full");
 }

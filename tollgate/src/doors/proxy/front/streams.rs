@@ -139,7 +139,9 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
                 if link.is_closed() {
                     return Poll::Ready(());
                 }
-                worker.lane.at_once(|| future.as_mut().poll(cx))
+                let polled = worker.lane.at_once(|| future.as_mut().poll(cx));
+                link.ran(worker.now());
+                polled
             })
             .await;
         });
