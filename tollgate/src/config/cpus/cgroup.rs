@@ -18,7 +18,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 const LISTENS: &str = "0A";
 
 /// The file that says what the cgroup at `path` has used; a path is that of `/proc/PID/cgroup`, or
-/// one below [`ROOT`].
+/// one below where they are mounted.
 #[must_use]
 pub fn file(path: &Path) -> PathBuf {
     let below = path.strip_prefix(ROOT).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
