@@ -6,24 +6,18 @@
 //! the layer: there are no trusted proxies and no addresses here. What the frames look like, and
 //! what becomes of a request: docs/guide/gatekeeper.md.
 
-use super::layer::seed;
+use super::layer::{self, TollgateLayer, seed};
 use crate::clock::Clock;
 use crate::config::settings;
 use crate::config::settings::gatekeeper::{Remote, RemoteFault};
 use crate::doors::zeromq::gatekeeper::{Running, StartError, start};
 use crate::engine::domains::gatekeeper::Gatekeeper as Engine;
 use crate::watch::Watch;
-use http::header::RETRY_AFTER;
-use http::{HeaderValue, Request, Response, StatusCode};
-use std::future::Future;
-use std::pin::Pin;
+use http::StatusCode;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::sleep_until;
 use tollgate_core::units::Nanos;
-use tower_layer::Layer;
-use tower_service::Service;
 
 /// How requests are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,72 +137,13 @@ impl Gatekeeper {
 }
 
 /// The layer. `T` makes a request's identifier; `None`: it passes, and the master is not told.
-#[derive(Clone)]
-pub struct GatekeeperLayer<T> {
-    gate: Gatekeeper,
-    identifier: T,
-}
+pub type GatekeeperLayer<T> = TollgateLayer<Gatekeeper, T>;
 
-impl<T> GatekeeperLayer<T> {
-    /// Asks `gate` about what `identifier` makes of each request.
-    pub fn new(gate: Gatekeeper, identifier: T) -> GatekeeperLayer<T> {
-        GatekeeperLayer { gate, identifier }
+impl layer::Gate for Gatekeeper {
+    const REFUSED: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+
+    async fn admit(&self, identifier: Vec<u8>) -> Result<(), Nanos> {
+        let held = self.hold(identifier).await;
+        held.map_err(|wait| Nanos(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)))
     }
-}
-
-impl<S, T: Clone> Layer<S> for GatekeeperLayer<T> {
-    type Service = Gated<S, T>;
-
-    fn layer(&self, inner: S) -> Gated<S, T> {
-        Gated { inner, gate: self.gate.clone(), identifier: self.identifier.clone() }
-    }
-}
-
-/// A service behind the layer.
-#[derive(Clone)]
-pub struct Gated<S, T> {
-    inner: S,
-    gate: Gatekeeper,
-    identifier: T,
-}
-
-impl<S, T, B, R> Service<Request<B>> for Gated<S, T>
-where
-    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    T: Fn(&Request<B>) -> Option<Vec<u8>>,
-    B: Send + 'static,
-    R: Default,
-{
-    type Response = Response<R>;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let identifier = (self.identifier)(&request);
-        let gate = self.gate.clone();
-        // The one that said it was ready is the one to be called.
-        let next = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, next);
-        Box::pin(async move {
-            if let Some(identifier) = identifier
-                && let Err(wait) = gate.hold(identifier).await
-            {
-                return Ok(refused(wait));
-            }
-            inner.call(request).await
-        })
-    }
-}
-
-fn refused<R: Default>(wait: Duration) -> Response<R> {
-    let mut response = Response::new(R::default());
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    let wait = Nanos(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.retry_after_secs()));
-    response
 }

@@ -81,40 +81,59 @@ impl Judge {
     }
 }
 
-/// The layer. `T` makes a request's tag; `None`: it is not asked about.
-#[derive(Clone)]
-pub struct TollgateLayer<T> {
-    judge: Judge,
-    tag: T,
+/// Who says whether a request may run.
+pub trait Gate: Clone + Send + 'static {
+    /// What the answer to a refused request is.
+    const REFUSED: StatusCode;
+
+    /// Waits until a request that is called `name` may run. An error: it may not for so long, as
+    /// far as that is known.
+    fn admit(&self, name: Vec<u8>) -> impl Future<Output = Result<(), Nanos>> + Send;
 }
 
-impl<T> TollgateLayer<T> {
-    /// Asks `judge` about what `tag` makes of each request.
-    pub fn new(judge: Judge, tag: T) -> TollgateLayer<T> {
-        TollgateLayer { judge, tag }
+impl Gate for Judge {
+    const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+    async fn admit(&self, name: Vec<u8>) -> Result<(), Nanos> {
+        self.refuses(&name).await.map_or(Ok(()), Err)
     }
 }
 
-impl<S, T: Clone> Layer<S> for TollgateLayer<T> {
-    type Service = Throttled<S, T>;
+/// The layer. `T` says what a request is called; `None`: it passes, and nobody is asked.
+#[derive(Clone)]
+pub struct TollgateLayer<G, T> {
+    gate: G,
+    name: T,
+}
 
-    fn layer(&self, inner: S) -> Throttled<S, T> {
-        Throttled { inner, judge: self.judge.clone(), tag: self.tag.clone() }
+impl<G, T> TollgateLayer<G, T> {
+    /// Asks `gate` about what `name` makes of each request.
+    pub fn new(gate: G, name: T) -> TollgateLayer<G, T> {
+        TollgateLayer { gate, name }
+    }
+}
+
+impl<S, G: Clone, T: Clone> Layer<S> for TollgateLayer<G, T> {
+    type Service = Throttled<S, G, T>;
+
+    fn layer(&self, inner: S) -> Throttled<S, G, T> {
+        Throttled { inner, gate: self.gate.clone(), name: self.name.clone() }
     }
 }
 
 /// A service behind the layer.
 #[derive(Clone)]
-pub struct Throttled<S, T> {
+pub struct Throttled<S, G, T> {
     inner: S,
-    judge: Judge,
-    tag: T,
+    gate: G,
+    name: T,
 }
 
-impl<S, T, B, R> Service<Request<B>> for Throttled<S, T>
+impl<S, G, T, B, R> Service<Request<B>> for Throttled<S, G, T>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
+    G: Gate + Sync,
     T: Fn(&Request<B>) -> Option<Vec<u8>>,
     B: Send + 'static,
     R: Default,
@@ -128,25 +147,25 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let tag = (self.tag)(&request);
-        let judge = self.judge.clone();
+        let name = (self.name)(&request);
+        let gate = self.gate.clone();
         // The one that said it was ready is the one to be called.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         Box::pin(async move {
-            if let Some(tag) = tag
-                && let Some(wait) = judge.refuses(&tag).await
+            if let Some(name) = name
+                && let Err(wait) = gate.admit(name).await
             {
-                return Ok(refused(wait));
+                return Ok(refused(G::REFUSED, wait));
             }
             inner.call(request).await
         })
     }
 }
 
-fn refused<R: Default>(wait: Nanos) -> Response<R> {
+fn refused<R: Default>(status: StatusCode, wait: Nanos) -> Response<R> {
     let mut response = Response::new(R::default());
-    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    *response.status_mut() = status;
     let seconds = HeaderValue::from(wait.retry_after_secs());
     response.headers_mut().insert(RETRY_AFTER, seconds);
     response
