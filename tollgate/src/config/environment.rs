@@ -410,8 +410,7 @@ mod tests {
     #[test]
     fn what_is_wrong_or_not_built_is_told_by_the_variables_name() {
         for (name, value, told) in [
-            ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: only counters in memory"),
-            ("REDIS_URL", "redis:6379", "REDIS_URL=redis:6379: counting in Redis"),
+            ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: there is no memcache here"),
             ("CONFIG_TYPE", "ETCD", "CONFIG_TYPE=ETCD: must be FILE or GRPC_XDS_SOTW"),
             ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_KEY"),
             ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),

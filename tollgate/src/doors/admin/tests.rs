@@ -341,6 +341,7 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
         "tollgate_tls_",
         "tollgate_peer",
         "tollgate_rlqs_",
+        "tollgate_store_",
         "tollgate_xds_",
         "tollgate_trace_",
     ];

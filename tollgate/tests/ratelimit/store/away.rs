@@ -239,6 +239,7 @@ fn it_starts_without_the_store_and_is_ready() {
     wait_for("the count", || (used(&redis, "v") == 1).then_some(()));
     wait_for("health", || (http(server.http, "GET", "/healthcheck", "").0 == 200).then_some(()));
     wait_for("all connections", || (told()["failed"] == 0).then_some(()));
+    wait_for("nothing to tell", || (told()["owed"] == 0).then_some(()));
     let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let told = doctor.args(["doctor", "--admin", &address]).output().expect("it runs").stdout;
     let told = String::from_utf8_lossy(&told).into_owned();
