@@ -164,7 +164,8 @@ fn nobody_fails_while_it_is_full_or_refuses_us() {
         redis.text(&["CONFIG", "SET", "maxmemory", "0"]);
         more_hits(&server, 100);
     });
-    // Of what was with it in the moments of change, one for each of those who ask, it may not be told.
+    // Of what was with it in the moments of change, one for each of those who ask, it may not be
+    // told.
     wait_for("the count", || (used(&redis, "load") + 3 >= count as u64).then_some(()));
     let counted = used(&redis, "load");
     println!("{counted} of {count} counted after it was full");
