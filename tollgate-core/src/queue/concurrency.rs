@@ -44,6 +44,9 @@ const PAUSE: Nanos = Nanos::from_secs(30);
 const CHANGED: f64 = 1.5;
 /// For how many windows in a row they must have.
 const CHANGED_WINDOWS: u32 = 2;
+/// From so many requests on, times may show that one more at once is in vain before a window ends:
+/// before a backend of two workers, each second that it lasts a light request waits for a heavy one.
+const GLIMPSE: u32 = 8;
 /// How many windows of a rise are compared with each other.
 const TRAIL: usize = 3;
 /// After so many, less than this part of what was possible is congestion, whatever times say: the
@@ -191,6 +194,9 @@ impl Concurrency {
         }
         self.latency.note(route, elapsed);
         self.backlogged += u32::from(waiting);
+        if self.is_in_vain() {
+            return self.leave(now);
+        }
         let age = now.since(since);
         let careful = matches!(self.course, Course::Fall(_) | Course::Sway(_));
         let longest = if careful { WINDOW_MAX.plus(WINDOW_MAX) } else { WINDOW_MAX };
@@ -202,6 +208,29 @@ impl Concurrency {
         if (age >= window && enough) || (age >= longest && !few) {
             self.end(age, now);
         }
+    }
+
+    /// Whether the first step above the least there is shows already that it does not help.
+    fn is_in_vain(&self) -> bool {
+        let least = match &self.course {
+            Course::Rise(trail) if trail.len() == 1 => trail[0].limit,
+            Course::Sway(sway) => sway.home,
+            _ => return false,
+        };
+        let count = self.latency.count();
+        if least != self.floor || self.limit == least || count < GLIMPSE || !count.is_multiple_of(2)
+        {
+            return false;
+        }
+        let growth = self.limit as f64 / least as f64;
+        2 * self.backlogged >= count && self.latency.is_slower(1.0 + 0.5 * (growth - 1.0))
+    }
+
+    /// Back to the least there is, of which all is known that there is to know.
+    fn leave(&mut self, now: Time) {
+        (self.odd, self.last) = (0, None);
+        self.rest_at(self.floor, now);
+        self.begin(now);
     }
 
     /// Whether what ends now belongs to the time before the limit was changed.
@@ -227,6 +256,9 @@ impl Concurrency {
     fn end(&mut self, age: Nanos, now: Time) {
         let count = self.latency.count();
         self.latency.meet();
+        if self.limit == self.floor {
+            self.latency.compare_with();
+        }
         if u64::from(self.backlogged) * 2 >= u64::from(count) {
             let rate = self.latency.work() / age.as_secs_f64().max(1e-9);
             self.judge(Seen { limit: self.limit, rate, count }, now);

@@ -24,6 +24,12 @@ const ENOUGH: u32 = 8;
 /// What was usual weighs so much against what is now.
 const MEMORY: f64 = 7.0;
 
+/// The variance of a time within its bucket, as a part of its square.
+const BUCKET_SPREAD: f64 = 0.125 * 0.125 / 12.0;
+/// How many times the spread of chance a route must be slower by to be surely so: it is looked at
+/// again and again.
+const SURE: f64 = 2.5;
+
 /// One route, or all.
 #[derive(Clone, Debug)]
 struct Times {
@@ -36,6 +42,16 @@ struct Times {
     weight: f64,
     /// How many windows that was learned from, at most one more than [`MEMORY`].
     learned: f64,
+    /// What they are compared with before a window is over.
+    before: Option<Mean>,
+}
+
+/// The mean time of a route in some window.
+#[derive(Clone, Copy, Debug)]
+struct Mean {
+    nanos: f64,
+    /// By what part of itself chance moves it: its variance.
+    chance: f64,
 }
 
 impl Times {
@@ -46,6 +62,7 @@ impl Times {
         usual: 0.0,
         weight: 0.0,
         learned: 0.0,
+        before: None,
     };
 
     fn note(&mut self, bucket: usize) {
@@ -67,6 +84,25 @@ impl Times {
             left -= count;
         }
         None
+    }
+
+    /// The mean of what was noted, if it was enough.
+    fn mean(&self) -> Option<Mean> {
+        if self.count < ENOUGH {
+            return None;
+        }
+        let middle = |bucket| (bound(bucket) + bound(bucket + 1)) / 2.0;
+        let times = || self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for (bucket, count) in times() {
+            sum += f64::from(*count) * middle(bucket);
+            squares += f64::from(*count) * middle(bucket) * middle(bucket);
+        }
+        let count = f64::from(self.count);
+        let nanos = sum / count;
+        // A bucket is an eighth wide, so of less spread than that nothing is known.
+        let spread = (squares / count / (nanos * nanos) - 1.0).max(BUCKET_SPREAD);
+        Some(Mean { nanos, chance: spread / count })
     }
 
     /// Forgets what was noted, but not what is usual.
@@ -126,6 +162,29 @@ impl Latency {
         };
         let few = u64::from(seen) * 2 < u64::from(self.all.count);
         if few { sum(core::slice::from_ref(&self.all)) } else { sum(&self.routes) }
+    }
+
+    /// What is now is what the next windows are compared with as they run.
+    pub fn compare_with(&mut self) {
+        self.routes.iter_mut().for_each(|times| times.before = times.mean());
+    }
+
+    /// Whether requests surely take more than `times` as long as those they are compared with:
+    /// the routes that take up most of the time, each by its mean.
+    pub fn is_slower(&self, times: f64) -> bool {
+        let (mut sure, mut all) = (0.0, 0.0);
+        for route in self.routes.iter().filter(|route| route.count > 0) {
+            let (Some(before), Some(mean)) = (route.before, route.mean()) else { continue };
+            let work = f64::from(route.count) * before.nanos;
+            let ratio = mean.nanos / before.nanos;
+            let chance = ratio * ratio * (before.chance + mean.chance);
+            let beyond = ratio - times;
+            all += work;
+            if beyond > 0.0 && beyond * beyond > SURE * SURE * chance {
+                sure += work;
+            }
+        }
+        sure > 0.5 * all
     }
 
     /// What is now is brought into what is usual.
