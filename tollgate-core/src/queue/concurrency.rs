@@ -46,7 +46,7 @@ const CHANGED: f64 = 1.5;
 const CHANGED_WINDOWS: u32 = 2;
 /// From so many requests on, times may show that one more at once is in vain before a window ends:
 /// before a backend of two workers, each second that it lasts a light request waits for a heavy one.
-const GLIMPSE: u32 = 8;
+const GLIMPSE: u32 = 4;
 /// How many windows of a rise are compared with each other.
 const TRAIL: usize = 3;
 /// After so many, less than this part of what was possible is congestion, whatever times say: the
@@ -218,8 +218,7 @@ impl Concurrency {
             _ => return false,
         };
         let count = self.latency.count();
-        if least != self.floor || self.limit == least || count < GLIMPSE || !count.is_multiple_of(2)
-        {
+        if least != self.floor || self.limit == least || count < GLIMPSE {
             return false;
         }
         let growth = self.limit as f64 / least as f64;

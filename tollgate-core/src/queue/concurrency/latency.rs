@@ -26,6 +26,8 @@ const MEMORY: f64 = 7.0;
 
 /// The variance of a time within its bucket, as a part of its square.
 const BUCKET_SPREAD: f64 = 0.125 * 0.125 / 12.0;
+/// Where it is known how much the times of a route differ, so many say something.
+const GLIMPSE: u32 = 4;
 /// How many times the spread of chance a route must be slower by to be surely so: it is looked at
 /// again and again.
 const SURE: f64 = 2.5;
@@ -50,8 +52,9 @@ struct Times {
 #[derive(Clone, Copy, Debug)]
 struct Mean {
     nanos: f64,
-    /// By what part of itself chance moves it: its variance.
-    chance: f64,
+    /// The variance of one of the times, as a part of the mean's square.
+    spread: f64,
+    count: f64,
 }
 
 impl Times {
@@ -86,9 +89,9 @@ impl Times {
         None
     }
 
-    /// The mean of what was noted, if it was enough.
-    fn mean(&self) -> Option<Mean> {
-        if self.count < ENOUGH {
+    /// The mean of what was noted, if it was at all enough.
+    fn mean(&self, enough: u32) -> Option<Mean> {
+        if self.count < enough {
             return None;
         }
         let middle = |bucket| (bound(bucket) + bound(bucket + 1)) / 2.0;
@@ -102,7 +105,7 @@ impl Times {
         let nanos = sum / count;
         // A bucket is an eighth wide, so of less spread than that nothing is known.
         let spread = (squares / count / (nanos * nanos) - 1.0).max(BUCKET_SPREAD);
-        Some(Mean { nanos, chance: spread / count })
+        Some(Mean { nanos, spread, count })
     }
 
     /// Forgets what was noted, but not what is usual.
@@ -166,7 +169,7 @@ impl Latency {
 
     /// What is now is what the next windows are compared with as they run.
     pub fn compare_with(&mut self) {
-        self.routes.iter_mut().for_each(|times| times.before = times.mean());
+        self.routes.iter_mut().for_each(|times| times.before = times.mean(ENOUGH));
     }
 
     /// Whether requests surely take more than `times` as long as those they are compared with:
@@ -174,10 +177,13 @@ impl Latency {
     pub fn is_slower(&self, times: f64) -> bool {
         let (mut sure, mut all) = (0.0, 0.0);
         for route in self.routes.iter().filter(|route| route.count > 0) {
-            let (Some(before), Some(mean)) = (route.before, route.mean()) else { continue };
+            let (Some(before), Some(mean)) = (route.before, route.mean(GLIMPSE)) else {
+                continue;
+            };
             let work = f64::from(route.count) * before.nanos;
             let ratio = mean.nanos / before.nanos;
-            let chance = ratio * ratio * (before.chance + mean.chance);
+            let spread = before.spread.max(mean.spread);
+            let chance = ratio * ratio * spread * (1.0 / before.count + 1.0 / mean.count);
             let beyond = ratio - times;
             all += work;
             if beyond > 0.0 && beyond * beyond > SURE * SURE * chance {
