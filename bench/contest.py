@@ -8,6 +8,7 @@ Only the standard library is used.
 import glob
 import os
 import platform
+import re
 import resource
 import shutil
 import signal
@@ -268,3 +269,29 @@ def spread(values, digits=1):
 def percentile(values, percent):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
+
+
+def milliseconds(text):
+    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s)", text).groups()
+    return float(number) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[unit]
+
+
+def wrk(server, connections, seconds):
+    """What a server answers, asked over so many keep-alive connections for so long."""
+    before = server.cpu_seconds()
+    out = subprocess.run(
+        ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s",
+         "--latency", f"http://127.0.0.1:{server.port}/"],
+        stdout=subprocess.PIPE, text=True, check=True).stdout
+    cpu = server.cpu_seconds() - before
+    done = int(re.search(r"(\d+) requests in", out).group(1))
+    if "Non-2xx" in out or "Socket errors" in out:
+        sys.exit(f"{server.name}: {out}")
+    found = lambda pattern: re.search(pattern, out).group(1)
+    return {
+        "rate": float(found(r"Requests/sec:\s+([\d.]+)")),
+        "cpu_us": cpu / done * 1e6,
+        "busy": cpu / seconds,
+        "p50": milliseconds(found(r"(?m)^\s+50%\s+(\S+)")),
+        "p99": milliseconds(found(r"(?m)^\s+99%\s+(\S+)")),
+    }
