@@ -30,7 +30,7 @@ const BUCKET_SPREAD: f64 = 0.125 * 0.125 / 12.0;
 const GLIMPSE: u32 = 4;
 /// How many times the spread of chance a route must be slower by to be surely so: it is looked at
 /// again and again.
-const SURE: f64 = 2.5;
+const SURE: f64 = 1.5;
 
 /// One route, or all.
 #[derive(Clone, Debug)]
