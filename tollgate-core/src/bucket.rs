@@ -181,6 +181,30 @@ impl Algorithm {
         Some(Cost((units * SECOND as f64) as u64))
     }
 
+    /// How far ahead of now the bucket is full, or where it has no level, free again.
+    #[must_use]
+    pub fn ahead(&self, state: &[u64], now: Time) -> Nanos {
+        self.ahead_word()
+            .and_then(|word| state.get(word))
+            .map_or(Nanos::ZERO, |at| Time(*at).since(now))
+    }
+
+    /// Puts that off until `ahead` from now, if it is nearer.
+    pub fn raise(&self, state: &mut [u64], ahead: Nanos, now: Time) {
+        if let Some(at) = self.ahead_word().and_then(|word| state.get_mut(word)) {
+            *at = now.plus(ahead).0.max(*at);
+        }
+    }
+
+    /// The word that such a time is.
+    fn ahead_word(&self) -> Option<usize> {
+        match self {
+            Algorithm::Debt(_) | Algorithm::Grid(_) | Algorithm::History(_) => Some(0),
+            Algorithm::Sliding(_) => Some(1),
+            Algorithm::Fixed(_) => None,
+        }
+    }
+
     /// The state of a bucket that is short of `missing`; `None` where a state is not that.
     #[must_use]
     pub fn short_of(&self, missing: Cost, now: Time) -> Option<u64> {

@@ -13,6 +13,7 @@
 mod absorb;
 pub mod orders;
 mod single;
+pub mod told;
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
 use crate::classify::few::Few;
@@ -98,6 +99,19 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// That of a request that nothing has been charged for.
+    fn new(keys: &Keys, estimate: Cost, now: Time) -> Ticket {
+        Ticket {
+            keys: keys.clone(),
+            moved: Few::filled(keys.as_slice().len(), Nanos::ZERO),
+            estimate,
+            charged: Cost::ZERO,
+            asked: now,
+            at: now,
+            hold: None,
+        }
+    }
+
     /// When the request starts to run; its charges count from there.
     #[must_use]
     pub fn starts_at(&self) -> Time {
@@ -189,15 +203,7 @@ impl Limiter {
     /// is charged too: its place is taken. One that is refused is charged nothing.
     #[must_use]
     pub fn ask(&self, keys: &Keys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
-        let mut ticket = Ticket {
-            keys: keys.clone(),
-            moved: Few::filled(keys.as_slice().len(), Nanos::ZERO),
-            estimate,
-            charged: Cost::ZERO,
-            asked: now,
-            at: now,
-            hold: None,
-        };
+        let mut ticket = Ticket::new(keys, estimate, now);
         // Room for all limits that a door may have is four times what most doors need.
         let verdict = match keys.as_slice().len() {
             0..=4 => self.decide::<4>(keys.as_slice(), &mut ticket, now),
@@ -457,17 +463,28 @@ impl Limiter {
         sets: &mut [Option<Entry<'_>>],
         now: Time,
     ) {
-        let moved = ticket.moved.as_mut_slice();
-        for ((key, entry), moved) in keys.iter().zip(sets.iter_mut().flatten()).zip(moved) {
-            let limit = &self.limits[usize::from(key.limit)];
-            let cost = self.known(key, ticket.estimate);
-            if cost > Cost::ZERO {
-                // A history keeps when requests run; a debt bucket, when their place was taken.
-                let history = matches!(limit.algorithm, Algorithm::History(_));
-                let at = if history { ticket.at } else { now };
-                let worth = |state: &[u64]| limit.algorithm.worth(state, now);
-                *moved = entry.change(|state| limit.algorithm.charge(state, cost, at, now), worth);
-            }
+        for (place, (key, entry)) in keys.iter().zip(sets.iter_mut().flatten()).enumerate() {
+            self.charge_one(*key, ticket, place, entry, now);
+        }
+    }
+
+    fn charge_one(
+        &self,
+        key: Key,
+        ticket: &mut Ticket,
+        place: usize,
+        entry: &mut Entry<'_>,
+        now: Time,
+    ) {
+        let limit = &self.limits[usize::from(key.limit)];
+        let cost = self.known(&key, ticket.estimate);
+        if cost > Cost::ZERO {
+            // A history keeps when requests run; a debt bucket, when their place was taken.
+            let history = matches!(limit.algorithm, Algorithm::History(_));
+            let at = if history { ticket.at } else { now };
+            let worth = |state: &[u64]| limit.algorithm.worth(state, now);
+            let charge = |state: &mut [u64]| limit.algorithm.charge(state, cost, at, now);
+            ticket.moved.as_mut_slice()[place] = entry.change(charge, worth);
         }
     }
 }

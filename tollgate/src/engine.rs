@@ -13,7 +13,8 @@ mod quotas;
 mod served;
 mod turn;
 
-pub use charge::Charge;
+pub use charge::begun::Begun;
+pub use charge::{Charge, Tell};
 pub use gate::Crowd;
 pub use quotas::Quota;
 pub use served::{Told, Wait};
@@ -44,6 +45,7 @@ use together::{Elsewhere, Marks, Spent};
 use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
+use tollgate_core::limiter::told::Word;
 use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
 use tollgate_core::meter::estimate::{Estimates, Foreseen, RouteHash};
 use tollgate_core::meter::{self, Measure, Meter};
@@ -377,18 +379,39 @@ impl Lane {
     /// Decides on one request. Counts and logs the outcome.
     #[must_use]
     pub fn ask(&self, request: &impl Attributes) -> Asked {
+        match self.begin(request) {
+            Ok(begun) => self.conclude(begun, &[]),
+            Err(refusal) => Asked::Refused(refusal),
+        }
+    }
+
+    /// Finds out by what a request is counted; whoever counts for several instances may then be
+    /// asked before this one [concludes](Lane::conclude).
+    ///
+    /// # Errors
+    /// A gatekeeper does not let it pass; that has been told.
+    pub fn begin(&self, request: &impl Attributes) -> Result<Begun, Refusal> {
         let now = self.0.now();
         let client = request.address();
         let (rules, keys, exempt) = self.0.books.lock().enter(request, now);
-        let judged = match self.judged(&rules, request, exempt, now) {
-            Ok(judged) => judged,
-            Err(refusal) => return Asked::Refused(refusal),
-        };
+        let judged = self.judged(&rules, request, exempt, now)?;
         let foreseen = self.foreseen(&rules, request);
+        let agent = served::agent(&rules, &keys, request);
+        Ok(Begun { rules, keys, exempt, judged, foreseen, agent, client })
+    }
+
+    /// Decides. `words` are what others say of its buckets, in their order, who count for several
+    /// instances; none if there are no such others.
+    #[must_use]
+    pub fn conclude(&self, begun: Begun, words: &[Option<Word>]) -> Asked {
+        let Begun { rules, keys, exempt, judged, foreseen, agent, client } = begun;
+        let now = self.0.now();
         let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
         let slot = turn::slot(&rules, &keys, exempt, latest, foreseen, client);
-        let (verdict, ticket) = rules.limiter.ask(&keys, foreseen.cost, now);
-        let agent = served::agent(&rules, &ticket, request);
+        let (verdict, ticket) = match words {
+            [] => rules.limiter.ask(&keys, foreseen.cost, now),
+            words => rules.limiter.ask_told(&keys, words, foreseen.cost, now),
+        };
         match verdict {
             Verdict::Deny { reason, .. } if rules.shadow => {
                 self.report("reject", &rules, client, reason, None);
@@ -431,6 +454,7 @@ impl Lane {
             told: None,
             agent,
             passage,
+            tell: None,
         })
     }
 

@@ -70,6 +70,12 @@ impl Debt {
         self.burst
     }
 
+    /// How far from now `full_at` may get by a charge; `None`: as far as charges bring it.
+    #[must_use]
+    pub fn reach(&self) -> Option<Nanos> {
+        (self.reach < Nanos(u64::MAX)).then_some(self.reach)
+    }
+
     /// What is left, in nano-units of cost; below zero it is debt.
     #[must_use]
     pub fn level(&self, full_at: Time, now: Time) -> i64 {

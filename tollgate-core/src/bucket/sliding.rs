@@ -85,6 +85,18 @@ impl Sliding {
         self.round
     }
 
+    /// How long a part of the window is.
+    #[must_use]
+    pub fn part(&self) -> Nanos {
+        self.part
+    }
+
+    /// How many parts count, both ends of the window included.
+    #[must_use]
+    pub fn parts(&self) -> u64 {
+        self.parts
+    }
+
     /// How many words of state it needs.
     #[must_use]
     pub fn words(&self) -> usize {

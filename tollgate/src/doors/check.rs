@@ -15,6 +15,8 @@ mod report;
 use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
 use crate::engine::Engine;
+use crate::store::redis::Store;
+use crate::store::requests::Requests;
 use crate::watch::Watch;
 use desk::Desk;
 use hyper::server::conn::http1;
@@ -24,11 +26,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::runtime::LocalOptions;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
@@ -88,15 +92,15 @@ pub struct Running {
     cut: Arc<AtomicUsize>,
 }
 
-/// Opens the door. `lane` is the engine's thread that it asks through.
+/// Opens the door. `lane` is the engine's thread that it asks through. Limits are counted in the
+/// store, if there is one.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
 pub fn start(
     settings: &Check,
     proxy: &Proxy,
-    engine: &Arc<Engine>,
-    lane: usize,
+    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<Store>>),
     watch: &Arc<Watch>,
 ) -> Result<Running, StartError> {
     let listeners = all(&settings.listen, listen)?;
@@ -108,18 +112,30 @@ pub fn start(
     let (ended, alive) = mpsc::channel(1);
     let cut = Arc::new(AtomicUsize::new(0));
     let room = connections_max(settings);
-    let house =
-        House { desk: Arc::clone(&desk), slots: Arc::new(Semaphore::new(room)), room, phases };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(StartError::Thread)?;
-    let cut_here = Arc::clone(&cut);
+    let (asked, cut_here) = (Arc::clone(&desk), Arc::clone(&cut));
+    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
     let run = move || {
-        let left = runtime.block_on(house.serve(listeners, sockets));
-        cut_here.store(left, Ordering::Relaxed);
-        drop((runtime, ended));
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        match builder.enable_all().build_local(LocalOptions::default()) {
+            Ok(runtime) => {
+                let _ = ready.send(Ok(()));
+                let slots = Arc::new(Semaphore::new(room));
+                let serve = async {
+                    let store = store.as_ref().map(Requests::new);
+                    House { desk: asked, store, slots, room, phases }
+                        .serve(listeners, sockets)
+                        .await
+                };
+                cut_here.store(runtime.block_on(serve), Ordering::Relaxed);
+                drop((runtime, ended));
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        }
     };
     let thread = std::thread::Builder::new().name("check".into()).spawn(run);
     let thread = Some(thread.map_err(StartError::Thread)?);
+    let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")));
+    started.map_err(StartError::Thread)?;
     let alive = tokio::sync::Mutex::new(alive);
     Ok(Running { addresses, syslog, phase, alive, thread, desk, cut })
 }
@@ -210,6 +226,7 @@ fn lines(address: SocketAddr) -> io::Result<UdpSocket> {
 /// What the tasks of the door share.
 struct House {
     desk: Arc<Desk>,
+    store: Option<Rc<Requests>>,
     slots: Arc<Semaphore>,
     room: usize,
     phases: watch::Receiver<Phase>,
@@ -220,17 +237,17 @@ impl House {
     async fn serve(self, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
         for listener in listeners {
             match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => drop(tokio::spawn(self.door().accept(listener))),
+                Ok(listener) => drop(tokio::task::spawn_local(self.door().accept(listener))),
                 Err(error) => tracing::error!(target: "tollgate::check", %error, "cannot listen"),
             }
         }
         for socket in sockets {
             match tokio::net::UdpSocket::from_std(socket) {
-                Ok(socket) => drop(tokio::spawn(read(socket, Arc::clone(&self.desk)))),
+                Ok(socket) => drop(tokio::task::spawn_local(read(socket, Arc::clone(&self.desk)))),
                 Err(error) => tracing::error!(target: "tollgate::check", %error, "cannot listen"),
             }
         }
-        tokio::spawn(sweep(Arc::clone(&self.desk)));
+        tokio::task::spawn_local(sweep(Arc::clone(&self.desk)));
         let mut phases = self.phases.clone();
         loop {
             let phase = *phases.borrow_and_update();
@@ -247,8 +264,13 @@ impl House {
     }
 
     fn door(&self) -> House {
-        let (desk, slots) = (Arc::clone(&self.desk), Arc::clone(&self.slots));
-        House { desk, slots, room: self.room, phases: self.phases.clone() }
+        House {
+            desk: Arc::clone(&self.desk),
+            store: self.store.clone(),
+            slots: Arc::clone(&self.slots),
+            room: self.room,
+            phases: self.phases.clone(),
+        }
     }
 
     /// Connections that are open.
@@ -273,9 +295,10 @@ impl House {
             match accepted {
                 Ok((stream, peer)) => match Arc::clone(&self.slots).try_acquire_owned() {
                     Ok(slot) => {
-                        let (desk, phases) = (Arc::clone(&self.desk), self.phases.clone());
-                        tokio::spawn(async move {
-                            connection(stream, peer, desk, phases).await;
+                        let asked = (Arc::clone(&self.desk), self.store.clone());
+                        let phases = self.phases.clone();
+                        tokio::task::spawn_local(async move {
+                            connection(stream, peer, asked, phases).await;
                             drop(slot);
                         });
                     }
@@ -293,7 +316,7 @@ impl House {
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    desk: Arc<Desk>,
+    (desk, store): (Arc<Desk>, Option<Rc<Requests>>),
     mut phases: watch::Receiver<Phase>,
 ) {
     let _open = desk.counts.connections.hold();
@@ -301,8 +324,9 @@ async fn connection(
     // A question and its answer are a packet each.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let desk = Arc::clone(&desk);
-        async move { desk.answer(&request.into_parts().0, peer.ip().to_canonical()).await }
+        let (desk, store) = (Arc::clone(&desk), store.clone());
+        let peer = peer.ip().to_canonical();
+        async move { desk.answer(store.as_deref(), &request.into_parts().0, peer).await }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -4,9 +4,11 @@
 //! One thread per core with a runtime of its own, as at the proxy: a connection never leaves its
 //! thread, and no question takes a lock that another thread wants. This file starts and stops;
 //! `listen` binds, `worker` accepts, `talk` is one connection, `lines` and `resp` are the two
-//! protocols, `commands` what Redis clients may say. What is decided: `engine::tags`.
+//! protocols, `commands` what Redis clients may say, `elsewhere` asks the store where there is one.
+//! What is decided: `engine::tags`.
 
 mod commands;
+mod elsewhere;
 mod lines;
 mod listen;
 mod resp;
@@ -16,8 +18,10 @@ mod worker;
 use crate::clock::Clock;
 use crate::config::settings::{Line, Listen};
 use crate::engine::tags::{TagLane, Tags};
+use crate::store::redis::Store;
 use crate::watch::Watch;
 use crate::watch::counts::StreamCounts;
+use elsewhere::Elsewhere;
 use listen::{Listener, SocketFile};
 use parking_lot::Mutex;
 use std::convert::Infallible;
@@ -100,7 +104,7 @@ pub fn threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Binds everything, then starts one thread per core.
+/// Binds everything, then starts one thread per core. Tags are counted in `store`, if there is one.
 ///
 /// # Errors
 ///
@@ -108,6 +112,7 @@ pub fn threads() -> usize {
 pub fn start(
     settings: &Line,
     tags: &Arc<Tags>,
+    store: Option<&Arc<Store>>,
     clock: Clock,
     watch: &Watch,
 ) -> Result<Running, StartError> {
@@ -129,6 +134,7 @@ pub fn start(
         let seat = Seat {
             listeners,
             lane: tags.lane(index),
+            store: store.cloned(),
             clock,
             house: Arc::clone(&running.house),
             orders: running.orders.subscribe(),
@@ -143,6 +149,7 @@ pub fn start(
 struct Seat {
     listeners: Vec<Listener>,
     lane: TagLane,
+    store: Option<Arc<Store>>,
     clock: Clock,
     house: Arc<House>,
     orders: watch::Receiver<Order>,
@@ -178,7 +185,8 @@ impl Seat {
 
     async fn run(mut self) {
         let settings = Arc::clone(&self.orders.borrow().settings);
-        let worker = Worker::new(&settings, self.lane, self.clock, self.house);
+        let store = self.store.as_ref().map(Elsewhere::new);
+        let worker = Worker::new(&settings, self.lane, store, self.clock, self.house);
         for listener in self.listeners {
             match Open::new(listener) {
                 Ok(listener) => {

@@ -23,6 +23,8 @@ use crate::config::settings::{Backend, Proxy};
 use crate::config::source::files::File;
 use crate::engine::{Engine, Lane};
 use crate::run::handover::Sockets;
+use crate::store::redis::Store;
+use crate::store::requests::Requests;
 use crate::tls::live::Live;
 use crate::watch::Watch;
 use backends::Secured;
@@ -128,17 +130,17 @@ pub fn start(
     engine: &Arc<Engine>,
     watch: &Arc<Watch>,
 ) -> Result<Running, StartError> {
-    start_on(settings, engine, watch, &Sockets::default())
+    start_on(settings, (engine, None), watch, &Sockets::default())
 }
 
 /// The same on those of `sockets` that listen where the settings say; the others are bound, and
-/// noted there.
+/// noted there. Limits are counted in `store`, if there is one.
 ///
 /// # Errors
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start_on(
     settings: &Proxy,
-    engine: &Arc<Engine>,
+    (engine, store): (&Arc<Engine>, Option<&Arc<Store>>),
     watch: &Arc<Watch>,
     sockets: &Sockets,
 ) -> Result<Running, StartError> {
@@ -174,6 +176,7 @@ pub fn start_on(
         let seat = Seat {
             listeners: listeners.map(|(index, listener)| (listener, shown(index))).collect(),
             lane: engine.lane(index),
+            store: store.cloned(),
             clock: engine.clock(),
             house: Arc::clone(&running.house),
             watch: Arc::clone(watch),
@@ -189,6 +192,7 @@ pub fn start_on(
 struct Seat {
     listeners: Vec<(TcpListener, Option<Shown>)>,
     lane: Lane,
+    store: Option<Arc<Store>>,
     clock: Clock,
     house: Arc<House>,
     watch: Arc<Watch>,
@@ -227,7 +231,8 @@ impl Seat {
     async fn run(mut self) {
         let Order { settings, secured, .. } = self.orders.borrow().clone();
         let site = (&*settings, &secured);
-        let worker = Worker::new(site, self.lane, self.clock, self.house, self.watch);
+        let lanes = (self.lane, self.store.as_ref().map(Requests::new));
+        let worker = Worker::new(site, lanes, self.clock, self.house, self.watch);
         for (listener, shown) in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {

@@ -3,7 +3,8 @@
 //! Two sockets, as Smockron has them: on `accounting` gatekeepers publish and we subscribe, on
 //! `control` it is the other way round. This file opens and closes; `accounts` is a connection of
 //! the one kind, `orders` of the other, `hub` knows who is to be told of what, `link` is what both
-//! kinds of connection share, and `zmtp` the protocol. What is decided: `engine::domains`. The
+//! kinds of connection share, `elsewhere` asks the store where there is one, and `zmtp` is the
+//! protocol. What is decided: `engine::domains`. The
 //! other end of both sockets, for those who keep a gate themselves, is `gatekeeper`.
 //!
 //! One thread, which never waits for a gatekeeper: whoever reads too slowly misses messages, which
@@ -11,6 +12,7 @@
 //! it.
 
 mod accounts;
+mod elsewhere;
 pub mod gatekeeper;
 mod hub;
 mod link;
@@ -21,8 +23,10 @@ mod zmtp;
 use crate::clock::Clock;
 use crate::config::settings::Master;
 use crate::engine::domains::Domains;
+use crate::store::redis::Store;
 use crate::watch::Watch;
 use crate::watch::counts::master::MasterCounts;
+use elsewhere::Elsewhere;
 use hub::Hub;
 use ipnet::IpNet;
 use link::Ended;
@@ -73,13 +77,13 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Opens the door.
+/// Opens the door. What gatekeepers tell is counted in the store too, if there is one.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
 pub fn start(
     settings: &Master,
-    domains: &Arc<Domains>,
+    (domains, store): (&Arc<Domains>, Option<Arc<Store>>),
     clock: Clock,
     watch: &Watch,
 ) -> Result<Running, StartError> {
@@ -98,8 +102,11 @@ pub fn start(
         match builder.enable_all().build_local(LocalOptions::default()) {
             Ok(runtime) => {
                 let _ = ready.send(Ok(()));
-                let desk = Rc::new(Desk { hub: Hub::new(), domains, clock, counts });
-                runtime.block_on(serve(desk, &settings, [accounting, control], phases));
+                runtime.block_on(async {
+                    let (hub, store) = (Hub::new(), store.as_ref().map(Elsewhere::new));
+                    let desk = Rc::new(Desk { hub, domains, store, clock, counts });
+                    serve(desk, &settings, [accounting, control], phases).await;
+                });
                 drop((runtime, ended));
             }
             Err(error) => drop(ready.send(Err(error))),
@@ -159,6 +166,8 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 struct Desk {
     hub: Hub,
     domains: Arc<Domains>,
+    /// Who counts for all masters, if somebody does.
+    store: Option<Elsewhere>,
     clock: Clock,
     counts: MasterCounts,
 }

@@ -4,6 +4,8 @@
 //! Where it waits for room: `turn`. What is charged: `tollgate_core::limiter`; by what clock:
 //! `tollgate_core::meter`.
 
+pub mod begun;
+
 use super::domains::gatekeeper::Passage;
 use super::turn::Slot;
 use super::{Lane, Rules};
@@ -47,7 +49,12 @@ pub struct Charge {
     pub(super) agent: Option<Box<str>>,
     /// What a gatekeeper said, where there is one.
     pub(super) passage: Option<Passage>,
+    /// Who else is told what it cost.
+    pub(super) tell: Option<Tell>,
 }
+
+/// Takes what a request cost, when it began to run, and when that was known.
+pub type Tell = Box<dyn FnOnce(Cost, Time, Time) + Send>;
 
 impl Charge {
     /// Until when the request must wait before the backend sees it.
@@ -65,6 +72,11 @@ impl Charge {
     /// It waits no longer before it runs.
     pub(super) fn leave_gate(&mut self) {
         self.passage.iter_mut().for_each(Passage::entered);
+    }
+
+    /// Has somebody told what it cost, once that is known.
+    pub fn tell(&mut self, tell: Tell) {
+        self.tell = Some(tell);
     }
 
     /// The name of the header in which the backend states costs, if there is one.
@@ -162,6 +174,9 @@ impl Drop for Charge {
         let (cost, measure) = self.measured();
         let mut blocks = Vec::new();
         self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
+        if let Some(tell) = self.tell.take() {
+            tell(cost, self.ticket.starts_at(), now);
+        }
         blocks.into_iter().for_each(|block| self.notice(block, measure, now));
         // Its name may have become known while it ran.
         let known = self.rules.known(self.client.to_canonical(), now);

@@ -84,8 +84,8 @@ impl Domains {
 
     /// One by its name.
     #[must_use]
-    pub fn get(&self, name: &[u8]) -> Option<&Domain> {
-        self.by_name.get(name).map(Arc::as_ref)
+    pub fn get(&self, name: &[u8]) -> Option<&Arc<Domain>> {
+        self.by_name.get(name)
     }
 
     /// All of them, in the order of the configuration.
@@ -178,6 +178,33 @@ impl Domain {
             return Heard::Until(until);
         }
         if counted || limiter.limits().is_empty() { Heard::Free } else { Heard::Stale }
+    }
+
+    /// The buckets that a request of `identifier` is counted in, which ran at `at`, and as of when
+    /// that is in each: for whoever counts for several masters.
+    #[must_use]
+    pub fn buckets(
+        &self,
+        identifier: &[u8],
+        at: Time,
+        now: Time,
+    ) -> (Arc<Limiter>, Vec<(Key, Time)>) {
+        let limiter = self.limiter.load_full();
+        let mut hasher = KeyHasher::new(limiter.seed());
+        hasher.part(identifier);
+        let (hash, at) = (hasher.finish(), at.min(now.plus(self.ahead_max)));
+        let limits = limiter.limits().iter().enumerate();
+        let buckets = limits.filter_map(|(index, limit)| {
+            let at = as_of(&limit.algorithm, at, now)?;
+            Some((Key { limit: index as u8, hash }, at))
+        });
+        let buckets = buckets.collect();
+        (limiter, buckets)
+    }
+
+    /// Others say that the identifier has to wait until then.
+    pub fn learn(&self, identifier: &[u8], until: Time, now: Time) {
+        self.books.lock().live.put(identifier, until, now, self.told_max);
     }
 
     /// Tells every identifier that has to wait, and until when, as long as `tell` wants more.

@@ -7,9 +7,9 @@ use super::{Charge, Lane, Refusal, Rules, refusal};
 use crate::config::settings::CostSource;
 use crate::watch::decision::notice::Notice;
 use tollgate_core::bucket::Algorithm;
-use tollgate_core::classify::Attributes;
+use tollgate_core::classify::{Attributes, Keys};
 use tollgate_core::limit::Action;
-use tollgate_core::limiter::{Blocked, Ticket};
+use tollgate_core::limiter::Blocked;
 use tollgate_core::meter::Measure;
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -153,10 +153,9 @@ impl Charge {
 }
 
 /// What a notice may have to say of a request: its `User-Agent`, if it is counted in windows.
-pub(super) fn agent(rules: &Rules, ticket: &Ticket, request: &impl Attributes) -> Option<Box<str>> {
+pub(super) fn agent(rules: &Rules, keys: &Keys, request: &impl Attributes) -> Option<Box<str>> {
     let limits = rules.limiter.limits();
-    let mut counting =
-        ticket.keys().as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
+    let mut counting = keys.as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
     counting.find(|limit| matches!(limit.algorithm, Algorithm::Sliding(_)))?;
     let agent = request.header("user-agent")?;
     let shown = &agent[..agent.len().min(AGENT_BYTES_MAX)];

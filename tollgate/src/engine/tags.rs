@@ -6,6 +6,7 @@
 //! protocol, and there is no open account: a hit is known when it comes. For accounts of requests
 //! see `engine`.
 
+pub mod asked;
 mod peers;
 
 use crate::clock::Clock;
@@ -26,11 +27,12 @@ use tollgate_core::key::{KeyHasher, Seed};
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
 use tollgate_core::limiter::{Limiter, Policy, Reason};
 use tollgate_core::top::{Row, Top};
-use tollgate_core::units::{Cost, Nanos, Rate, SECOND, Time, Weight};
+use tollgate_core::units::{Cost, Nanos, Pace, Rate, SECOND, Time, Weight};
 
 use super::Standing;
 use super::counted::{Counted, Work};
 use super::together::{Elsewhere, Marks, Spent};
+use asked::By;
 
 /// How many tags each limit remembers by name, per lane.
 const TOP_KEYS: usize = 1_000;
@@ -224,9 +226,14 @@ impl TagLane {
     /// The same at a moment that is known already.
     #[must_use]
     pub fn batch_at(&self, client: Option<IpAddr>, now: Time) -> Batch<'_> {
+        self.batch_by(By::Here, client, now)
+    }
+
+    fn batch_by(&self, by: By, client: Option<IpAddr>, now: Time) -> Batch<'_> {
         let mut books = self.books.lock();
         books.sampler.turn(now);
-        Batch { watch: &self.tags.watch, books, now, client, served: 0, refused: (0, 0), untold: 0 }
+        let watch = &self.tags.watch;
+        Batch { watch, books, by, now, client, served: 0, refused: (0, 0), untold: 0 }
     }
 }
 
@@ -234,6 +241,7 @@ impl TagLane {
 pub struct Batch<'a> {
     watch: &'a Watch,
     books: MutexGuard<'a, Books>,
+    by: By,
     now: Time,
     client: Option<IpAddr>,
     served: u64,
@@ -278,6 +286,9 @@ impl Batch<'_> {
     /// At most [`GROUP`] at once: their buckets are fetched from memory side by side, which takes
     /// longer than all the rest.
     pub fn ask(&mut self, tags: &[Option<&[u8]>], mut answer: impl FnMut(bool)) {
+        if self.by != By::Here {
+            return tags.iter().for_each(|tag| answer(self.served_elsewhere(*tag)));
+        }
         let mut keys = [None; GROUP];
         for (key, tag) in keys.iter_mut().zip(tags) {
             *key = tag.and_then(|tag| self.key(tag));
@@ -302,7 +313,7 @@ impl Batch<'_> {
     #[must_use]
     pub fn told(&mut self, tag: &[u8], hits: u64) -> Option<Told> {
         let key = self.key(tag)?;
-        let limits = self.books.rules.limiter.limits();
+        let limits = self.rules().limiter.limits();
         let algorithm = limits[usize::from(key.limit)].algorithm.clone();
         Some(self.told_by(&algorithm, key, tag, hits, Cost::hits(hits)))
     }
@@ -310,8 +321,8 @@ impl Batch<'_> {
     /// The same by the numbers of the question; `None` where none may bring any.
     #[must_use]
     pub fn told_by_own(&mut self, tag: &[u8], hits: u64, numbers: Numbers) -> Option<Told> {
-        let limit = self.books.rules.own?;
-        let mut hasher = KeyHasher::new(self.books.rules.limiter.seed());
+        let limit = self.rules().own?;
+        let mut hasher = KeyHasher::new(self.rules().limiter.seed());
         hasher.part(tag);
         let key = Key { limit, hash: hasher.finish() };
         let rate = Rate::per(Cost::hits(1), numbers.interval)?;
@@ -329,30 +340,28 @@ impl Batch<'_> {
         hits: u64,
         cost: Cost,
     ) -> Told {
+        if self.by != By::Here {
+            return self.told_elsewhere(algorithm, key, tag, hits);
+        }
         let limiter = &self.books.rules.limiter;
         let wait = limiter.hit_by(algorithm, key, hits, self.now);
         let state = limiter.tables()[usize::from(key.limit)].take(key.hash).get(0);
         self.spend(key, cost, wait);
         self.count(key, tag, hits, wait);
-        let served = wait == Nanos::ZERO;
-        let level = algorithm.level(&[state], self.now).unwrap_or(0);
-        let capacity = match algorithm {
-            Algorithm::Debt(debt) => debt.burst().0 / SECOND,
-            Algorithm::Grid(grid) => grid.burst(),
-            _ => 0,
-        };
-        Told {
-            served,
-            capacity,
-            left: u64::try_from(level).unwrap_or(0) / SECOND,
-            retry: (!served && hits <= capacity).then_some(wait),
-            full: Time(state).since(self.now),
-        }
+        told(algorithm, state, wait, hits, self.now)
     }
 
     fn key(&self, tag: &[u8]) -> Option<Key> {
-        let rules = &self.books.rules;
+        let rules = self.rules();
         rules.prefixes.key(tag, rules.limiter.seed())
+    }
+
+    /// What it is decided by.
+    fn rules(&self) -> &Rules {
+        match &self.by {
+            By::Told(asked) => asked.rules(),
+            By::Here | By::Noted(_) => &self.books.rules,
+        }
     }
 
     /// Notes what was charged, where others are to be told.
@@ -416,6 +425,29 @@ impl Batch<'_> {
         if !self.watch.tell(&decision, self.now) {
             self.books.quiet = second;
         }
+    }
+}
+
+/// The numbers of a bucket that holds nothing.
+fn nothing() -> Debt {
+    Debt::new(Pace::ONE_PER_SECOND.rate(), Cost::ZERO)
+}
+
+/// How a bucket of this state is told of, whose hits have to wait for so long.
+fn told(algorithm: &Algorithm, state: u64, wait: Nanos, hits: u64, now: Time) -> Told {
+    let served = wait == Nanos::ZERO;
+    let level = algorithm.level(&[state], now).unwrap_or(0);
+    let capacity = match algorithm {
+        Algorithm::Debt(debt) => debt.burst().0 / SECOND,
+        Algorithm::Grid(grid) => grid.burst(),
+        _ => 0,
+    };
+    Told {
+        served,
+        capacity,
+        left: u64::try_from(level).unwrap_or(0) / SECOND,
+        retry: (!served && hits <= capacity).then_some(wait),
+        full: Time(state).since(now),
     }
 }
 

@@ -91,6 +91,14 @@ impl Engines {
         proxy.chain(line).chain(domains).chain(keeper).collect()
     }
 
+    /// The one count for all instances, if there is one.
+    fn store(&self, settings: &Settings, watch: &Watch) -> Option<Arc<Store>> {
+        let none = || Arc::new(Counters::new(1, self.clock));
+        let counters = self.ratelimit.clone().unwrap_or_else(none);
+        let store = settings.store.as_ref()?;
+        Some(Store::new(store, counters, self.clock, watch))
+    }
+
     /// Those whose charges others are told of.
     pub fn together(&self) -> Vec<Arc<dyn Together>> {
         let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Together>);
@@ -148,27 +156,26 @@ impl Doors {
         admin: &[SocketAddr],
         sockets: &Sockets,
     ) -> anyhow::Result<Doors> {
+        let store = engines.store(settings, watch);
         let line = settings.line.as_ref().zip(engines.line).map(|(settings, tags)| {
-            let running =
-                line::start(&line_within_open_files(settings), &tags, engines.clock, watch)?;
+            let (within, clock) = (line_within_open_files(settings), engines.clock);
+            let running = line::start(&within, &tags, store.as_ref(), clock, watch)?;
             tell_line(&running, settings, admin);
             anyhow::Ok((tags, running))
         });
         let line = line.transpose()?;
-        tell_beside_store(settings);
-        let (ratelimit, store) = (settings.ratelimit.as_ref(), settings.store.as_ref());
-        let ratelimit = ratelimit.zip(engines.ratelimit);
+        let ratelimit = settings.ratelimit.as_ref().zip(engines.ratelimit);
         let ratelimit = ratelimit.map(|(settings, counters)| {
             let clock = engines.clock;
-            let store = store.map(|store| Store::new(store, Arc::clone(&counters), clock, watch));
-            let counters = (counters, store);
+            let counters = (counters, store.clone());
             let running = ratelimit::start(settings, counters, engines.seed, clock, watch)?;
             tell_ratelimit(settings, running.addresses());
             anyhow::Ok(running)
         });
         let ratelimit = ratelimit.transpose()?;
         let master = settings.master.as_ref().zip(engines.master).map(|(settings, domains)| {
-            let running = zeromq::start(settings, &domains, engines.clock, watch)?;
+            let asked = (&domains, store.clone());
+            let running = zeromq::start(settings, asked, engines.clock, watch)?;
             tell_master(settings, &running, admin);
             anyhow::Ok((domains, running))
         });
@@ -187,12 +194,14 @@ impl Doors {
         };
         look_up(engine);
         if let Some(settings) = &settings.check {
-            let check = check::start(settings, proxy, engine, check_lane(), watch)?;
+            let asked = (engine, check_lane(), store.clone());
+            let check = check::start(settings, proxy, asked, watch)?;
             tell_check(proxy, &check, admin);
             doors.check = Some(check);
         }
         if !proxy.listen.is_empty() {
-            let running = proxy::start_on(&within_open_files(proxy), engine, watch, sockets)?;
+            let asked = (engine, store.as_ref());
+            let running = proxy::start_on(&within_open_files(proxy), asked, watch, sockets)?;
             tell_proxy(proxy, running.addresses(), admin);
             tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
             doors.proxy = Some(running);
@@ -343,16 +352,6 @@ fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
         limits = limits.join(","),
         "line open",
     );
-}
-
-/// Nobody is to believe that a limit is counted for all when it is not.
-fn tell_beside_store(settings: &Settings) {
-    let here = settings.doors().into_iter().filter(|door| *door != "ratelimit");
-    let here: Vec<&str> = here.collect();
-    if settings.store.is_some() && !here.is_empty() {
-        let doors = here.join(", ");
-        tracing::warn!(doors, "the store has the counters of `ratelimit`; these count here alone");
-    }
 }
 
 fn tell_ratelimit(settings: &Ratelimit, addresses: &[SocketAddr]) {

@@ -7,6 +7,7 @@
 //! and while the store is away, what is known here decides, and the store is told when it is back.
 //! What others have counted is noted here with each answer, so that it is known then.
 
+mod account;
 mod connect;
 mod lane;
 mod link;
@@ -15,13 +16,14 @@ mod owed;
 mod route;
 mod script;
 mod tend;
-mod together;
 
 use crate::clock::Clock;
 use crate::config::settings::store::{Store as Settings, StoreMode};
 use crate::engine::windows::Counters;
 use crate::watch::Watch;
 use crate::watch::counts::store::StoreCounts;
+pub use account::Account;
+pub use lane::accounts::Outbox;
 pub use lane::{Lane, Unanswered};
 pub use name::Naming;
 pub use script::Ask;
@@ -81,7 +83,9 @@ impl Store {
         self.counts.is_good()
     }
 
-    fn is_batched(&self) -> bool {
+    /// Whether each instance decides by what it knows.
+    #[must_use]
+    pub fn is_batched(&self) -> bool {
         self.settings.mode == StoreMode::Batched
     }
 }

@@ -7,4 +7,5 @@
 mod abuse;
 mod gatekeeper;
 mod stage;
+mod store;
 mod wire;

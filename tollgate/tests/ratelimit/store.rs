@@ -1,9 +1,11 @@
 //! The service on real Redis servers: one count for all, the reference's keys, and what it costs.
 //!
 //! What happens while a server is away: `away`. Several servers: `several`. That two instances
-//! never grant more than a limit, and count as memory does: `property`.
+//! never grant more than a limit, and count as memory does: `property`. The other doors: `doors`.
 
 mod away;
+mod batches;
+mod doors;
 mod property;
 pub mod redis;
 mod several;

@@ -13,6 +13,7 @@ use crate::client::form::{self, Form};
 use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
 use crate::engine::{Asked, Charge, Lane, Refusal, Told, Wait};
+use crate::store::requests::Requests;
 use crate::watch::Watch;
 use crate::watch::counts::check::{CheckCounts, ReportResult};
 use crate::watch::registry::Counter;
@@ -93,13 +94,21 @@ impl Desk {
         self.waiting_max - self.waiting.available_permits()
     }
 
-    /// The answer to a front at `peer`, which asked with this head.
-    pub async fn answer(&self, head: &Parts, peer: IpAddr) -> Result<Answer, Infallible> {
+    /// The answer to a front at `peer`, which asked with this head. Limits are counted in `store`,
+    /// if there is one.
+    pub async fn answer(
+        &self,
+        store: Option<&Requests>,
+        head: &Parts,
+        peer: IpAddr,
+    ) -> Result<Answer, Infallible> {
         self.counts.requests.increment(1);
         let query = head.uri.query().unwrap_or_default();
         let reads = head.method == Method::GET || head.method == Method::HEAD;
         Ok(match head.uri.path() {
-            "/check" if reads => self.check(head, peer, Denial::read(query, &head.headers)).await,
+            "/check" if reads => {
+                self.check(store, head, peer, Denial::read(query, &head.headers)).await
+            }
             "/report" if head.method == Method::POST => self.report(query),
             "/check" => not_allowed("GET, HEAD"),
             "/report" => not_allowed("POST"),
@@ -107,7 +116,13 @@ impl Desk {
         })
     }
 
-    async fn check(&self, head: &Parts, peer: IpAddr, denial: Denial) -> Answer {
+    async fn check(
+        &self,
+        store: Option<&Requests>,
+        head: &Parts,
+        peer: IpAddr,
+        denial: Denial,
+    ) -> Answer {
         let trust = self.trust.load();
         let client = trust.client_of_front(peer, &head.headers);
         let stranger = !peer.is_loopback() && !trust.trusts(peer);
@@ -117,7 +132,11 @@ impl Desk {
         let original = Original::read(client, &head.headers);
         let path = normal_path(original.path());
         let route = RouteHash::of(&self.routes, original.method(), &path);
-        match self.lane.ask(&original) {
+        let asked = match store {
+            Some(store) => store.ask(&self.lane, &original).await,
+            None => self.lane.ask(&original),
+        };
+        match asked {
             Asked::Refused(refusal) => denial.answer(&refusal),
             Asked::Pass(charge) => self.pass(charge, route, denial).await,
         }

@@ -21,6 +21,7 @@ const QUEUED_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 256;
 
 /// What a connection has said of itself.
+#[derive(Clone)]
 pub struct Session {
     id: i64,
     /// 2 or 3.
@@ -30,7 +31,7 @@ pub struct Session {
 }
 
 /// Commands that wait for `EXEC`, as they are sent.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Transaction {
     frames: Vec<u8>,
     count: usize,

@@ -7,7 +7,7 @@
 use memchr::memchr_iter;
 
 /// Cuts tags out of one connection's bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lines {
     tag_bytes_max: usize,
     /// Within a tag that is too long already.

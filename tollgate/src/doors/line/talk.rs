@@ -4,11 +4,14 @@
 //! belong to the thread; a connection keeps only what is neither here nor there: the beginning of
 //! a question, and answers that its client does not take. While there are such answers nothing is
 //! read, so who does not read is not answered further, and nobody makes us keep more than
-//! [`ANSWER_BYTES`] and a chunk. What the bytes say: `lines`, `resp` and `commands`.
+//! [`ANSWER_BYTES`] and a chunk. What the bytes say: `lines`, `resp` and `commands`. Where a store
+//! counts, all that has arrived is asked there at once, and answered when it is back: `elsewhere`.
 
 use super::commands::Session;
+use super::elsewhere::Elsewhere;
 use super::lines::Lines;
 use super::worker::Worker;
+use crate::engine::tags::asked::Asked;
 use crate::engine::tags::{Batch, GROUP};
 use rustix::net::RecvFlags;
 use std::cell::{Cell, RefCell};
@@ -31,6 +34,9 @@ const CHUNKS_PER_TURN: usize = 4;
 /// Bytes passed over after a fault, so that closing does not take the reply back.
 const LINGER_BYTES: usize = 256 * 1024;
 
+/// Questions that are with the store.
+type Asking = Pin<Box<dyn Future<Output = Asked>>>;
+
 /// The buffers of one thread.
 pub struct Scratch {
     input: Box<[u8]>,
@@ -44,6 +50,7 @@ impl Default for Scratch {
 }
 
 /// What a client speaks.
+#[derive(Clone)]
 pub enum Speech {
     /// Tags and newlines.
     Lines(Lines),
@@ -78,9 +85,24 @@ pub enum Then {
 impl Speech {
     /// Answers what `input` asks.
     pub fn take(&mut self, input: &[u8], batch: &mut Batch<'_>, out: &mut Vec<u8>) -> Taken {
+        self.take_until(input, batch, out, ANSWER_BYTES)
+    }
+
+    /// The same, however many bytes that makes.
+    pub fn take_all(&mut self, input: &[u8], batch: &mut Batch<'_>, out: &mut Vec<u8>) -> Taken {
+        self.take_until(input, batch, out, usize::MAX)
+    }
+
+    fn take_until(
+        &mut self,
+        input: &[u8],
+        batch: &mut Batch<'_>,
+        out: &mut Vec<u8>,
+        max: usize,
+    ) -> Taken {
         match self {
             Speech::Lines(lines) => answer_lines(lines, input, batch, out),
-            Speech::Resp(session) => session.take(input, batch, out, ANSWER_BYTES),
+            Speech::Resp(session) => session.take(input, batch, out, max),
         }
     }
 }
@@ -163,6 +185,8 @@ pub struct Talk<S> {
     sent: usize,
     then: Then,
     lingered: usize,
+    /// What others count who are asked just now, and of how much of `kept` that is.
+    asking: Option<(Asking, usize)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
@@ -174,8 +198,19 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         client: Option<IpAddr>,
         speech: Speech,
     ) -> Talk<S> {
-        let (kept, unsent, then) = (Vec::new(), Vec::new(), Then::Read);
-        Talk { stream, worker, link, client, speech, kept, unsent, sent: 0, then, lingered: 0 }
+        Talk {
+            stream,
+            worker,
+            link,
+            client,
+            speech,
+            kept: Vec::new(),
+            unsent: Vec::new(),
+            sent: 0,
+            then: Then::Read,
+            lingered: 0,
+            asking: None,
+        }
     }
 
     /// Goes on until there is nothing to do, or others are to have their turn.
@@ -198,6 +233,10 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         if !self.unsent.is_empty() {
             return self.send(cx);
         }
+        if let Some((asking, used)) = &mut self.asking {
+            let (asked, used) = (ready!(asking.as_mut().poll(cx)), *used);
+            return Poll::Ready(self.reply(cx, asked, used));
+        }
         match self.then {
             Then::Read => self.read(cx),
             Then::Resume => self.resume(cx),
@@ -219,6 +258,11 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
             return Poll::Ready(Ok(Next::End));
         }
         let chunk = &input[..count];
+        if let Some(store) = &worker.store {
+            self.kept.extend_from_slice(chunk);
+            self.begin_to_ask(store);
+            return Poll::Ready(Ok(Next::Step));
+        }
         if self.kept.is_empty() {
             let used = self.answer(chunk, output);
             self.kept.extend_from_slice(&chunk[used..]);
@@ -238,9 +282,45 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
     /// Answers what there was no room for.
     fn resume(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         let worker = Rc::clone(&self.worker);
+        if let Some(store) = &worker.store {
+            self.begin_to_ask(store);
+            return Poll::Ready(Ok(Next::Step));
+        }
         let output = &mut worker.scratch.borrow_mut().output;
         self.answer_kept(output);
         Poll::Ready(self.begin_to_send(cx, output))
+    }
+
+    /// Has the store asked all that is in `kept`, in one go.
+    fn begin_to_ask(&mut self, store: &Rc<Elsewhere>) {
+        let mut batch = self.worker.lane.note(self.client);
+        self.link.active.set(batch.now().0 / 1_000_000);
+        // Whatever is said for the first time is said to nobody.
+        let mut out = Vec::new();
+        let taken = self.speech.clone().take(&self.kept, &mut batch, &mut out);
+        let asked = batch.asked();
+        self.then = taken.then;
+        self.asking = Some((Box::pin(Rc::clone(store).ask(asked)), taken.used));
+    }
+
+    /// Replies to what was asked: the same bytes again, with the answers at hand.
+    fn reply(&mut self, cx: &mut Context<'_>, asked: Asked, used: usize) -> io::Result<Next> {
+        self.asking = None;
+        let worker = Rc::clone(&self.worker);
+        let output = &mut worker.scratch.borrow_mut().output;
+        output.clear();
+        let mut kept = std::mem::take(&mut self.kept);
+        let mut batch = worker.lane.tell(self.client, asked);
+        let taken = self.speech.take_all(&kept[..used], &mut batch, output);
+        let asked = batch.asked();
+        worker.store.iter().for_each(|store| store.owe(&asked));
+        worker.counts(&self.speech).asked(taken.asked, taken.faults);
+        kept.drain(..used);
+        if !kept.is_empty() {
+            kept.shrink_to(KEPT_BYTES);
+            self.kept = kept;
+        }
+        self.begin_to_send(cx, output)
     }
 
     fn answer_kept(&mut self, output: &mut Vec<u8>) {

@@ -4,6 +4,7 @@
 //! How threads are started and stopped: `line.rs`. What is done with a connection: `talk`.
 
 use super::commands::Session;
+use super::elsewhere::Elsewhere;
 use super::lines::Lines;
 use super::listen::{Listener, Tongue};
 use super::talk::{Link, Scratch, Speech, Talk};
@@ -70,6 +71,8 @@ impl House {
 /// One thread.
 pub struct Worker {
     pub(super) lane: TagLane,
+    /// Who counts for all instances, if somebody does.
+    pub(super) store: Option<Rc<Elsewhere>>,
     pub(super) scratch: RefCell<Scratch>,
     clock: Clock,
     house: Arc<House>,
@@ -86,11 +89,13 @@ impl Worker {
     pub(super) fn new(
         settings: &Line,
         lane: TagLane,
+        store: Option<Rc<Elsewhere>>,
         clock: Clock,
         house: Arc<House>,
     ) -> Rc<Worker> {
         let worker = Worker {
             lane,
+            store,
             scratch: RefCell::default(),
             clock,
             house,

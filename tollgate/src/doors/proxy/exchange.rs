@@ -102,7 +102,7 @@ async fn answered(
     let trusted = site.trust.believes(link.peer());
     let forwards = !trusted && headers::forwards(&head.headers, found);
     worker.watch.seen(link.peer(), forwards, worker.time());
-    let (account, delay) = admitted(worker, link, site, &head)?;
+    let (account, delay) = admitted(worker, link, site, &head).await?;
     if let Some(at) = delay {
         // A client that goes away meanwhile has this future dropped, and with it the place it took.
         Box::pin(tokio::time::sleep_until(worker.clock.instant(at))).await;
@@ -176,7 +176,7 @@ fn check(
 }
 
 /// Asks the engine. Returns the account, and until when the request has to wait.
-fn admitted(
+async fn admitted(
     worker: &Worker,
     link: &Link,
     site: &Site,
@@ -184,7 +184,12 @@ fn admitted(
 ) -> Result<(Account, Option<Time>), Box<Response<Body>>> {
     let client = site.trust.client(link.peer(), &head.headers);
     link.client.set(client);
-    match worker.lane.ask(&Seen { client, head }) {
+    let seen = Seen { client, head };
+    let asked = match &worker.store {
+        Some(store) => Box::pin(store.ask(&worker.lane, &seen)).await,
+        None => worker.lane.ask(&seen),
+    };
+    match asked {
         Asked::Refused(refusal) => {
             let mut answer = answer::refused(&head.headers, &refusal);
             if let (true, Some(quota)) = (site.headers, worker.lane.quota_of(&refusal)) {

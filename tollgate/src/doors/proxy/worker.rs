@@ -15,6 +15,7 @@ use crate::client::address::Trust;
 use crate::clock::Clock;
 use crate::config::settings::{Bounds, Proxy, Timeouts};
 use crate::engine::Lane;
+use crate::store::requests::Requests;
 use crate::watch::Watch;
 use crate::watch::counts::BackendFault;
 use crate::watch::failure;
@@ -99,6 +100,8 @@ pub(super) struct House {
 /// One thread.
 pub(super) struct Worker {
     pub(super) lane: Lane,
+    /// Who counts for all instances, if somebody does.
+    pub(super) store: Option<Rc<Requests>>,
     pub(super) clock: Clock,
     pub(super) watch: Arc<Watch>,
     site: RefCell<Rc<Site>>,
@@ -122,13 +125,14 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         (settings, secured): (&Proxy, &Secured),
-        lane: Lane,
+        (lane, store): (Lane, Option<Rc<Requests>>),
         clock: Clock,
         house: Arc<House>,
         watch: Arc<Watch>,
     ) -> Rc<Worker> {
         Rc::new(Worker {
             lane,
+            store,
             clock,
             watch,
             site: RefCell::new(Rc::new(Site::new(settings, secured, None))),

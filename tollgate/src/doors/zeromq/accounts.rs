@@ -9,11 +9,12 @@ use super::link::{Ended, Link};
 use super::wall::Wall;
 use super::zmtp::{Event, Message, Role, Session, subscription};
 use super::{Desk, TcpStream};
-use crate::engine::domains::Heard;
+use crate::engine::domains::{Domain, Heard};
 use crate::watch::counts::master::Told;
 use std::convert::Infallible;
 use std::rc::Rc;
-use tollgate_core::units::Nanos;
+use std::sync::Arc;
+use tollgate_core::units::{Nanos, Time};
 
 /// The fewest frames of a message.
 const FRAMES_MIN: usize = 5;
@@ -28,12 +29,17 @@ pub async fn run(stream: TcpStream, desk: Rc<Desk>) -> Result<Infallible, Ended>
     subscription(b"", &mut out);
     loop {
         let wall = Wall::read(&desk.clock);
+        let mut orders = Orders::default();
         link.drain(|event| match event {
-            Event::Message(message) => desk.counts.told(told(&desk, &message, &wall)),
+            Event::Message(message) => desk.counts.told(told(&desk, &message, &wall, &mut orders)),
             Event::TooLarge => desk.counts.told(Told::Faulty),
             Event::Ping(context) => Session::pong(context, &mut out),
             _ => {}
         })?;
+        if let Some(store) = &desk.store {
+            orders = store.ask(orders, wall.now).await;
+        }
+        orders.publish(&desk, &wall);
         link.send(&out).await?;
         out.clear();
         link.fill().await?;
@@ -41,7 +47,7 @@ pub async fn run(stream: TcpStream, desk: Rc<Desk>) -> Result<Infallible, Ended>
 }
 
 /// Takes in one message.
-fn told(desk: &Desk, message: &Message<'_>, wall: &Wall) -> Told {
+fn told(desk: &Desk, message: &Message<'_>, wall: &Wall, orders: &mut Orders) -> Told {
     if message.count() < FRAMES_MIN {
         return Told::Faulty;
     }
@@ -68,13 +74,36 @@ fn told(desk: &Desk, message: &Message<'_>, wall: &Wall) -> Told {
         }
     }
     let identifier = message.part(2);
-    match domain.hear(identifier, at, wall.now) {
+    let until = match domain.hear(identifier, at, wall.now) {
         Heard::Stale => return Told::Stale,
-        Heard::Free => {}
-        Heard::Until(until) => {
-            let dropped = desk.hub.publish(domain.name(), identifier, wall.millis(until));
+        Heard::Free if desk.store.is_none() => return told,
+        Heard::Free => None,
+        Heard::Until(until) => Some(until),
+    };
+    let (domain, identifier) = (Arc::clone(domain), identifier.into());
+    orders.0.push(Order { domain, identifier, at, until });
+    told
+}
+
+/// What was told of one request, and until when the next has to wait.
+pub struct Order {
+    pub domain: Arc<Domain>,
+    pub identifier: Box<[u8]>,
+    pub at: Time,
+    pub until: Option<Time>,
+}
+
+/// What comes of all that was read at once.
+#[derive(Default)]
+pub struct Orders(pub Vec<Order>);
+
+impl Orders {
+    /// Tells whoever listens.
+    fn publish(self, desk: &Desk, wall: &Wall) {
+        for Order { domain, identifier, until, .. } in self.0 {
+            let Some(until) = until else { continue };
+            let dropped = desk.hub.publish(domain.name(), &identifier, wall.millis(until));
             desk.counts.published(dropped);
         }
     }
-    told
 }

@@ -1,10 +1,14 @@
 //! What one thread asks of the store: all counters of a request at once.
 //!
-//! Counters of one server go in one call, those of several servers in parallel. Nodes of a cluster
-//! take a call for each counter, for they may lie in different slots; all calls to a node go out
-//! together. Whatever is not answered is counted here and noted, to be told later. What was sent
+//! How questions travel: `asking`; what goes together: `merge`; buckets, which other doors ask for:
+//! `accounts`. Whatever is not answered is counted here and noted, to be told later. What was sent
 //! and not answered in time may have been counted: it is not told again, so an outage costs at most
 //! the hits that were with the server when it began.
+
+pub mod accounts;
+pub mod asking;
+mod merge;
+pub mod together;
 
 use super::Store;
 use super::link::{Link, Missed, calls};
@@ -12,11 +16,13 @@ use super::owed::Owed;
 use super::route::Route;
 use super::script::{self, Ask, Refusal};
 use super::tend::{explore, settle};
-use super::together::together;
 use crate::clock::Clock;
 use crate::config::settings::store::StoreFail;
 use crate::watch::counts::store::StoreCounts;
-use redis::{Pipeline, Value};
+use accounts::Outbox;
+use asking::{Answers, Group, Question};
+use merge::Call;
+use redis::Value;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,8 +33,6 @@ use tollgate_core::windows::{Hit, Policy};
 
 /// Counters in one call when the store is told what it is owed.
 const TOLD_AT_ONCE: usize = 256;
-/// How often a question follows a counter to another node.
-const HOPS_MAX: usize = 3;
 
 /// The store gives no answer, and what is known here is not to decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,26 +46,20 @@ pub struct Lane {
     /// Where counters of one second are, if they are elsewhere.
     per_second: Option<Route>,
     owed: RefCell<Owed>,
+    /// What it is owed of buckets.
+    outbox: Outbox,
+    /// The call that goes out next.
+    open: RefCell<Option<Rc<RefCell<Call>>>>,
 }
-
-/// Counters of a request that one link has: their places in the request.
-struct Group {
-    link: Option<Rc<Link>>,
-    places: Vec<usize>,
-}
-
-/// What was answered for the counters of a group.
-type Answers = Vec<(usize, Result<(u32, u32, Time), Missed>)>;
-
-/// Calls that are to be made again: whom, which, and whether that is the one exception.
-type Again = Option<(Rc<Link>, Vec<Vec<usize>>, bool)>;
 
 impl Lane {
     /// Begins to connect. Nobody waits for it.
     pub fn open(store: Arc<Store>) -> Rc<Lane> {
         let route = Route::new(&store.settings.place);
         let per_second = store.settings.per_second.as_ref().map(Route::new);
-        let lane = Rc::new(Lane { store, route, per_second, owed: RefCell::default() });
+        let outbox = Outbox::new(store.settings.owed_max);
+        let (owed, open) = (RefCell::default(), RefCell::default());
+        let lane = Rc::new(Lane { store, route, per_second, owed, outbox, open });
         lane.keep();
         for second in [false, true] {
             if lane.routes().nth(usize::from(second)).is_some_and(Route::is_cluster) {
@@ -117,13 +115,6 @@ impl Lane {
         self.store.settings.connect
     }
 
-    fn route_of(&self, ask: &Ask) -> &Route {
-        match &self.per_second {
-            Some(route) if ask.per_second => route,
-            _ => &self.route,
-        }
-    }
-
     /// Counts all, and says what became of each and when that was. What the store does not answer
     /// for is counted here. `now` is the time by our clock.
     ///
@@ -142,14 +133,20 @@ impl Lane {
             return Ok(now);
         }
         let spared = self.look_here(asks, policy, now);
-        let groups = self.groups(asks);
+        let places = (0..asks.len()).filter(|place| !asks[*place].hit.spared);
+        let groups = self.groups(asks, places);
         let deadline = Clock::deadline(self.store.settings.deadline);
         let began = self.now();
         let several = groups.len() > 1 || self.route.is_cluster();
         let mut answers = if policy.stop_when_over && (several || spared) {
             self.ask_twice(asks, &groups, spared, deadline).await
         } else {
-            self.ask_all(asks, &groups, policy.stop_when_over, deadline).await
+            match groups.as_slice() {
+                [group] if !(policy.stop_when_over || self.route.is_cluster()) => {
+                    self.ask_along(asks, group.places()).await
+                }
+                _ => self.ask_all(asks, &groups, policy.stop_when_over, deadline).await,
+            }
         };
         if !groups.is_empty() {
             self.counts().took.record(self.now().since(began).0);
@@ -174,41 +171,6 @@ impl Lane {
         spared
     }
 
-    fn groups(&self, asks: &[Ask]) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
-        for (place, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.hit.spared) {
-            let link = self.route_of(ask).link(&ask.name);
-            let same = |group: &&mut Group| match (&group.link, &link) {
-                (Some(one), Some(other)) => Rc::ptr_eq(one, other),
-                (None, None) => true,
-                _ => false,
-            };
-            match groups.iter_mut().find(same) {
-                Some(group) => group.places.push(place),
-                None => groups.push(Group { link, places: vec![place] }),
-            }
-        }
-        groups
-    }
-
-    /// All groups at once.
-    async fn ask_all(
-        self: &Rc<Lane>,
-        asks: &[Ask],
-        groups: &[Group],
-        stop: bool,
-        deadline: Instant,
-    ) -> Answers {
-        match groups {
-            [] => Vec::new(),
-            [group] => self.ask_group(asks, group, stop, deadline).await,
-            many => {
-                let asked = many.iter().map(|group| self.ask_group(asks, group, stop, deadline));
-                together(asked).await.into_iter().flatten().collect()
-            }
-        }
-    }
-
     /// Where what one server answers decides what another one is asked: first all are looked at.
     async fn ask_twice(
         self: &Rc<Lane>,
@@ -216,7 +178,7 @@ impl Lane {
         groups: &[Group],
         spared: bool,
         deadline: Instant,
-    ) -> Answers {
+    ) -> Answers<(u32, u32)> {
         let look = |ask: &Ask| Ask { hit: Hit { hits: 0, ..ask.hit }, ..ask.clone() };
         let looks: Vec<Ask> = asks.iter().map(look).collect();
         let seen = self.ask_all(&looks, groups, false, deadline).await;
@@ -226,13 +188,13 @@ impl Lane {
         };
         let would = seen
             .iter()
-            .any(|(place, answer)| matches!(answer, Ok((_, used, _)) if over(*place, *used)));
+            .any(|(place, answer)| matches!(answer, Ok(((_, used), _)) if over(*place, *used)));
         if !(spared || would) {
             return self.ask_all(asks, groups, false, deadline).await;
         }
         let mut stopped = looks;
         for (place, answer) in &seen {
-            let counts = matches!(answer, Ok((_, used, _)) if over(*place, *used)) && !spared;
+            let counts = matches!(answer, Ok(((_, used), _)) if over(*place, *used)) && !spared;
             if counts || asks[*place].hit.give_back {
                 stopped[*place].hit.hits = asks[*place].hit.hits;
             }
@@ -240,136 +202,9 @@ impl Lane {
         self.ask_all(&stopped, groups, false, deadline).await
     }
 
-    async fn ask_group(
-        self: &Rc<Lane>,
-        asks: &[Ask],
-        group: &Group,
-        stop: bool,
-        deadline: Instant,
-    ) -> Answers {
-        let Some(link) = &group.link else {
-            return group.places.iter().map(|place| (*place, Err(Missed::Away))).collect();
-        };
-        let cluster = self.route_of(&asks[group.places[0]]).is_cluster();
-        let calls: Vec<Vec<usize>> = match cluster {
-            true => group.places.iter().map(|place| vec![*place]).collect(),
-            false => vec![group.places.clone()],
-        };
-        let mut answers = Answers::new();
-        let (mut link, mut calls, mut asking) = (Rc::clone(link), calls, false);
-        for hop in 0..HOPS_MAX {
-            let wanted: Vec<Vec<Ask>> = calls
-                .iter()
-                .map(|call| call.iter().map(|place| asks[*place].clone()).collect())
-                .collect();
-            let (known, elsewhere) =
-                self.ask_link(&link, &calls, wanted, (stop, hop, asking), deadline).await;
-            answers.extend(known);
-            let Some((next, moved, ask)) = elsewhere else { return answers };
-            (link, calls, asking) = (next, moved, ask);
-        }
-        let left = calls.into_iter().flatten();
-        answers.extend(left.map(|place| (place, Err(Missed::Refused("sent around".into())))));
-        answers
-    }
-
-    /// Asks one link. Returns what it answered, and what is to be asked again and of whom.
-    async fn ask_link(
-        self: &Rc<Lane>,
-        link: &Rc<Link>,
-        calls: &[Vec<usize>],
-        asks: Vec<Vec<Ask>>,
-        (stop, hop, asking): (bool, usize, bool),
-        deadline: Instant,
-    ) -> (Answers, Again) {
-        let mut pipeline = Pipeline::with_capacity(2 * asks.len());
-        let mut before = 0;
-        if hop > 0 && !asking {
-            script::load(&mut pipeline);
-            before = 1;
-        }
-        for asks in &asks {
-            if asking {
-                pipeline.cmd("ASKING");
-            }
-            script::call(&mut pipeline, asks.iter(), stop);
-        }
-        let each = if asking { 2 } else { 1 };
-        let weak = Rc::downgrade(self);
-        let late = asks.clone();
-        let late = move |values: Vec<Value>| {
-            let Some(lane) = weak.upgrade() else { return };
-            for (asks, value) in late.into_iter().zip(values.iter().skip(before)) {
-                lane.heard(asks, value);
-            }
-        };
-        let values = match link.ask(pipeline, deadline, late).await {
-            Ok(values) => values,
-            Err(missed) => {
-                let all = calls.iter().flatten();
-                return (all.map(|place| (*place, Err(missed.clone()))).collect(), None);
-            }
-        };
-        let values: Vec<Value> = values.into_iter().skip(before).collect();
-        let values = values.iter().skip(each - 1).step_by(each);
-        self.sort(link, calls, &asks, values)
-    }
-
-    fn sort<'v>(
-        &self,
-        link: &Rc<Link>,
-        calls: &[Vec<usize>],
-        asks: &[Vec<Ask>],
-        values: impl Iterator<Item = &'v Value>,
-    ) -> (Answers, Again) {
-        let mut answers = Answers::new();
-        let mut again: Again = None;
-        let mut follow = |next: Option<Rc<Link>>,
-                          call: &Vec<usize>,
-                          asking,
-                          answers: &mut Answers| match (&mut again, next) {
-            (None, Some(next)) => again = Some((next, vec![call.clone()], asking)),
-            (Some((to, calls, _)), Some(next)) if Rc::ptr_eq(to, &next) => {
-                calls.push(call.clone());
-            }
-            _ => answers.extend(call.iter().map(|place| (*place, Err(Missed::Away)))),
-        };
-        for ((call, asks), value) in calls.iter().zip(asks).zip(values) {
-            let route = self.route_of(&asks[0]);
-            let missed = match script::read(value, call.len()) {
-                Ok((now, pairs)) => {
-                    let pairs = call.iter().zip(pairs);
-                    answers.extend(pairs.map(|(place, (b, a))| (*place, Ok((b, a, now)))));
-                    continue;
-                }
-                Err(Refusal::NoScript) => {
-                    follow(Some(Rc::clone(link)), call, false, &mut answers);
-                    continue;
-                }
-                Err(Refusal::Moved(to)) => {
-                    self.counts().moved.increment(1);
-                    follow(route.moved(&asks[0].name, &to), call, false, &mut answers);
-                    continue;
-                }
-                Err(Refusal::Asking(to)) => {
-                    self.counts().moved.increment(1);
-                    follow(route.node(&to), call, true, &mut answers);
-                    continue;
-                }
-                Err(Refusal::Unable(why)) => {
-                    link.give_up(&why);
-                    Missed::Unable(why)
-                }
-                Err(Refusal::Wrong(why)) => Missed::Refused(why),
-            };
-            answers.extend(call.iter().map(|place| (*place, Err(missed.clone()))));
-        }
-        (answers, again)
-    }
-
     /// An answer that came too late: what it says is known at least.
-    fn heard(&self, mut asks: Vec<Ask>, value: &Value) {
-        if let Ok((now, pairs)) = script::read(value, asks.len()) {
+    pub fn heard(&self, mut asks: Vec<Ask>, value: &Value) {
+        if let Ok((now, pairs)) = Ask::read(value, asks.len()) {
             for (ask, (before, after)) in asks.iter_mut().zip(pairs) {
                 ask.answered(before, after, now);
                 self.learn(ask, now);
@@ -387,7 +222,7 @@ impl Lane {
     fn take_answers(
         &self,
         asks: &mut [Ask],
-        answers: Answers,
+        answers: Answers<(u32, u32)>,
         policy: Policy,
         now: Time,
     ) -> Result<Time, Unanswered> {
@@ -397,7 +232,7 @@ impl Lane {
         counts.spared.increment(asks.iter().filter(|ask| ask.hit.spared).count() as u64);
         for (place, answer) in answers {
             match answer {
-                Ok((before, after, now)) => {
+                Ok(((before, after), now)) => {
                     counts.answered.increment(1);
                     asks[place].answered(before, after, now);
                     self.learn(&asks[place], now);
@@ -463,7 +298,7 @@ impl Lane {
             return Vec::new();
         }
         let asks = owed.take(max, now, &mut lost, |ask| {
-            self.route_of(ask).link(&ask.name).is_some_and(|to| Rc::ptr_eq(&to, link))
+            self.link_of(ask).is_some_and(|to| Rc::ptr_eq(&to, link))
         });
         self.counts().lost.increment(lost);
         asks
@@ -472,7 +307,7 @@ impl Lane {
     /// The server has answered for what it was owed.
     pub fn told(&self, asks: Vec<Ask>, answers: &[Value]) {
         for (ask, answer) in asks.into_iter().zip(answers) {
-            match script::read(answer, 1) {
+            match Ask::read(answer, 1) {
                 Ok(_) => {
                     self.counts().told.increment(1);
                     self.heard(vec![ask], answer);

@@ -9,6 +9,7 @@
 
 use super::connect::{self, Fault, Wire};
 use super::lane::Lane;
+use super::lane::asking::Question;
 use super::script::{self, Ask, Refusal};
 use crate::config::settings::store::{Server, StorePlace};
 use crate::watch::counts::store::StoreCounts;
@@ -169,10 +170,10 @@ impl Link {
         let mut pipeline = Pipeline::new();
         script::load(&mut pipeline);
         for ask in &owed {
-            script::call(&mut pipeline, std::iter::once(ask), false);
+            Ask::call(&mut pipeline, std::slice::from_ref(ask), false);
         }
         let mut redis = wire.redis();
-        let asked = redis.send_packed_commands(&pipeline, 0, owed.len() + 1);
+        let asked = redis.send_packed_commands(&pipeline, 0, owed.len() + script::SCRIPTS);
         let answers = match timeout(within, asked).await {
             Ok(answers) => answers?,
             Err(_) => return Err(Fault::Late(within)),
@@ -182,10 +183,10 @@ impl Link {
             _ => None,
         });
         if let Some(why) = unable {
-            lane.take_back(owed, &answers[1..]);
+            lane.take_back(owed, &answers[script::SCRIPTS..]);
             return Err(Fault::Unable(why));
         }
-        lane.told(owed, &answers[1..]);
+        lane.told(owed, &answers[script::SCRIPTS..]);
         Ok(wire)
     }
 
@@ -220,7 +221,7 @@ async fn send(wire: Rc<Wire>, pipeline: Pipeline) -> Result<Vec<Value>, RedisErr
 pub fn calls(asks: &[Ask]) -> Pipeline {
     let mut pipeline = Pipeline::new();
     for ask in asks {
-        script::call(&mut pipeline, std::iter::once(ask), false);
+        Ask::call(&mut pipeline, std::slice::from_ref(ask), false);
     }
     pipeline
 }

@@ -8,6 +8,7 @@
 
 use aws_lc_rs::digest;
 use std::fmt::Write;
+use tollgate_core::bucket;
 use tollgate_core::windows::{Algorithm, Length, Window};
 
 /// Longer names end in a hash, in bytes.
@@ -37,6 +38,36 @@ impl Naming {
         }
     }
 
+    /// The name of a door's bucket: which of them is said by any bytes.
+    #[must_use]
+    pub fn account(
+        &self,
+        door: &str,
+        algorithm: &bucket::Algorithm,
+        limit: &str,
+        id: &[u8],
+    ) -> String {
+        let word = match algorithm {
+            bucket::Algorithm::Debt(_) => "debt",
+            bucket::Algorithm::Grid(_) => "grid",
+            bucket::Algorithm::Sliding(_) => "sums",
+            bucket::Algorithm::History(_) => "history",
+            bucket::Algorithm::Fixed(_) => "fixed",
+        };
+        let mut name = format!("{}{word}:{door}:", self.prefix);
+        escape(&mut name, limit);
+        name.push(':');
+        let head = name.len();
+        for chunk in id.utf8_chunks() {
+            // Nothing follows, so what sets parts apart needs no escaping.
+            escape_all(&mut name, chunk.valid(), "%#{}");
+            // What is no text stands as it would if it were escaped.
+            chunk.invalid().iter().for_each(|byte| _ = write!(name, "%{byte:02X}"));
+        }
+        shorten(&mut name, head);
+        name
+    }
+
     fn own<'a>(
         &self,
         domain: &str,
@@ -54,13 +85,7 @@ impl Naming {
             name.push('=');
             escape(&mut name, value);
         }
-        if name.len() > BYTES_MAX {
-            let hash = digest::digest(&digest::SHA256, &name.as_bytes()[head..]);
-            name.truncate(head);
-            name.push('#');
-            // Writing to a text cannot fail.
-            hash.as_ref().iter().for_each(|byte| _ = write!(name, "{byte:02x}"));
-        }
+        shorten(&mut name, head);
         name
     }
 
@@ -94,9 +119,25 @@ const fn unit(length: Length) -> (u32, &'static str) {
     }
 }
 
+/// Puts a hash in place of what follows `head` bytes, if the whole is too long.
+fn shorten(name: &mut String, head: usize) {
+    if name.len() > BYTES_MAX {
+        let hash = digest::digest(&digest::SHA256, &name.as_bytes()[head..]);
+        name.truncate(head);
+        name.push('#');
+        // Writing to a text cannot fail.
+        hash.as_ref().iter().for_each(|byte| _ = write!(name, "{byte:02x}"));
+    }
+}
+
+/// Escapes a part that others follow.
 fn escape(name: &mut String, text: &str) {
+    escape_all(name, text, "%:=#{}");
+}
+
+fn escape_all(name: &mut String, text: &str, these: &str) {
     for c in text.chars() {
-        if c.is_control() || c.is_whitespace() || "%:=#{}".contains(c) {
+        if c.is_control() || c.is_whitespace() || these.contains(c) {
             let mut bytes = [0; 4];
             for byte in c.encode_utf8(&mut bytes).bytes() {
                 let _ = write!(name, "%{byte:02X}");
@@ -110,6 +151,7 @@ fn escape(name: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::units::Nanos;
 
     fn name(compatible: bool, domain: &str, entries: &[(&str, &str)]) -> String {
         let prefix = if compatible { "" } else { "tollgate:" }.to_owned();
@@ -126,6 +168,24 @@ mod tests {
         assert_eq!(name(true, "t", &[("k", "seq")]), "t_k_seq_1795204800");
         assert_eq!(name(true, "t", &[("k", "")]), "t_k__1795204800");
         assert_eq!(name(true, "m", &[("sh", "f/*"), ("a", "b")]), "m_sh_f/*_a_b_1795204800");
+    }
+
+    #[test]
+    fn no_two_buckets_have_one_name() {
+        let naming = Naming { prefix: "tollgate:".to_owned(), compatible: false };
+        let history = bucket::history::History::new(3, Nanos(1)).expect("a history");
+        let history = bucket::Algorithm::History(history);
+        let name = |limit: &str, id: &[u8]| naming.account("master", &history, limit, id);
+        assert_eq!(name("api 1", b"192.0.2.1"), "tollgate:history:master:api%201:192.0.2.1");
+        let long = [b'x'; 70_000];
+        let ids: [&[u8]; 8] =
+            [b"", b"%FF", b"\xff", b"\xc3\xbf", b"a:b", b"a\0b", &long[1..], &long];
+        let names = ids.map(|id| name("l", id));
+        for (index, one) in names.iter().enumerate() {
+            assert!(one.len() <= BYTES_MAX && !one.contains(['{', '}']), "{one}");
+            assert!(!names[..index].contains(one), "{one}");
+        }
+        assert_ne!(name("a", b"b:c"), name("a:b", b"c"));
     }
 
     #[test]

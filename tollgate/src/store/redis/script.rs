@@ -1,23 +1,53 @@
-//! The script that counts: what it is told of a counter, and what it answers.
+//! The scripts, what `count.lua` is told of a counter, and what servers answer.
 //!
-//! `count.lua` says what each argument means. The server keeps it under the hash of its text; one
-//! that was started anew does not know it, says so, and is told it again with the question. What a
-//! server answers is read here and nowhere else, and believed only as far as it can be.
+//! The scripts say what each of their arguments means; what `account.lua` is told: `account`. A
+//! server keeps them under the hashes of their texts; one that was started anew does not know them,
+//! says so, and is told them again with the question. What a server answers is read here, and
+//! believed only as far as it can be.
 
+use super::lane::Lane;
+use super::lane::asking::Question;
 use redis::{Pipeline, ServerError, ServerErrorKind, Value};
 use std::sync::LazyLock;
 use std::time::Duration;
 use tollgate_core::units::{SECOND, Time};
 use tollgate_core::windows::{Algorithm, Hit, Length};
 
-/// The script.
-const TEXT: &str = include_str!("count.lua");
+/// A script that servers keep under the hash of its text.
+pub struct Script {
+    text: &'static str,
+    hash: LazyLock<String>,
+}
 
-static HASH: LazyLock<String> = LazyLock::new(|| {
+/// Counts windows and buckets of the rate limit service.
+pub static COUNT: Script = Script { text: COUNT_TEXT, hash: LazyLock::new(|| hash(COUNT_TEXT)) };
+/// Charges buckets of the other doors.
+pub static ACCOUNT: Script =
+    Script { text: ACCOUNT_TEXT, hash: LazyLock::new(|| hash(ACCOUNT_TEXT)) };
+
+const COUNT_TEXT: &str = include_str!("script/count.lua");
+const ACCOUNT_TEXT: &str = include_str!("script/account.lua");
+/// How many there are.
+pub const SCRIPTS: usize = 2;
+
+fn hash(text: &str) -> String {
     let hash =
-        aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, TEXT.as_bytes());
+        aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-});
+}
+
+impl Script {
+    /// Adds a call with these keys, and gives it to take its arguments.
+    pub fn call<'p, 'a>(
+        &self,
+        pipeline: &'p mut Pipeline,
+        keys: impl ExactSizeIterator<Item = &'a str>,
+    ) -> &'p mut Pipeline {
+        let call = pipeline.cmd("EVALSHA").arg(self.hash.as_str()).arg(keys.len());
+        keys.for_each(|key| _ = call.arg(key));
+        call
+    }
+}
 
 /// One counter that the store is asked for.
 #[derive(Clone, Debug)]
@@ -73,33 +103,52 @@ impl Ask {
     }
 }
 
-/// Adds one call that counts all of `asks`. With `stop`, those within their limits are not counted
-/// if another would go over.
-pub fn call<'a>(
-    pipeline: &mut Pipeline,
-    asks: impl ExactSizeIterator<Item = &'a Ask> + Clone,
-    stop: bool,
-) {
-    let call = pipeline.cmd("EVALSHA").arg(HASH.as_str()).arg(asks.len());
-    for ask in asks.clone() {
-        call.arg(ask.name.as_str());
+impl Question for Ask {
+    type Answer = (u32, u32);
+    /// Whether those within their limits are not to be counted if another would go over.
+    type How = bool;
+
+    fn name(&self) -> &str {
+        &self.name
     }
-    call.arg(u8::from(stop));
-    for ask in asks {
-        let hits = i64::from(ask.hit.hits);
-        call.arg(ask.kind())
-            .arg(if ask.hit.give_back { -hits } else { hits })
-            .arg(ask.hit.limit)
-            .arg(ask.length())
-            .arg(ask.known)
-            .arg(ask.end())
-            .arg(u8::from(ask.force));
+
+    fn per_second(&self) -> bool {
+        self.per_second
+    }
+
+    fn call(pipeline: &mut Pipeline, asks: &[Ask], stop: bool) {
+        let call = COUNT.call(pipeline, asks.iter().map(|ask| ask.name.as_str()));
+        call.arg(u8::from(stop));
+        for ask in asks {
+            let hits = i64::from(ask.hit.hits);
+            call.arg(ask.kind())
+                .arg(if ask.hit.give_back { -hits } else { hits })
+                .arg(ask.hit.limit)
+                .arg(ask.length())
+                .arg(ask.known)
+                .arg(ask.end())
+                .arg(u8::from(ask.force));
+        }
+    }
+
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<(u32, u32)>), Refusal> {
+        let (now, numbers) = numbers(value, 2 * count)?;
+        let bounded = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
+        let (pairs, _) = numbers.as_chunks::<2>();
+        let pairs = pairs.iter().map(|[before, after]| (bounded(*before), bounded(*after)));
+        Ok((now, pairs.collect()))
+    }
+
+    fn late(lane: &Lane, asks: Vec<Ask>, value: &Value) {
+        lane.heard(asks, value);
     }
 }
 
-/// Adds a call that makes the script known.
+/// Adds calls that make the scripts known.
 pub fn load(pipeline: &mut Pipeline) {
-    pipeline.cmd("SCRIPT").arg("LOAD").arg(TEXT);
+    for script in [&COUNT, &ACCOUNT] {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
+    }
 }
 
 /// Why a server did not do what it was asked.
@@ -117,32 +166,28 @@ pub enum Refusal {
     Wrong(String),
 }
 
-/// What a call counted: the server's clock, and the hits of each counter before and after.
+/// What a script answers: the server's clock, and so many numbers.
 ///
 /// # Errors
 /// [`Refusal`].
-pub fn read(answer: &Value, counters: usize) -> Result<(Time, Vec<(u32, u32)>), Refusal> {
+pub fn numbers(answer: &Value, count: usize) -> Result<(Time, Vec<i64>), Refusal> {
     let wrong = || Refusal::Wrong("an answer that the script does not give".to_owned());
-    let numbers = match answer {
+    let values = match answer {
         Value::Array(values) => values.as_slice(),
         Value::ServerError(error) => return Err(refusal(error)),
         _ => return Err(wrong()),
     };
-    let mut numbers = numbers.iter().map(|value| match value {
+    let number = |value: &Value| match value {
         Value::Int(number) => Some(*number),
         _ => None,
-    });
-    let mut number = || numbers.next().flatten().ok_or_else(wrong);
-    let (second, micro) = (number()?, number()?);
+    };
+    let numbers = values.iter().take(2 + count).map(number).collect::<Option<Vec<i64>>>();
+    let mut numbers = numbers.filter(|all| all.len() == 2 + count).ok_or_else(wrong)?;
+    let rest = numbers.split_off(2);
+    let [second, micro] = numbers[..] else { return Err(wrong()) };
     let unsigned = |n: i64| u64::try_from(n).map_err(|_| wrong());
     let nanos = unsigned(micro)?.saturating_mul(1_000);
-    let now = unsigned(second)?.saturating_mul(SECOND).saturating_add(nanos);
-    let bounded = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
-    let mut pairs = Vec::with_capacity(counters);
-    for _ in 0..counters {
-        pairs.push((bounded(number()?), bounded(number()?)));
-    }
-    Ok((Time(now), pairs))
+    Ok((Time(unsigned(second)?.saturating_mul(SECOND).saturating_add(nanos)), rest))
 }
 
 /// Whether a server took a call that answers with nothing to be read.
@@ -197,7 +242,7 @@ mod tests {
 
     #[test]
     fn answers_are_read() {
-        let read = |counters| super::read(&numbers(&[7, 5, 1, 2, 3, 4]), counters);
+        let read = |counters| Ask::read(&numbers(&[7, 5, 1, 2, 3, 4]), counters);
         assert_eq!(read(2), Ok((Time(7 * SECOND + 5_000), vec![(1, 2), (3, 4)])));
         assert_eq!(read(0).map(|(_, pairs)| pairs), Ok(Vec::new()));
     }
@@ -206,7 +251,7 @@ mod tests {
     #[test]
     fn what_the_script_does_not_answer_is_refused_or_bounded() {
         let most = numbers(&[i64::MAX, i64::MAX, i64::MAX, i64::MIN]);
-        assert_eq!(read(&most, 1), Ok((Time(u64::MAX), vec![(u32::MAX, 0)])));
+        assert_eq!(Ask::read(&most, 1), Ok((Time(u64::MAX), vec![(u32::MAX, 0)])));
         let long = |value: Value| Value::Array(vec![value; 4]);
         for wrong in [
             Value::Nil,
@@ -220,7 +265,7 @@ mod tests {
             long(Value::BulkString(b"1".to_vec())),
             long(Value::Array(Vec::new())),
         ] {
-            assert!(matches!(read(&wrong, 1), Err(Refusal::Wrong(_))), "{wrong:?}");
+            assert!(matches!(Ask::read(&wrong, 1), Err(Refusal::Wrong(_))), "{wrong:?}");
         }
     }
 }

@@ -4,9 +4,9 @@
 //! Both are tasks of the lane's thread that end with it; no request waits for them.
 
 use super::lane::Lane;
+use super::lane::together::together;
 use super::link::Link;
 use super::route::Route;
-use super::together::together;
 use crate::clock::Clock;
 use redis::Pipeline;
 use std::rc::{Rc, Weak};
@@ -25,7 +25,10 @@ pub async fn settle(lane: Weak<Lane>, period: Duration) {
             let good = links.iter().filter(|link| link.is_good());
             together(good.map(|link| lane.settle_with(link))).await;
         }
-        let owed = lane.owes() as i64;
+        if lane.owes_accounts() > 0 {
+            lane.settle_accounts().await;
+        }
+        let owed = (lane.owes() + lane.owes_accounts()) as i64;
         lane.counts().owed.set(owed);
     }
 }

@@ -23,7 +23,7 @@ use tollgate_core::windows::{Algorithm, Hit, Length, Policy, Windows};
 
 const KINDS: [Algorithm; 3] = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
 
-fn settings(redis: &Redis) -> Settings {
+pub fn settings(redis: &Redis) -> Settings {
     let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
     Settings {
         place: StorePlace {
@@ -48,9 +48,13 @@ fn settings(redis: &Redis) -> Settings {
 
 /// A lane of an instance of its own, once it is connected.
 async fn lane(redis: &Redis) -> Rc<Lane> {
+    lane_by(&settings(redis)).await
+}
+
+pub async fn lane_by(settings: &Settings) -> Rc<Lane> {
     let clock = Clock::start();
     let counters = Arc::new(Counters::new(100_000, clock));
-    let lane = Store::new(&settings(redis), counters, clock, &Watch::new(clock.now())).lane();
+    let lane = Store::new(settings, counters, clock, &Watch::new(clock.now())).lane();
     while !lane.store().is_good() {
         tokio::task::yield_now().await;
         tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.ok();
@@ -58,7 +62,7 @@ async fn lane(redis: &Redis) -> Rc<Lane> {
     lane
 }
 
-fn local<F: Future>(future: F) -> F::Output {
+pub fn local<F: Future>(future: F) -> F::Output {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(future)
 }
@@ -78,7 +82,7 @@ impl Dice {
     }
 }
 
-fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Time) -> Ask {
+pub fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Time) -> Ask {
     let mut bits = [0; 8];
     let name = format!("tollgate:{algorithm:?}:{length:?}:{name}");
     bits[..4].copy_from_slice(&crc32fast::hash(name.as_bytes()).to_le_bytes());

@@ -1,0 +1,155 @@
+//! The line door, for both its protocols.
+
+use super::{Program, ask, calls, connect};
+use crate::program::wait_for;
+use crate::store::redis::Redis;
+use std::net::TcpStream;
+
+/// Nothing comes in while a test runs.
+const SECTION: &str = "line: {listen: 'tcp://127.0.0.1:0', resp: '127.0.0.1:0', rate: 1/d, \
+                       burst: 3, limits: [{prefix: 'slow:', rate: 1/d, burst: 1, refill: \
+                       continuous}]}";
+
+fn program(redis: &Redis, store: &str) -> Program {
+    Program::start(SECTION, store, redis, "line open")
+}
+
+fn lines(program: &Program) -> TcpStream {
+    connect(program.doors[0])
+}
+
+fn resp(program: &Program) -> TcpStream {
+    connect(program.doors[1])
+}
+
+/// What is replied to some lines.
+fn said(stream: &mut TcpStream, lines: &str) -> String {
+    ask(stream, lines, 3 * lines.matches('\n').count())
+}
+
+#[test]
+fn two_doors_have_one_count_whatever_they_are_asked_in() {
+    let redis = Redis::start(&[]);
+    let two = [program(&redis, ""), program(&redis, "")];
+    let mut streams = two.each_ref().map(lines);
+    assert_eq!(said(&mut streams[0], "C\nC\n"), "OK\nOK\n");
+    assert_eq!(said(&mut streams[1], "C\nC\nD\n"), "OK\nNO\nOK\n");
+    let mut cells = two.each_ref().map(resp);
+    let reply = ask(&mut cells[0], "THROTTLE C\r\n", 16);
+    assert!(reply.starts_with("*5\r\n:1\r\n:3\r\n:0\r\n"), "{reply}");
+    assert!(ask(&mut cells[1], "THROTTLE slow:x\r\n", 8).ends_with(":0\r\n"));
+    assert_eq!(said(&mut streams[0], "slow:x\nslow:y\n"), "NO\nOK\n");
+    let mut keys: Vec<String> = redis.text(&["KEYS", "*"]).lines().map(str::to_owned).collect();
+    keys.sort();
+    let prefix = "tollgate:";
+    let names = ["debt:line:slow:slow:x", "debt:line:slow:slow:y", "grid:line:line:C"];
+    assert_eq!(keys[..3], names.map(|name| format!("{prefix}{name}")));
+    for key in keys {
+        let ttl: i64 = redis.text(&["PTTL", &key]).parse().expect("a number");
+        assert!((0..=3 * 86_400_000 + 1_000).contains(&ttl), "{key}: {ttl}");
+    }
+}
+
+#[test]
+fn keys_that_bring_their_numbers_have_one_count_too() {
+    let redis = Redis::start(&[]);
+    let two = [program(&redis, ""), program(&redis, "")];
+    let mut cells = two.each_ref().map(resp);
+    let call = "CL.THROTTLE k 1 1 86400\r\n";
+    let reply = "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:86400\r\n";
+    assert_eq!(ask(&mut cells[0], call, reply.len()), reply);
+    let reply = "*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:172800\r\n";
+    assert_eq!(ask(&mut cells[1], call, reply.len()), reply);
+    let reply = "*5\r\n:1\r\n:2\r\n:0\r\n:86400\r\n:172800\r\n";
+    assert_eq!(ask(&mut cells[0], call, reply.len()), reply);
+}
+
+/// Other commands in between, transactions, and what comes in pieces.
+#[test]
+fn what_is_said_is_replied_to_in_order() {
+    let redis = Redis::start(&[]);
+    let program = program(&redis, "");
+    let mut cell = resp(&program);
+    let text = "PING\r\nTHROTTLE a 3\r\nECHO x\r\nMULTI\r\nTHROTTLE a\r\nPING\r\nEXEC\r\n\
+                CLIENT SETNAME me\r\nGET a\r\nCLIENT GETNAME\r\nTHROT";
+    let heads = ask(&mut cell, text, 20);
+    assert_eq!(heads, "+PONG\r\n*5\r\n:0\r\n:3\r\n:");
+    let mut rest = ask(&mut cell, "TLE b\r\nPING end\r\n", 1);
+    while !rest.ends_with("$3\r\nend\r\n") {
+        rest += &ask(&mut cell, "", 1);
+    }
+    let order =
+        ["x\r\n", "+OK", "+QUEUED", "+QUEUED", "*2", ":1\r\n:3", "+PONG", "+OK", "-ERR", "me"];
+    let mut left = &*rest;
+    for part in order {
+        let at = left.find(part).unwrap_or_else(|| panic!("{part} in {rest}"));
+        left = &left[at + part.len()..];
+    }
+    assert!(left.contains("*5\r\n:0\r\n:3\r\n:2\r\n"), "{rest}");
+}
+
+/// A pipeline is not asked question by question.
+#[test]
+fn what_was_read_at_once_is_one_round_trip() {
+    let redis = Redis::start(&[]);
+    let program = program(&redis, "");
+    let mut stream = lines(&program);
+    redis.text(&["CONFIG", "RESETSTAT"]);
+    let many: String = (0..1_000).map(|n| format!("t{n}\n")).collect();
+    assert_eq!(said(&mut stream, &many), "OK\n".repeat(1_000));
+    let calls = calls(&redis, "evalsha");
+    println!("1000 tags in one write: {calls} round trips");
+    // As often as it was read: loopback hands over some ten kilobytes in few pieces.
+    assert!((1..=20).contains(&calls), "{calls}");
+}
+
+#[test]
+fn nobody_waits_for_a_store_that_is_away_and_it_is_told_when_it_is_back() {
+    let redis = Redis::start(&[]);
+    let two = [program(&redis, ""), program(&redis, "")];
+    let mut streams = two.each_ref().map(lines);
+    assert_eq!(said(&mut streams[0], "C\n"), "OK\n");
+    redis.kill();
+    for program in &two {
+        let good = || program.metric("tollgate_store_connections{state=\"good\"}");
+        wait_for("the loss to be noticed", || (good() == 0).then_some(()));
+    }
+    // The one hit that it knows of counts, and of the other's it cannot know.
+    assert_eq!(said(&mut streams[0], "C\nC\nC\n"), "OK\nOK\nNO\n");
+    assert_eq!(said(&mut streams[1], "D\nD\n"), "OK\nOK\n");
+    redis.restart();
+    let began = std::time::Instant::now();
+    let owed = |program: &Program| program.metric("tollgate_store_owed");
+    wait_for("the store to be told", || {
+        let keys = redis.text(&["KEYS", "tollgate:*"]);
+        (keys.lines().count() == 2 && two.iter().all(|one| owed(one) == 0)).then_some(())
+    });
+    println!("told {:?} after the return", began.elapsed());
+    assert_eq!(said(&mut streams[0], "D\nD\n"), "OK\nNO\n");
+    assert_eq!(said(&mut streams[1], "C\n"), "OK\n", "what it forgot nobody has asked for again");
+    assert_eq!(said(&mut streams[0], "C\n"), "NO\n");
+}
+
+#[test]
+fn a_program_that_is_started_again_finds_the_count() {
+    let redis = Redis::start(&[]);
+    let first = program(&redis, "");
+    assert_eq!(said(&mut lines(&first), "C\nC\nC\n"), "OK\nOK\nOK\n");
+    drop(first);
+    let second = program(&redis, "");
+    assert_eq!(said(&mut lines(&second), "C\nD\n"), "NO\nOK\n");
+}
+
+#[test]
+fn batches_are_settled_behind_the_replies() {
+    let redis = Redis::start(&[]);
+    let two = [program(&redis, "mode: batched"), program(&redis, "mode: batched")];
+    let mut streams = two.each_ref().map(lines);
+    assert_eq!(said(&mut streams[0], "C\nC\n"), "OK\nOK\n");
+    wait_for("the store to be told", || {
+        (!redis.text(&["KEYS", "*line:C"]).is_empty()).then_some(())
+    });
+    // It knows of nobody's hits before it has told its own.
+    assert_eq!(said(&mut streams[1], "C\n"), "OK\n");
+    wait_for("the others' hits", || (said(&mut streams[1], "C\n") == "NO\n").then_some(()));
+}

@@ -1,0 +1,302 @@
+//! What Redis charges is what memory charges at the same moment, and two instances together never
+//! let in more than a limit allows: over thousands of random schedules.
+//!
+//! The store's clock cannot be set, so memory follows it: a model, made of the core's own
+//! functions, is asked at the moment that the store says it answered.
+
+use crate::store::redis::Redis;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, LocalOptions};
+use tollgate::clock::Clock;
+use tollgate::config::settings::store::{
+    End, Layout, Server, Store as Settings, StoreFail, StoreMode, StorePlace, StoreTls,
+};
+use tollgate::engine::windows::Counters;
+use tollgate::store::redis::{Account, Lane, Store};
+use tollgate::watch::Watch;
+use tollgate_core::bucket::Algorithm;
+use tollgate_core::bucket::debt::Debt;
+use tollgate_core::bucket::grid::Grid;
+use tollgate_core::bucket::history::History;
+use tollgate_core::bucket::sliding::Sliding;
+use tollgate_core::classify::Key;
+use tollgate_core::key::{KeyHash, Seed};
+use tollgate_core::limit::{Action, Limit, Part, Unit, When};
+use tollgate_core::limiter::{Limiter, Policy};
+use tollgate_core::sim::random::Random;
+use tollgate_core::units::{Cost, Nanos, Pace, Time, Weight};
+
+fn settings(redis: &Redis) -> Settings {
+    let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
+    Settings {
+        place: StorePlace {
+            servers: vec![Server { end, login: None, database: 0 }],
+            layout: Layout::Single,
+            login: None,
+            credentials_file: None,
+            tls: StoreTls::default(),
+        },
+        per_second: None,
+        deadline: Duration::from_secs(20),
+        connect: Duration::from_secs(20),
+        mode: StoreMode::Exact,
+        period: Duration::from_millis(100),
+        fail: StoreFail::Local,
+        prefix: "tollgate:".to_owned(),
+        compatible_keys: false,
+        jitter: Duration::ZERO,
+        owed_max: 1_000,
+    }
+}
+
+/// A lane of an instance of its own, once it is connected.
+async fn lane(redis: &Redis) -> Rc<Lane> {
+    let clock = Clock::start();
+    let counters = Arc::new(Counters::new(1, clock));
+    let lane = Store::new(&settings(redis), counters, clock, &Watch::new(clock.now())).lane();
+    while !lane.store().is_good() {
+        tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.ok();
+    }
+    lane
+}
+
+fn local<F: Future>(future: F) -> F::Output {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    runtime.expect("a runtime").block_on(future)
+}
+
+struct Dice(Random);
+
+impl Dice {
+    fn new() -> Dice {
+        let seed = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+        let seed = seed.unwrap_or_else(|| Clock::start().now().0);
+        println!("SIM_SEED={seed}");
+        Dice(Random::new(seed, 0))
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0.bits() % bound
+    }
+}
+
+fn pace(text: &str) -> Pace {
+    text.parse().expect("a pace")
+}
+
+fn debt(rate: &str, burst: u64) -> Algorithm {
+    Algorithm::Debt(Debt::new(pace(rate).rate(), Cost::hits(burst)))
+}
+
+fn grid(rate: &str, burst: u64) -> Algorithm {
+    Algorithm::Grid(Grid::new(pace(rate), burst))
+}
+
+fn sliding(window: u64, max_ms: u64, round_ms: u64) -> Algorithm {
+    let max = Cost(max_ms * 1_000_000);
+    let sliding = Sliding::new(Nanos::from_secs(window), max).expect("a window");
+    Algorithm::Sliding(sliding.rounded(Cost(round_ms * 1_000_000)))
+}
+
+fn history(burst: usize, interval_us: u64) -> Algorithm {
+    Algorithm::History(History::new(burst, Nanos(interval_us * 1_000)).expect("a history"))
+}
+
+/// One limit for each algorithm, with this name and a number.
+fn limiter(algorithms: &[Algorithm]) -> Arc<Limiter> {
+    let limit = |(index, algorithm): (usize, &Algorithm)| Limit {
+        name: format!("l{index}").into(),
+        by: vec![Part::All],
+        when: When::default(),
+        unit: Unit::Hits,
+        algorithm: algorithm.clone(),
+        action: None,
+        weight: Weight::ONE,
+        keys_max: 1_000,
+    };
+    let limits = algorithms.iter().enumerate().map(limit).collect();
+    let policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };
+    Arc::new(Limiter::new(policy, limits, Seed([3; 16])))
+}
+
+fn account(limiter: &Arc<Limiter>, limit: u8, key: u64, cost: Cost, now: Time) -> Account {
+    let key = Key { limit, hash: KeyHash::from_bits(key + 1) };
+    let name = format!("tollgate:{limit}:{key:?}");
+    Account::new(name, limiter, key, cost, now)
+}
+
+/// Steps that are so short that they begin and end while this runs, and long ones.
+fn all_kinds() -> Vec<Algorithm> {
+    let capped = Debt::new(pace("20/s").rate(), Cost::hits(2)).capped(Cost::hits(3));
+    vec![
+        debt("100/s", 3),
+        debt("1/d", 5),
+        debt("7/m", 1),
+        Algorithm::Debt(capped),
+        grid("100/s", 3),
+        grid("7/s", 5),
+        grid("3333/m", 2),
+        grid("1/d", 4),
+        grid("0.333333333/d", 2),
+        sliding(1, 40, 0),
+        sliding(15, 200, 10),
+        sliding(100, 100, 0),
+        history(3, 10_000),
+        history(5, 333),
+        history(2, 86_400_000_000),
+    ]
+}
+
+/// What a store says of a bucket in this state.
+fn standing(algorithm: &Algorithm, state: &[u64], now: Time) -> Nanos {
+    match algorithm {
+        Algorithm::Sliding(_) => algorithm.wait(state, Cost::ZERO, now),
+        _ => algorithm.ahead(state, now),
+    }
+}
+
+/// One random question about one bucket, which the model answers at the moment of the store's.
+async fn ask_both(
+    lane: &Rc<Lane>,
+    home: &Arc<Limiter>,
+    model: &mut HashMap<(u8, u64), Vec<u64>>,
+    dice: &mut Dice,
+    now: Time,
+) -> bool {
+    let limit = dice.below(home.limits().len() as u64) as u8;
+    let algorithm = &home.limits()[usize::from(limit)].algorithm;
+    let cost = match algorithm {
+        Algorithm::Sliding(_) => Cost(dice.below(30_000_000)),
+        Algorithm::History(_) => Cost::hits(1),
+        _ => Cost::hits(dice.below(3)),
+    };
+    let key = dice.below(3);
+    let mut accounts = [account(home, limit, key, cost, now)];
+    // A debt is charged late, a history told of what is past or put off.
+    let offset = Nanos(dice.below(40_000_000));
+    let history = matches!(algorithm, Algorithm::History(_));
+    let (late, early) = match (algorithm, dice.below(4)) {
+        (Algorithm::Debt(_) | Algorithm::Grid(_), 0) | (Algorithm::History(_), 0 | 1) => {
+            (offset, Nanos::ZERO)
+        }
+        (Algorithm::History(_), _) => (Nanos::ZERO, offset),
+        _ => (Nanos::ZERO, Nanos::ZERO),
+    };
+    accounts[0].at = now.plus(early).minus(late);
+    if late > Nanos::ZERO || history {
+        accounts[0].patience = None;
+    }
+    let patient = accounts[0].patience;
+    lane.decide(&mut accounts, false, now).await;
+    let word = accounts[0].word.expect("an answer");
+    let state = model.entry((limit, key)).or_insert_with(|| vec![0; algorithm.words()]);
+    let clock = word.clock;
+    let what = format!("{algorithm:?} of {cost:?}, late {late:?}, early {early:?}: {word:?}");
+    assert_eq!(standing(algorithm, state, clock), word.before, "before: {what}");
+    let charged = patient.is_none() || algorithm.wait(state, cost, clock) == Nanos::ZERO;
+    assert_eq!(charged, word.charged, "{what}");
+    // Nothing moves no bucket, where it is only looked at.
+    if charged && cost > Cost::ZERO {
+        algorithm.charge(state, cost, clock.plus(early).minus(late), clock);
+    }
+    assert_eq!(standing(algorithm, state, clock), word.after, "after: {what}");
+    charged
+}
+
+#[test]
+fn the_store_charges_as_memory_does() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lane = lane(&redis).await;
+        let home = limiter(&all_kinds());
+        let (mut dice, mut model) = (Dice::new(), HashMap::new());
+        let (mut refused, mut asked) = (0, 0);
+        let clock = Clock::start();
+        let begin = clock.now();
+        while clock.now().since(begin) < Nanos::from_secs(5) || asked < 2_000 {
+            let charged = ask_both(&lane, &home, &mut model, &mut dice, clock.now()).await;
+            asked += 1;
+            refused += u32::from(!charged);
+        }
+        println!("{asked} questions, {refused} refused");
+        assert!(refused > 0);
+    });
+}
+
+/// One schedule: two instances ask for one bucket in any order, and at once.
+async fn schedule(lanes: &[Rc<Lane>; 2], dice: &mut Dice, number: u64, now: Time) {
+    let burst = 1 + dice.below(8);
+    let kind = if dice.below(2) == 0 { debt("1/d", burst) } else { grid("1/d", burst) };
+    let homes = [limiter(std::slice::from_ref(&kind)), limiter(&[kind])];
+    let mut asked = Vec::new();
+    for _ in 0..4 + dice.below(12) {
+        let which = dice.below(2) as usize;
+        let (lane, hits) = (Rc::clone(&lanes[which]), 1 + dice.below(2));
+        let mut accounts = [account(&homes[which], 0, 1_000 + number, Cost::hits(hits), now)];
+        let task = tokio::task::spawn_local(async move {
+            lane.decide(&mut accounts, false, now).await;
+            (hits, accounts[0].word.expect("an answer").charged)
+        });
+        // Some wait for those before, others do not.
+        match dice.below(3) {
+            0 => asked.push(Ok(task.await.expect("it ended"))),
+            _ => asked.push(Err(task)),
+        }
+    }
+    let (mut granted, mut refused) = (0, false);
+    for answer in asked {
+        let (hits, charged) = match answer {
+            Ok(answer) => answer,
+            Err(task) => task.await.expect("it ended"),
+        };
+        if charged { granted += hits } else { refused = true }
+    }
+    assert!(granted <= burst, "{granted} of {burst}");
+    // Nobody is refused while there is room for the most that anybody asks for.
+    assert!(!refused || granted + 2 > burst, "{granted} of {burst}, and refused");
+}
+
+#[test]
+fn two_instances_never_let_in_more_than_the_limit() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lanes = [lane(&redis).await, lane(&redis).await];
+        let (mut dice, clock) = (Dice::new(), Clock::start());
+        for number in 0..2_000 {
+            schedule(&lanes, &mut dice, number, clock.now()).await;
+        }
+    });
+}
+
+/// Of several buckets at once none is charged if one refuses.
+#[test]
+fn all_buckets_of_a_request_are_charged_or_none_is() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lane = lane(&redis).await;
+        let bursts = [2, 3, 5];
+        let home = limiter(&bursts.map(|burst| debt("1/d", burst)));
+        let (mut dice, clock) = (Dice::new(), Clock::start());
+        for number in 0..300 {
+            let (now, mut left) = (clock.now(), bursts);
+            for _ in 0..10 {
+                let among: Vec<u8> = (0..3).filter(|_| dice.below(3) > 0).collect();
+                let one = |limit: &u8| account(&home, *limit, number, Cost::hits(1), now);
+                let mut accounts: Vec<Account> = among.iter().map(one).collect();
+                lane.decide(&mut accounts, true, now).await;
+                let fits = among.iter().all(|limit| left[usize::from(*limit)] > 0);
+                for (limit, account) in among.iter().zip(accounts) {
+                    let word = account.word.expect("an answer");
+                    assert_eq!(word.charged, fits);
+                    left[usize::from(*limit)] -= u64::from(fits);
+                    let used = bursts[usize::from(*limit)] - left[usize::from(*limit)];
+                    let days = word.after.0 as f64 / 86_400e9;
+                    assert!((days - used as f64).abs() < 0.01, "{days} for {used}");
+                }
+            }
+        }
+    });
+}
