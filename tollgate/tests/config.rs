@@ -155,7 +155,7 @@ fn what_is_shown_reads_like_this() {
          drain: 30s\n    abort_linger: 5s\n    tunnel: 1h\n  \
          bounds:\n    connections: 10000\n    connections_per_address: 0\n    \
          header_bytes: 65536\n    body_bytes: 0\n    body_buffer: 65536\n    \
-         requests_per_connection: 0\n    streams: 100\n  \
+         requests_per_connection: 0\n    streams: 100\n    backend_streams: 100\n  \
          exempt: [ip:192.0.2.1]\n  shadow: false\n  \
          headers: false\n  cost_header: strip\n  names_max: 1000\n  \
          limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \
@@ -230,7 +230,8 @@ fn each_of_these_is_faulty() {
         ("proxy: {cpus: [1]}", "must be a single value, not a list"),
         ("proxy: {cpus: 0}", "must be from 0.01 to 65536"),
         ("proxy: {cpus: .inf}", "not a number of CPUs"),
-        ("proxy: {backend: h2c://a}", "h2c:// is not built in this version"),
+        ("proxy: {backend: h2c+unix://a}", "not a path; write h2c+unix:///run/app.sock"),
+        ("proxy: {backend: h2://a}", "write it as http://127.0.0.1:80"),
         ("proxy: {backend: 127.0.0.1:80}", "write it as http://127.0.0.1:80"),
         ("proxy: {backend: http://a/b}", "only a host and a port"),
         ("proxy: {backend: 'http://:80'}", "not a host and port"),

@@ -92,20 +92,19 @@ pub fn name_server(text: &str) -> Read<SocketAddr> {
     address.or_else(with_port).ok_or_else(|| "write 192.0.2.53 or 127.0.0.1:5353".to_owned())
 }
 
-/// A backend: `http://host`, `http://host:port`, `https://host`, `unix:///path`.
+/// A backend: `http://host`, `http://host:port`, `https://host`, `h2c://host`, `unix:///path`,
+/// `h2c+unix:///path`.
 ///
 /// # Errors
-/// If it is not that, or a form that is not built.
+/// If it is not that.
 pub fn backend(text: &str) -> Read<Backend> {
     let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
     let (scheme, port) = match scheme {
         "http" => (Scheme::Http, 80),
         "https" => (Scheme::Https, 443),
-        "unix" if rest.starts_with('/') && (2..SOCKET_PATH_MAX).contains(&rest.len()) => {
-            return Ok(Backend { scheme: Scheme::Unix, place: rest.to_owned() });
-        }
-        "unix" => return Err("not a path; write unix:///run/app.sock".to_owned()),
-        "h2c" => return Err("h2c:// is not built in this version; use http://".to_owned()),
+        "h2c" => (Scheme::H2c, 80),
+        "unix" => return socket_file(Scheme::Unix, rest),
+        "h2c+unix" => return socket_file(Scheme::UnixH2c, rest),
         _ => return Err("write it as http://127.0.0.1:80".to_owned()),
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -120,6 +119,13 @@ pub fn backend(text: &str) -> Read<Backend> {
         (false, None, true) => Ok(Backend { scheme, place: format!("{rest}:{port}") }),
         _ => Err("not a host and port; write http://127.0.0.1:80".to_owned()),
     }
+}
+
+fn socket_file(scheme: Scheme, path: &str) -> Read<Backend> {
+    if !path.starts_with('/') || !(2..SOCKET_PATH_MAX).contains(&path.len()) {
+        return Err(format!("not a path; write {}:///run/app.sock", scheme.name()));
+    }
+    Ok(Backend { scheme, place: path.to_owned() })
 }
 
 /// Whether requests sent to `backend` would come back in at `listen`, as far as the addresses

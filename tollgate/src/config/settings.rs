@@ -15,7 +15,7 @@ pub mod rename;
 pub mod store;
 pub mod tls;
 
-pub use backend::{BACKENDS_MAX, Backend, BackendTls, Scheme};
+pub use backend::{BACKENDS_MAX, Backend, BackendTls, Protocol, Scheme};
 pub use gatekeeper::Gatekeeper;
 use hosts::Hosts;
 use ipnet::IpNet;
@@ -493,6 +493,9 @@ pub struct Bounds {
     pub requests_per_connection: u64,
     /// Requests at once on one connection, over HTTP/2; at least one. Default: 100.
     pub streams: u32,
+    /// Requests at once on one connection to a backend, over HTTP/2; at least one, and no more
+    /// than the backend allows. Default: 100.
+    pub backend_streams: u32,
 }
 
 impl Default for Timeouts {
@@ -519,6 +522,7 @@ impl Default for Bounds {
             body_buffer: 64 * 1024,
             requests_per_connection: 0,
             streams: 100,
+            backend_streams: 100,
         }
     }
 }

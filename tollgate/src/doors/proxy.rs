@@ -1,5 +1,5 @@
-//! The reverse proxy: HTTP/1.1 and HTTP/2 in front, with TLS or without, HTTP/1.1 behind; every
-//! request charged through the engine.
+//! The reverse proxy: HTTP/1.1 and HTTP/2, with TLS or without, in front and behind; every request
+//! charged through the engine.
 //!
 //! One thread per core, each with its own runtime, its own listening socket (`SO_REUSEPORT`) and
 //! its own connections to the backend: a request never leaves its thread. This file binds, starts

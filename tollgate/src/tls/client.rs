@@ -6,8 +6,8 @@
 
 use super::verify::Anybody;
 use super::{pem, provider};
-use crate::config::settings::BackendTls;
 use crate::config::settings::tls::ClientTls;
+use crate::config::settings::{BackendTls, Protocol};
 use crate::config::source::files::Files;
 use pem::Fault;
 use rustls::client::WantsClientCert;
@@ -51,15 +51,20 @@ fn finished(
 /// # Errors
 /// [`Fault`], with the file that is at fault.
 pub fn backend(tls: &BackendTls) -> Result<Arc<ClientConfig>, Fault> {
+    let protocols: &[&[u8]] = match tls.protocol {
+        Protocol::Auto => &[b"h2", b"http/1.1"],
+        Protocol::Http1 => &[b"http/1.1"],
+        Protocol::Http2 => &[b"h2"],
+    };
     if tls.verify {
-        return config(&tls.client, &[b"http/1.1"]);
+        return config(&tls.client, protocols);
     }
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(ALL_VERSIONS)
         .map_err(Fault::Library)?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anybody::new(provider())));
-    finished(builder, &tls.client, &[b"http/1.1"])
+    finished(builder, &tls.client, protocols)
 }
 
 /// The name that a server's certificate must be for, which is also the one that it is asked for.

@@ -1,6 +1,10 @@
 //! Several servers behind, over TCP, TLS and socket files: who is asked, who is left out, what is
 //! sent again and what is not.
 
+mod frames;
+mod http2;
+mod streams;
+
 use crate::front::Authority;
 use crate::stage::{LONG, Stage, Wire, until};
 use rustls::pki_types::pem::PemObject;
@@ -196,7 +200,7 @@ fn a_backend_under_tls_is_asked_if_it_is_believed() {
     let backend = secured(&authority, "app.example");
     let tls = |name: &str, ca| BackendTls {
         client: ClientTls { ca, identity: None, name: Some(name.to_owned()) },
-        verify: true,
+        ..BackendTls::default()
     };
     let ca = || Some(authority.path("ca.pem"));
     let open = |tls: BackendTls| {
@@ -222,6 +226,6 @@ fn a_backend_under_tls_is_asked_if_it_is_believed() {
         assert_eq!(client.get("/").message().status(), 502);
         until("it is counted", || stage.watch.proxy.failures(BackendFault::Tls).get() == 1);
     }
-    let anybody = BackendTls { client: ClientTls::default(), verify: false };
+    let anybody = BackendTls { verify: false, ..BackendTls::default() };
     assert_eq!(asked(&open(anybody), 1), ["secured"]);
 }

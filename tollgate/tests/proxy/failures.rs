@@ -175,7 +175,47 @@ fn a_client_that_is_slow_with_its_head_is_let_go() {
     let mut slow = stage.client();
     slow.send("GET / HTTP/1.1\r\n");
     silent.ends();
+    // Who has begun to ask is told.
+    let answer = slow.message();
+    assert_eq!((answer.status(), answer.header("connection")), (408, Some("close")));
     slow.ends();
+    // The same between two requests.
+    let mut slow = stage.client();
+    slow.get("/");
+    let mut backend = stage.backend();
+    backend.message();
+    backend.answer("ok");
+    slow.message();
+    slow.send("GET / HTTP/1.1\r\nx");
+    assert_eq!(slow.message().status(), 408);
+    slow.ends();
+    assert_eq!(stage.watch.proxy.bad_requests.get(), 3);
+}
+
+#[test]
+fn an_answer_that_ends_within_the_packet_of_its_head_is_502() {
+    for (head, status) in [
+        ("content-length: 99", 502),
+        ("transfer-encoding: chunked", 502),
+        ("transfer-encoding: chunked\r\nx: whole", 200),
+        ("content-length: 4", 200),
+    ] {
+        let stage = Stage::open(|_| {});
+        let mut client = stage.client();
+        client.get("/");
+        let mut backend = stage.backend();
+        backend.message();
+        let body = match head {
+            "content-length: 4" => "half",
+            _ if status == 200 => "4\r\nhalf\r\n0\r\n\r\n",
+            _ => "4\r\nhalf\r\n",
+        };
+        // What is sent leaves together with the end.
+        backend.cork();
+        backend.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}"));
+        backend.shut();
+        assert_eq!(client.message().status(), status, "{head}");
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 //!
 //! `http2.rs` has a client that speaks it properly, `frames.rs` one that writes any frame it likes.
 
-mod frames;
-mod http2;
+pub mod frames;
+pub mod http2;
 mod preface;
 mod streams;
 mod tls;

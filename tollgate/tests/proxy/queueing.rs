@@ -312,15 +312,24 @@ fn a_client_that_reads_slowly_lets_others_have_its_slot() {
 
 #[test]
 fn a_stream_of_events_leaves_at_its_head() {
+    leaves_at_its_head("text/event-stream; charset=utf-8");
+}
+
+#[test]
+fn a_call_of_grpc_leaves_at_its_head() {
+    leaves_at_its_head("application/grpc+proto");
+}
+
+fn leaves_at_its_head(kind: &str) {
     let stage = one_at_a_time(|_| {});
     let (mut first, mut second) = (stage.client(), stage.client());
     first.get("/events");
     let mut events = stage.backend();
     events.head();
-    events.send(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
-                 transfer-encoding: chunked\r\n\r\n6\r\ndata:1\r\n",
-    );
+    events.send(format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n\
+         6\r\ndata:1\r\n"
+    ));
     first.head();
     is_crowd(&stage, 0, 0);
     assert_eq!(stage.engine.load().0, 0);

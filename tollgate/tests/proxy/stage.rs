@@ -277,6 +277,11 @@ impl Wire {
         Some(self.head())
     }
 
+    /// Keeps back what is sent until the end of the connection.
+    pub fn cork(&mut self) {
+        rustix::net::sockopt::set_tcp_cork(&self.stream, true).expect("a mode");
+    }
+
     /// Sends nothing more, and reads on.
     pub fn shut(&mut self) {
         self.stream.shutdown(std::net::Shutdown::Write).expect("it is open");

@@ -4,7 +4,7 @@
 //! Both are read off the system's own files. Whoever asks decides what to make of it:
 //! `run/cgroup.rs`, `tollgate check`.
 
-use crate::config::settings::{Backend, Scheme};
+use crate::config::settings::Backend;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -46,7 +46,7 @@ fn usage(text: &str) -> Option<Nanos> {
 pub fn behind(backend: &Backend) -> Vec<String> {
     let local = ["localhost", "127.0.0.1", "::1", "0.0.0.0"].contains(&backend.host());
     let port = backend.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-    let (Some(port), true) = (port, local && backend.scheme != Scheme::Unix) else {
+    let (Some(port), true) = (port, local && !backend.scheme.is_file()) else {
         return Vec::new();
     };
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);

@@ -10,8 +10,8 @@ use crate::config::reader::{Read, Section, one_of, within};
 use crate::config::settings::hosts::Hosts;
 use crate::config::settings::tls::FrontTls;
 use crate::config::settings::{
-    BACKENDS_MAX, Backend, BackendTls, Bounds, ClientAddress, Concurrency, CostSource, Proxy,
-    Queue, Timeouts,
+    BACKENDS_MAX, Backend, BackendTls, Bounds, ClientAddress, Concurrency, CostSource, Protocol,
+    Proxy, Queue, Timeouts,
 };
 use crate::config::tree::{Node, Value};
 use std::net::SocketAddr;
@@ -162,7 +162,12 @@ fn backend_tls(proxy: &mut Section<'_, '_>, backends: &[Backend]) -> BackendTls 
         if !verify && client.ca.is_some() {
             tls.fault("verify", "`verify: false` believes anybody, and needs no `ca`; remove one");
         }
-        BackendTls { client, verify }
+        let protocols = [Protocol::Auto, Protocol::Http1, Protocol::Http2];
+        let named = protocols.map(|protocol| (protocol.to_string(), protocol));
+        let protocol = tls.value("protocol", Protocol::Auto, |text| {
+            one_of(text, &named.each_ref().map(|(name, protocol)| (&**name, *protocol)))
+        });
+        BackendTls { client, verify, protocol }
     })
 }
 
@@ -221,6 +226,7 @@ fn bounds(section: &mut Section<'_, '_>) -> Bounds {
         0 => Ok(0),
         bytes => within(bytes, 1024..=1 << 24),
     };
+    let streams = |text: &str| within(count(text)?, 1..=10_000).map(|n| n as u32);
     Bounds {
         connections: section.value("connections", default.connections, connections),
         connections_per_address: section.value(
@@ -238,9 +244,8 @@ fn bounds(section: &mut Section<'_, '_>) -> Bounds {
             default.requests_per_connection,
             count,
         ),
-        streams: section.value("streams", default.streams, |text| {
-            within(count(text)?, 1..=10_000).map(|n| n as u32)
-        }),
+        streams: section.value("streams", default.streams, streams),
+        backend_streams: section.value("backend_streams", default.backend_streams, streams),
     }
 }
 

@@ -18,6 +18,52 @@ pub enum Scheme {
     Https,
     /// HTTP/1.1 over a socket that is a file.
     Unix,
+    /// HTTP/2 over TCP, without asking whether it is spoken.
+    H2c,
+    /// The same over a socket that is a file.
+    UnixH2c,
+}
+
+impl Scheme {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+            Scheme::Unix => "unix",
+            Scheme::H2c => "h2c",
+            Scheme::UnixH2c => "h2c+unix",
+        }
+    }
+
+    /// Whether the place is a socket file.
+    #[must_use]
+    pub fn is_file(self) -> bool {
+        matches!(self, Scheme::Unix | Scheme::UnixH2c)
+    }
+}
+
+/// What is spoken with servers under TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/2 where the server wants it (ALPN), else HTTP/1.1.
+    #[default]
+    Auto,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Auto => "auto",
+            Protocol::Http1 => "http1",
+            Protocol::Http2 => "http2",
+        })
+    }
 }
 
 /// A server that the proxy stands in front of.
@@ -53,18 +99,13 @@ impl Backend {
     /// What stands for it where a request names no host.
     #[must_use]
     pub fn host_header(&self) -> &str {
-        if self.scheme == Scheme::Unix { "localhost" } else { &self.place }
+        if self.scheme.is_file() { "localhost" } else { &self.place }
     }
 }
 
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-            Scheme::Unix => "unix",
-        };
-        write!(f, "{scheme}://{}", self.place)
+        write!(f, "{}://{}", self.scheme.name(), self.place)
     }
 }
 
@@ -76,10 +117,12 @@ pub struct BackendTls {
     /// Whether certificates are looked at. Without, anybody on the way can be the server. Default:
     /// true.
     pub verify: bool,
+    /// What is spoken. Default: HTTP/2 where the server wants it.
+    pub protocol: Protocol,
 }
 
 impl Default for BackendTls {
     fn default() -> BackendTls {
-        BackendTls { client: ClientTls::default(), verify: true }
+        BackendTls { client: ClientTls::default(), verify: true, protocol: Protocol::Auto }
     }
 }

@@ -19,9 +19,9 @@ const DRAIN_BYTES: usize = 1 << 20;
 /// What is left of an exchange.
 pub(super) enum Rest {
     /// The backend has not answered.
-    Head(Box<Wire>),
+    Head(Wire),
     /// It has begun to.
-    Body(Box<Wire>),
+    Body(Wire),
 }
 
 /// Lets an exchange without a client run to its end.
@@ -41,7 +41,7 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
 }
 
 /// Runs to the end of the answer. Returns the connection if it can be used again.
-async fn end(rest: Rest, worker: &Worker, account: &Account) -> Option<Box<Wire>> {
+async fn end(rest: Rest, worker: &Worker, account: &Account) -> Option<Wire> {
     let mut wire = match rest {
         Rest::Body(wire) => wire,
         Rest::Head(mut wire) => {

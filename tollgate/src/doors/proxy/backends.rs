@@ -5,20 +5,22 @@
 //! reached, or fails three requests in a row, is left out, at first for a second and then for twice
 //! as long each time, up to [`OUT_MAX`]; after that the next request tries it. If all are out, the
 //! one that comes back first is asked: a fault of ours never costs a client its request. Nobody is
-//! asked how it is (active checks). Connections: `pool.rs`, `reach.rs`; whether a request is sent
-//! again: `exchange.rs`.
+//! asked how it is (active checks). Connections: `pool.rs`, `sessions.rs`, `reach.rs`; whether a
+//! request is sent again: `exchange.rs`.
 
 mod pool;
 mod reach;
+mod sessions;
 
-use super::wire::Wire;
+use super::wire::{Call, Wire};
 use super::worker::Worker;
-use crate::config::settings::{self, BACKENDS_MAX};
+use crate::config::settings::{self, BACKENDS_MAX, Scheme};
 use http::HeaderValue;
 use pool::Pool;
-pub(super) use reach::reach;
+pub(super) use reach::connection;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use sessions::Sessions;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -35,6 +37,29 @@ const OUT_MAX: u64 = 30_000;
 /// How TLS is spoken with servers, where it is.
 pub(super) type Secured = Option<(Arc<ClientConfig>, Option<Arc<str>>)>;
 
+/// How requests share a connection to a server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Each has one while it runs (HTTP/1.1).
+    Alone,
+    /// Each is a stream of one (HTTP/2).
+    Streams,
+    /// As the server wants it, which TLS agrees on.
+    Agreed,
+}
+
+impl Manner {
+    fn of(at: &settings::Backend, secured: Option<&ClientConfig>) -> Manner {
+        let offered = secured.map_or(&[][..], |config| &config.alpn_protocols);
+        let offers = |name: &[u8]| offered.iter().any(|offered| offered == name);
+        match (at.scheme, offers(b"h2"), offers(b"http/1.1")) {
+            (Scheme::H2c | Scheme::UnixH2c, ..) | (_, true, false) => Manner::Streams,
+            (_, true, true) => Manner::Agreed,
+            _ => Manner::Alone,
+        }
+    }
+}
+
 /// One server.
 pub(super) struct Backend {
     /// Where it is.
@@ -45,7 +70,11 @@ pub(super) struct Backend {
     address: Option<SocketAddr>,
     /// How it is spoken with under TLS, and by which name.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    manner: Manner,
+    /// Whether the last connection that the server could choose for is shared.
+    shares: Cell<bool>,
     pool: Pool,
+    sessions: Sessions,
     /// Requests that this thread has there.
     running: Cell<usize>,
     failures: Cell<u32>,
@@ -62,7 +91,11 @@ impl Backend {
             let name = name.as_deref().unwrap_or(at.host()).to_owned();
             Some((Arc::clone(config), ServerName::try_from(name).ok()?))
         });
+        let config = tls.as_ref().map(|(config, _): &(Arc<ClientConfig>, _)| &**config);
         Backend {
+            manner: Manner::of(at, config),
+            shares: Cell::new(true),
+            sessions: Sessions::default(),
             name: at.place.as_str().into(),
             address: at.place.parse().ok(),
             at: at.clone(),
@@ -75,15 +108,29 @@ impl Backend {
         }
     }
 
-    /// A connection that is ready now, for the task of `cx`.
-    pub(super) fn idle(&self, cx: &mut Context<'_>) -> Option<Box<Wire>> {
-        self.pool.take(cx)
+    /// A connection that is ready now, for the task of `cx`. `switches`: it has to be one that
+    /// is not shared.
+    fn idle(self: &Rc<Backend>, cx: &mut Context<'_>, switches: bool) -> Option<Wire> {
+        if self.may_share(switches) {
+            let session = self.sessions.with_room()?;
+            return Some(Wire::Stream(Call::new(&session, self)));
+        }
+        self.pool.take(cx).map(Wire::Whole)
+    }
+
+    /// Whether a connection that is made for a request may be for others too.
+    fn may_share(&self, switches: bool) -> bool {
+        match self.manner {
+            Manner::Alone => false,
+            Manner::Streams => true,
+            Manner::Agreed => !switches && self.shares.get(),
+        }
     }
 
     /// Gives a connection back.
-    pub(super) fn keep(&self, wire: Box<Wire>, now: u64) {
-        if !self.retired.get() {
-            self.pool.put(wire, now);
+    fn keep(&self, wire: Wire, now: u64) {
+        if let (Wire::Whole(connection), false) = (wire, self.retired.get()) {
+            self.pool.put(connection, now);
         }
     }
 
@@ -187,7 +234,10 @@ impl Backends {
 
     /// Lets go of connections that are old or closed.
     pub(super) fn prune(&self, now: u64) {
-        self.all.iter().for_each(|backend| backend.pool.prune(now));
+        for backend in &self.all {
+            backend.pool.prune(now);
+            backend.sessions.prune(now);
+        }
     }
 
     /// Lets go of all connections, and keeps none from now on.
@@ -200,13 +250,14 @@ impl Backend {
     fn retire(&self) {
         self.retired.set(true);
         self.pool.clear();
+        self.sessions.clear();
     }
 }
 
 impl Worker {
     /// Keeps a connection for another request.
-    pub(super) fn keep(&self, wire: Box<Wire>) {
-        let backend = Rc::clone(&wire.far.backend);
+    pub(super) fn keep(&self, wire: Wire) {
+        let backend = Rc::clone(&wire.far().backend);
         backend.keep(wire, self.now());
     }
 }

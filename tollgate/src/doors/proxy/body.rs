@@ -40,6 +40,8 @@ pub(super) enum Broken {
     BackendLate,
     #[error("the backend's answer broke off")]
     BackendEnded,
+    #[error("the body is sent on another connection")]
+    TakenBack,
     #[error(transparent)]
     Http(#[from] hyper::Error),
 }
@@ -288,7 +290,7 @@ pub(super) enum Body {
 /// A body that comes from the backend, with the connection that it comes on.
 pub(super) struct Download {
     /// `None` when it is through or given up.
-    source: Option<Box<Wire>>,
+    source: Option<Wire>,
     link: Rc<Link>,
     worker: Rc<Worker>,
     account: Account,
@@ -298,7 +300,7 @@ pub(super) struct Download {
 
 impl Download {
     pub(super) fn new(
-        wire: Box<Wire>,
+        wire: Wire,
         link: &Rc<Link>,
         worker: &Rc<Worker>,
         account: Account,
@@ -326,6 +328,7 @@ impl Download {
         let polled = wire.poll_frame(cx);
         if polled.is_pending() {
             if self.link.backend_late.get() {
+                wire.is_late();
                 self.give_up(&Failure::new(BackendFault::Idle));
                 return Poll::Ready(Some(Err(Broken::BackendLate)));
             }
@@ -370,7 +373,7 @@ impl Download {
     /// The backend failed, unless the client's own body did: its connection is closed.
     fn give_up(&mut self, failure: &Failure) {
         if let Some(wire) = self.source.take().filter(|_| !self.link.upload_failed()) {
-            self.worker.failed(&self.link, &wire.far.backend.name, failure);
+            self.worker.failed(&self.link, &wire.far().backend.name, failure);
         }
         self.account.settle();
         self.link.done(self.worker.now());

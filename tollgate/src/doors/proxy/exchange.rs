@@ -6,7 +6,7 @@
 use super::abort;
 use super::account::Account;
 use super::answer;
-use super::backends::{Backend, Tried};
+use super::backends::{self, Backend, Tried};
 use super::body::{Body, Download, Upload};
 use super::headers::{self, Found};
 use super::link::Link;
@@ -20,7 +20,6 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::error::Error;
-use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -249,31 +248,34 @@ impl From<wire::Fault> for Failure {
 }
 
 /// Sends a request to a backend and awaits the head of the answer. It is sent once more only if
-/// nothing has come of an answer and doing it twice does no harm; then to the same one if the
-/// connection was from the pool, which may have been closed meanwhile, else to another.
+/// nothing has come of an answer and doing it twice does no harm; then to the same one if it has
+/// not looked at it, or the connection was from the pool, which may have been closed meanwhile,
+/// else to another.
 async fn ask_backend(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
     site: &Site,
     account: &Account,
     request: wire::Request<'_>,
-) -> Result<(Answer, Box<Wire>), Failure> {
-    let bodyless = request.body.is_end_stream();
+) -> Result<(Answer, Wire), Failure> {
     let mut tried = Tried::default();
     let (mut wire, mut reused) = first_connection(worker, link, site, &mut tried).await?;
     wire.begin(request, worker);
     for attempt in 1..=ATTEMPTS_MAX {
-        let backend = Rc::clone(&wire.far.backend);
-        match answer_on(wire, bodyless, worker, link, account).await {
+        let backend = Rc::clone(&wire.far().backend);
+        match answer_on(wire, worker, link, account).await {
             Ok(answer) => {
                 backend.is_well();
                 return Ok(answer);
             }
             Err(Ended::Failed(mut failed, _))
-                if attempt < ATTEMPTS_MAX && reused && failed.may_repeat() =>
+                if attempt < ATTEMPTS_MAX
+                    && (reused || failed.is_unprocessed())
+                    && failed.may_repeat() =>
             {
-                (wire, reused) = connection(worker, site, &backend).await?;
-                wire.repeat(&mut failed);
+                (wire, reused) =
+                    backends::connection(worker, site, &backend, link.may_switch()).await?;
+                repeat(&mut wire, &mut failed)?;
             }
             Err(Ended::Failed(mut failed, fault))
                 if attempt < ATTEMPTS_MAX
@@ -283,7 +285,7 @@ async fn ask_backend(
                 backend.has_failed(false, worker.now());
                 worker.failed(link, &backend.name, &Failure::from(fault));
                 (wire, reused) = first_connection(worker, link, site, &mut tried).await?;
-                wire.repeat(&mut failed);
+                repeat(&mut wire, &mut failed)?;
             }
             Err(ended) => {
                 if !link.upload_failed() {
@@ -296,6 +298,12 @@ async fn ask_backend(
     Err(Failure::new(BackendFault::Closed))
 }
 
+/// Begins once more on `wire` what `before` has failed.
+fn repeat(wire: &mut Wire, before: &mut Wire) -> Result<(), Failure> {
+    let begun = wire.repeat(before);
+    begun.then_some(()).ok_or_else(|| Failure::new(BackendFault::Closed).by(&wire.far().backend))
+}
+
 /// A connection to the backend whose turn it is, or to the next that can be reached: nothing has
 /// been sent yet, so that does no harm. Says whether it has been used before.
 async fn first_connection(
@@ -303,10 +311,10 @@ async fn first_connection(
     link: &Link,
     site: &Site,
     tried: &mut Tried,
-) -> Result<(Box<Wire>, bool), Failure> {
+) -> Result<(Wire, bool), Failure> {
     let mut failed = None;
     while let Some(backend) = site.backends.choose(tried, worker.now()) {
-        match connection(worker, site, backend).await {
+        match backends::connection(worker, site, backend, link.may_switch()).await {
             Ok(found) => return Ok(found),
             Err(failure) => {
                 backend.has_failed(true, worker.now());
@@ -320,31 +328,19 @@ async fn first_connection(
     Err(failed.unwrap_or(Failure::new(BackendFault::Connect)))
 }
 
-/// A connection to this backend, and whether it has been used before.
-async fn connection(
-    worker: &Rc<Worker>,
-    site: &Site,
-    backend: &Rc<Backend>,
-) -> Result<(Box<Wire>, bool), Failure> {
-    match poll_fn(|cx| Poll::Ready(backend.idle(cx))).await {
-        Some(wire) => Ok((wire, true)),
-        None => Ok((Box::pin(worker.connect(site, backend)).await?, false)),
-    }
-}
-
 /// Awaits the head of the answer to the request on `wire`.
 async fn answer_on(
-    wire: Box<Wire>,
-    bodyless: bool,
+    wire: Wire,
     worker: &Rc<Worker>,
     link: &Rc<Link>,
     account: &Account,
-) -> Result<(Answer, Box<Wire>), Ended> {
-    if bodyless {
+) -> Result<(Answer, Wire), Ended> {
+    // Of what is sent again the client may have sent all by now.
+    if !link.uploading.get() {
         link.head.begin(worker.now());
         account.work();
     } else {
-        link.sends(&wire.far);
+        link.sends(wire.far());
     }
     let answered = Waiting { wire: Some(wire), worker, link, account }.await;
     if answered.is_err() {
@@ -355,7 +351,7 @@ async fn answer_on(
 
 /// Waits for the head of the answer; if the client goes away meanwhile, hands over to `abort`.
 struct Waiting<'a> {
-    wire: Option<Box<Wire>>,
+    wire: Option<Wire>,
     worker: &'a Rc<Worker>,
     link: &'a Link,
     account: &'a Account,
@@ -366,7 +362,7 @@ enum Ended {
     Late,
     /// What nobody can pass on.
     Unfit,
-    Failed(Box<Wire>, wire::Fault),
+    Failed(Wire, wire::Fault),
 }
 
 impl Ended {
@@ -381,7 +377,7 @@ impl Ended {
 }
 
 impl Future for Waiting<'_> {
-    type Output = Result<(Answer, Box<Wire>), Ended>;
+    type Output = Result<(Answer, Wire), Ended>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let worker = self.worker;
@@ -400,7 +396,10 @@ impl Future for Waiting<'_> {
             }
             (Poll::Ready(Ok(answer)), Some(wire)) => Ok((answer, wire)),
             (Poll::Ready(Err(fault)), Some(wire)) => Err(Ended::Failed(wire, fault)),
-            _ => Err(Ended::Late),
+            (_, wire) => {
+                wire.iter().for_each(Wire::is_late);
+                Err(Ended::Late)
+            }
         })
     }
 }
@@ -420,7 +419,7 @@ async fn held(
     link: &Rc<Link>,
     site: &Site,
     answer: Answer,
-    wire: Box<Wire>,
+    wire: Wire,
     account: Account,
 ) -> Response<Body> {
     let (answer, found) = answer;
@@ -432,7 +431,7 @@ async fn held(
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return switched(worker, link, (head, found), wire, (account, until)).await;
     }
-    if headers::is_event_stream(&head.headers) {
+    if headers::is_stream(&head.headers) {
         account.leave();
     }
     let download = Download::new(wire, link, worker, account);
@@ -449,7 +448,7 @@ async fn switched(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
     (mut head, found): (http::response::Parts, Found),
-    wire: Box<Wire>,
+    wire: Wire,
     (account, until): (Account, Option<Time>),
 ) -> Response<Body> {
     account.leave();

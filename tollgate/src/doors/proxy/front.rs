@@ -50,6 +50,10 @@ const HTTP2: &[u8] = b"h2";
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
     content-length: 43\r\nconnection: close\r\n\r\nThis port is for HTTPS. Begin with https://\n";
 
+/// What a client is told whose request does not get any further.
+const HEAD_LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\n\
+    content-length: 38\r\nconnection: close\r\n\r\nThe request took too long to send it.\n";
+
 impl Worker {
     /// Serves one connection until it ends.
     pub(super) async fn converse(
@@ -180,13 +184,16 @@ impl Worker {
         let mut connection = self.builder().serve_connection(TokioIo::new(stream), service);
         poll_fn(|cx| {
             link.served_by(cx.waker());
-            if link.is_closed() {
+            if link.is_closed() || link.is_head_late() {
                 return Poll::Ready(());
             }
             let polled = self.lane.at_once(|| Pin::new(&mut connection).poll(cx));
             polled.map(|end| self.ended(link, end))
         })
         .await;
+        if link.is_head_late() && !link.is_closed() {
+            return give_up(connection.into_parts().io.into_inner(), link).await;
+        }
         if let Some(backend) = link.tunnel().and_then(|wire| wire.into_tunnel()) {
             let parts = connection.into_parts();
             let client = parts.io.into_inner();
@@ -221,4 +228,21 @@ impl Worker {
             bytes => bytes,
         }
     }
+}
+
+/// Tells a client that its head is late, as far as it takes that at once, and closes its
+/// connection.
+async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &Link) {
+    let mut told = false;
+    poll_fn(|cx| {
+        link.served_by(cx.waker());
+        if link.is_closed() {
+            return Poll::Ready(());
+        }
+        if !std::mem::replace(&mut told, true) {
+            let _ = Pin::new(&mut stream).poll_write(cx, HEAD_LATE);
+        }
+        Pin::new(&mut stream).poll_shutdown(cx).map(drop)
+    })
+    .await;
 }

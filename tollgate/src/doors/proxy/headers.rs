@@ -24,8 +24,8 @@ const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// The media type of event streams.
-const EVENT_STREAM: &[u8] = b"text/event-stream";
+/// How the media types of streams begin.
+const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"application/grpc"];
 
 /// Longest `Connection` header that is looked into, in names; more is refused. Real ones have two.
 const CONNECTION_NAMES_MAX: usize = 32;
@@ -202,11 +202,15 @@ pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: Found) {
     }
 }
 
-/// Whether an answer is a stream of events (WHATWG HTML, 9.2), which ends when somebody hangs up.
-pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
+/// Whether an answer may go on for as long as somebody listens: a stream of events (WHATWG HTML,
+/// 9.2), or a call of gRPC, of which those that end have done their work when the head comes.
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let value = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let kind = value.and_then(|value| value.get(..EVENT_STREAM.len()));
-    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
+    let is = |kind: &&[u8]| {
+        let begin = value.and_then(|value| value.get(..kind.len()));
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(kind))
+    };
+    STREAMS.iter().any(is)
 }
 
 /// Makes the head of an answer, in which `found` is, ready for the client.
@@ -283,7 +287,8 @@ impl Found {
         (Found::UPGRADE, header::UPGRADE),
     ];
 
-    fn look(headers: &HeaderMap) -> Found {
+    /// What there is in `headers`.
+    pub(super) fn look(headers: &HeaderMap) -> Found {
         headers.keys().fold(Found::default(), |found, name| Found(found.0 | Found::of(name).0))
     }
 

@@ -132,10 +132,12 @@ pub(super) struct Link {
     /// The request that runs asks for another protocol.
     switches: Cell<bool>,
     /// The connection to the backend, once that has switched.
-    tunnel: RefCell<Option<Box<Wire>>>,
+    tunnel: RefCell<Option<Wire>>,
     /// The account of the request that runs.
     account: RefCell<Shadow>,
     close: Cell<bool>,
+    /// Set by the sweep: a head has begun and did not end in time.
+    head_late: Cell<bool>,
     task: RefCell<Option<Waker>>,
     upload_task: RefCell<Option<Waker>>,
 }
@@ -186,6 +188,7 @@ impl Link {
             tunnel: RefCell::default(),
             account: RefCell::default(),
             close: Cell::new(false),
+            head_late: Cell::new(false),
             task: RefCell::default(),
             upload_task: RefCell::default(),
         }
@@ -334,12 +337,12 @@ impl Link {
     }
 
     /// It has.
-    pub(super) fn switched(&self, wire: Box<Wire>) {
+    pub(super) fn switched(&self, wire: Wire) {
         *self.tunnel.borrow_mut() = Some(wire);
     }
 
     /// The connection to a backend that has switched, once.
-    pub(super) fn tunnel(&self) -> Option<Box<Wire>> {
+    pub(super) fn tunnel(&self) -> Option<Wire> {
         self.tunnel.take()
     }
 
@@ -428,7 +431,12 @@ impl Link {
 
     /// TLS is agreed on: the time for a head begins.
     pub(super) fn is_secured(&self, now: u64) {
-        self.enter(Phase::Head, now);
+        self.enter(Phase::Silent, now);
+    }
+
+    /// Whether a head has begun and did not end in time.
+    pub(super) fn is_head_late(&self) -> bool {
+        self.head_late.get()
     }
 
     /// Remembers which task serves the connection.
@@ -469,6 +477,13 @@ impl Link {
             Phase::Closing => over(self.since.get(), LINGER),
             Phase::Busy => false,
         };
+        if phase_over && self.phase.get() == Phase::Head && self.streams.get().is_none() {
+            // Whoever has sent some of a request is told. The time to do so begins.
+            self.since.set(now);
+            self.head_late.set(true);
+            self.wake();
+            return true;
+        }
         if phase_over || self.stuck.exceeds(timeouts.idle, now, slack) {
             self.close();
             return self.phase.get() != Phase::Idle;

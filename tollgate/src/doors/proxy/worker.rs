@@ -5,19 +5,17 @@
 //! How threads are started and stopped: `proxy.rs`. How a connection is served: `front.rs`. What is
 //! done with a request: `exchange.rs`. Who is asked: `backends.rs`.
 
-use super::backends::{self, Backend, Backends, Secured};
+use super::backends::{Backends, Secured};
 use super::exchange::Failure;
 use super::front::Shown;
 use super::link::Link;
 use super::link::list::List;
-use super::wire::Wire;
 use crate::client::address::Trust;
 use crate::clock::Clock;
 use crate::config::settings::{Bounds, Proxy, Timeouts};
 use crate::engine::Lane;
 use crate::store::requests::Requests;
 use crate::watch::Watch;
-use crate::watch::counts::BackendFault;
 use crate::watch::failure;
 use crate::watch::registry::Held;
 use parking_lot::Mutex;
@@ -209,23 +207,6 @@ impl Worker {
         }
         self.lingering.set(self.lingering.get() + 1);
         Some(Lingering(Rc::clone(self)))
-    }
-
-    /// Opens a connection to a backend.
-    pub(super) async fn connect(
-        &self,
-        site: &Site,
-        backend: &Rc<Backend>,
-    ) -> Result<Box<Wire>, Failure> {
-        let reached = backends::reach(backend);
-        let stream = if site.timeouts.connect.is_zero() {
-            reached.await?
-        } else {
-            let limited = tokio::time::timeout(site.timeouts.connect, reached);
-            limited.await.map_err(|_| Failure::new(BackendFault::ConnectTimeout))??
-        };
-        let counted = self.watch.proxy.backend_connections.hold();
-        Ok(Wire::new(stream, backend, counted))
     }
 
     /// Accepts connections until the thread drains.

@@ -5,24 +5,24 @@ use crate::stage::{Stage, Wire, hit_limit, until};
 use tollgate::config::settings::Concurrency;
 use tollgate_core::limit::Action;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
+pub const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
 
 /// What HTTP/2 calls the codes that are looked for.
 const PROTOCOL_ERROR: u32 = 1;
-const REFUSED_STREAM: u32 = 7;
+pub const REFUSED_STREAM: u32 = 7;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short");
     let mut bytes = length.to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
@@ -42,7 +42,7 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
-fn fields(lines: &[(&str, &str)]) -> Vec<u8> {
+pub fn fields(lines: &[(&str, &str)]) -> Vec<u8> {
     lines.iter().flat_map(|(name, value)| field(name, value)).collect()
 }
 

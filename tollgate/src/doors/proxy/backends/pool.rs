@@ -1,9 +1,9 @@
-//! One thread's idle connections to one backend.
+//! One thread's idle connections to one backend, for one request at a time (HTTP/1.1).
 //!
 //! The one used last is used first, so that those not needed grow old and are closed. Nothing here
 //! crosses threads. Retries are not its business: `exchange.rs`.
 
-use crate::doors::proxy::wire::Wire;
+use crate::doors::proxy::wire::Connection;
 use std::cell::RefCell;
 use std::task::{Context, Waker};
 
@@ -12,19 +12,19 @@ const IDLE_MAX: usize = 512;
 
 /// How long one is kept, in milliseconds. Longer than this, more and more backends have closed
 /// their end, and a request that meets a closed connection has to be sent twice.
-const IDLE_MS: u64 = 30_000;
+pub(super) const IDLE_MS: u64 = 30_000;
 
 #[derive(Default)]
 pub(super) struct Pool(RefCell<Vec<Idle>>);
 
 struct Idle {
-    wire: Box<Wire>,
+    wire: Box<Connection>,
     since: u64,
 }
 
 impl Pool {
     /// A connection that is ready now, for the task of `cx`.
-    pub(super) fn take(&self, cx: &mut Context<'_>) -> Option<Box<Wire>> {
+    pub(super) fn take(&self, cx: &mut Context<'_>) -> Option<Box<Connection>> {
         let mut idle = self.0.borrow_mut();
         let mut at = idle.len();
         while at > 0 {
@@ -39,7 +39,7 @@ impl Pool {
     }
 
     /// Gives a connection back.
-    pub(super) fn put(&self, mut wire: Box<Wire>, now: u64) {
+    pub(super) fn put(&self, mut wire: Box<Connection>, now: u64) {
         if !wire.may_stay() {
             return;
         }
