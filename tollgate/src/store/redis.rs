@@ -26,6 +26,7 @@ pub use account::Account;
 pub use lane::accounts::Outbox;
 pub use lane::{Lane, Unanswered};
 pub use name::Naming;
+use parking_lot::Mutex;
 pub use script::Ask;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct Store {
     counts: Arc<StoreCounts>,
     /// What was counted here, and what is known of the store's count.
     counters: Arc<Counters>,
+    /// Hits that were counted by nobody's lane, for any of them to tell.
+    reported: Mutex<Vec<Ask>>,
     clock: Clock,
 }
 
@@ -55,13 +58,24 @@ impl Store {
             settings.place.servers.iter().map(|server| server.end.to_string()).collect(),
             &counts,
         );
-        Arc::new(Store { settings: settings.clone(), counts, counters, clock })
+        let reported = Mutex::default();
+        Arc::new(Store { settings: settings.clone(), counts, counters, reported, clock })
     }
 
     /// A lane for the thread that asks, whose tasks run on its runtime.
     #[must_use]
     pub fn lane(self: &Arc<Store>) -> Rc<Lane> {
         Lane::open(Arc::clone(self))
+    }
+
+    /// These hits have happened and were counted here: the store is told by whatever lane comes
+    /// first. What finds no room is lost to it.
+    pub fn report(&self, ask: Ask) {
+        let mut reported = self.reported.lock();
+        match reported.len() < self.settings.owed_max {
+            true => reported.push(ask),
+            false => self.counts.lost.increment(1),
+        }
     }
 
     /// How counters are called.

@@ -1,12 +1,14 @@
 //! The service on real Redis servers: one count for all, the reference's keys, and what it costs.
 //!
 //! What happens while a server is away: `away`. Several servers: `several`. That two instances
-//! never grant more than a limit, and count as memory does: `property`. The other doors: `doors`.
+//! never grant more than a limit, and count as memory does: `property`. The other doors: `doors`;
+//! Envoys that decide: `quota`.
 
 mod away;
 mod batches;
 mod doors;
 mod property;
+mod quota;
 pub mod redis;
 mod several;
 
@@ -17,8 +19,9 @@ use redis::Redis;
 
 /// A service that counts in this store, and more variables; returns once it does.
 pub fn service(redis: &Redis, more: &[(&str, &str)]) -> Server {
+    let before = connections(redis);
     let server = unready(redis, C1, more);
-    ready(redis, &server);
+    ready_beside(redis, before);
     server
 }
 
@@ -33,10 +36,19 @@ pub fn unready(redis: &Redis, rules: &str, more: &[(&str, &str)]) -> Server {
 
 /// Until each thread of the service has asked the store once and was answered.
 pub fn ready(redis: &Redis, server: &Server) {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) + 1;
-    let connections = || redis.text(&["CLIENT", "LIST"]).lines().filter(is_loaded).count();
-    wait_for("connections", || (connections() >= threads).then_some(()));
+    ready_beside(redis, 0);
     let _ = server;
+}
+
+/// The same where there were so many connections of others before.
+fn ready_beside(redis: &Redis, before: usize) {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) + 1;
+    wait_for("connections", || (connections(redis) >= before + threads).then_some(()));
+}
+
+/// Connections that have shown that they can be used.
+fn connections(redis: &Redis) -> usize {
+    redis.text(&["CLIENT", "LIST"]).lines().filter(is_loaded).count()
 }
 
 fn is_loaded(line: &&str) -> bool {

@@ -104,7 +104,9 @@ pub struct Decider {
     /// How far the system's clock was moved since the start: windows follow it.
     step: AtomicI64,
     seed: Seed,
-    /// How counters are called in the store, if there is one.
+    /// Where counters are counted too, if they are,
+    store: Option<Arc<Store>>,
+    /// and how they are called there.
     naming: Option<Naming>,
     /// How long compatible keys are kept beyond their window.
     jitter: Duration,
@@ -136,6 +138,7 @@ impl Decider {
             clock,
             step: AtomicI64::new(0),
             seed,
+            store: None,
             naming: None,
             jitter: Duration::ZERO,
         }
@@ -143,9 +146,9 @@ impl Decider {
 
     /// Counters are to be counted in a store too, by the lanes of those who ask.
     #[must_use]
-    pub fn with_store(self, store: Option<&Store>) -> Decider {
-        let jitter = store.map_or(Duration::ZERO, Store::jitter);
-        Decider { naming: store.map(Store::naming), jitter, ..self }
+    pub fn with_store(self, store: Option<Arc<Store>>) -> Decider {
+        let jitter = store.as_ref().map_or(Duration::ZERO, |store| store.jitter());
+        Decider { naming: store.as_ref().map(|store| store.naming()), store, jitter, ..self }
     }
 
     /// Follows the system's clock if it was set; to be called once a second.

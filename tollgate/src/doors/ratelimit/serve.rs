@@ -128,7 +128,7 @@ pub fn start(
     decider.events = Events::of(registry);
     let told = settings.statsd.is_some() || settings.prometheus.is_some();
     decider.events.response_time = told.then(Histogram::default);
-    let decider = Arc::new(decider.with_store(store.as_deref()));
+    let decider = Arc::new(decider.with_store(store.clone()));
     let reporter = HealthReporter::new();
     let needs_rules = settings.healthy_with_rules;
     let needs_store = store.clone().filter(|_| settings.healthy_with_store);

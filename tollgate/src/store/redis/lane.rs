@@ -289,6 +289,17 @@ impl Lane {
         }
     }
 
+    /// Takes over what was reported and no lane has counted.
+    pub fn take_reported(&self) {
+        let reported = std::mem::take(&mut *self.store.reported.lock());
+        let mut owed = self.owed.borrow_mut();
+        for ask in reported {
+            if !owed.add(&ask, ask.hit.hits.into(), self.store.settings.owed_max) {
+                self.counts().lost.increment(1);
+            }
+        }
+    }
+
     /// Some of what the server of `link` is owed.
     pub fn owed_to(&self, link: &Rc<Link>, max: usize) -> Vec<Ask> {
         let mut lost = 0;

@@ -4,7 +4,7 @@
 //! waits for the store, no longer than that is allowed to take. What happens if it does not answer:
 //! `store::redis`.
 
-use super::meet::Met;
+use super::meet::{Limited, Met};
 use super::{Decider, Package, Refusal};
 use crate::doors::ratelimit::wire::Response;
 use crate::doors::ratelimit::wire::view::View;
@@ -33,18 +33,7 @@ impl Decider {
         for met in &mut met {
             let Met::Limited(limited) = met else { continue };
             limited.place = asks.len();
-            let name = limited.name.take().unwrap_or_default();
-            let fixed = limited.hit.algorithm == Algorithm::Fixed;
-            let compatible = self.naming.as_ref().is_some_and(|naming| naming.compatible) && fixed;
-            asks.push(Ask {
-                compatible: compatible.then(|| self.jittered(&name)),
-                name,
-                hit: limited.hit,
-                length: limited.limit.length,
-                per_second: limited.limit.length == Length::Seconds(1),
-                known: 0,
-                force: false,
-            });
+            asks.push(self.ask_of(limited));
         }
         let time = match asks.is_empty() {
             true => now,
@@ -59,6 +48,29 @@ impl Decider {
             }
         }
         Ok(self.conclude(&met, request, package, &settings, time))
+    }
+
+    /// What the store is asked of a limit that a descriptor met.
+    fn ask_of(&self, limited: &mut Limited<'_>) -> Ask {
+        let name = limited.name.take().unwrap_or_default();
+        let fixed = limited.hit.algorithm == Algorithm::Fixed;
+        let compatible = self.naming.as_ref().is_some_and(|naming| naming.compatible) && fixed;
+        Ask {
+            compatible: compatible.then(|| self.jittered(&name)),
+            name,
+            hit: limited.hit,
+            length: limited.limit.length,
+            per_second: limited.limit.length == Length::Seconds(1),
+            known: 0,
+            force: false,
+        }
+    }
+
+    /// Has the store told of hits that have happened, and were counted here.
+    pub(super) fn tell(&self, limited: &mut Limited<'_>) {
+        if let Some(store) = &self.store {
+            store.report(self.ask_of(limited));
+        }
     }
 
     /// How long a compatible key is kept beyond its window: spread by its name, so that not all end

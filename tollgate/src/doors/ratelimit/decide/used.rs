@@ -86,6 +86,7 @@ impl Decider {
         let counted = used.within(&limited.hit, now);
         let hits = u32::try_from(counted).unwrap_or(u32::MAX);
         limited.hit = self.force(Hit { hits, ..limited.hit }, now);
+        self.tell(&mut limited);
         if let Some(mut look) = self.counters.look() {
             limited.show(&mut look, domain, name);
         }
