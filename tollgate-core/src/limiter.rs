@@ -118,6 +118,12 @@ impl Ticket {
         self.at
     }
 
+    /// When it was asked about: from then on its place is taken.
+    #[must_use]
+    pub fn asked_at(&self) -> Time {
+        self.asked
+    }
+
     /// The keys it is counted under.
     #[must_use]
     pub fn keys(&self) -> &Keys {

@@ -124,3 +124,157 @@ impl Limiter {
         table.take(key.hash).change(|state| limit.algorithm.raise(state, ahead, now), worth);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::debt::Debt;
+    use crate::bucket::sliding::Sliding;
+    use crate::key::{KeyHash, Seed};
+    use crate::limit::{Part, When};
+    use crate::limiter::Policy;
+    use crate::sim::random::Random;
+    use crate::units::{Pace, Weight};
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    fn limit(name: &str, unit: Unit, action: Option<Action>, burst: u64) -> Limit {
+        let rate = Pace::ONE_PER_SECOND.rate();
+        let algorithm = match (name, Sliding::new(Nanos::from_secs(2), Cost::hits(3))) {
+            ("window", Ok(sliding)) => Algorithm::Sliding(sliding),
+            _ => Algorithm::Debt(Debt::new(rate, Cost::hits(burst))),
+        };
+        Limit {
+            name: name.into(),
+            by: vec![Part::All],
+            when: When::default(),
+            unit,
+            algorithm,
+            action,
+            weight: Weight::ONE,
+            keys_max: 100,
+        }
+    }
+
+    fn limits() -> Vec<Limit> {
+        vec![
+            limit("rate", Unit::Hits, None, 3),
+            limit("slow", Unit::Hits, Some(Action::Delay), 2),
+            limit("hold", Unit::Hits, Some(Action::Hold), 2),
+            limit("cpu", Unit::Cpu, Some(Action::Reject), 2),
+            limit("late", Unit::Cpu, Some(Action::Delay), 1),
+            limit("window", Unit::Cpu, Some(Action::Reject), 0),
+            limit("queue", Unit::Cpu, Some(Action::Queue), 1),
+        ]
+    }
+
+    fn limiter() -> Limiter {
+        let policy = Policy { action: Action::Reject, max_delay: Nanos::from_secs(4) };
+        Limiter::new(policy, limits(), Seed([5; 16]))
+    }
+
+    fn give_back(limiter: &Limiter, key: Key, moved: Nanos, now: Time) {
+        if moved > Nanos::ZERO {
+            let index = usize::from(key.limit);
+            let worth = |state: &[u64]| limiter.limits()[index].algorithm.worth(state, now);
+            let back = |state: &mut [u64]| state[0] = state[0].saturating_sub(moved.0);
+            limiter.tables()[index].take(key.hash).change(back, worth);
+        }
+    }
+
+    /// A limiter that stands for a store, whose clock is hours ahead, and one that is told by it:
+    /// whatever comes, who is told decides as one alone would. Costs are this one's own.
+    #[test]
+    fn what_others_have_used_is_owed_here() {
+        let (told, now) = (limiter(), Time(1_000_000_000_000_000_000));
+        let key = Key { limit: 3, hash: KeyHash::from_bits(1) };
+        let mut keys = Keys::default();
+        keys.push(key);
+        told.raise(key, Nanos::from_secs(3), now);
+        told.raise(key, Nanos::from_secs(1), now);
+        assert_eq!(told.ahead(key, now), Nanos::from_secs(3));
+        let second = Nanos::from_secs(1);
+        let word = Word { before: second, after: second, charged: false, clock: Time(5) };
+        for words in [&[Some(word)][..], &[None], &[]] {
+            let (verdict, _) = told.ask_told(&keys, words, Cost::ZERO, now);
+            let Verdict::Deny { retry_after, .. } = verdict else { panic!("{verdict:?}") };
+            assert_eq!(retry_after, second);
+        }
+        // A history is free then, a window's block ends then, and nothing is owed to the past.
+        let window = Key { limit: 5, ..key };
+        told.raise(window, second, now);
+        assert_eq!(told.standing_of(5, window.hash, now).wait, second);
+        assert_eq!(told.ahead(key, now.plus(Nanos::from_secs(9))), Nanos::ZERO);
+    }
+
+    #[test]
+    fn who_is_told_decides_as_one_who_counts_everything() {
+        let mut random = Random::new(11, 0);
+        let mut below = |bound: u64| random.bits() % bound;
+        let (alone, store, told) = (limiter(), limiter(), limiter());
+        let (mut now, apart) = (Time(1_000_000_000_000_000_000), Nanos::from_secs(10_000));
+        let (mut verdicts, mut open) = ([0; 3], Vec::new());
+        for _ in 0..20_000 {
+            now = now.plus(Nanos(below(700_000_000)));
+            let clock = now.plus(apart);
+            let mut keys = Keys::default();
+            for limit in 0..7 {
+                if below(3) > 0 {
+                    keys.push(Key { limit, hash: KeyHash::from_bits(1 + below(2)) });
+                }
+            }
+            let estimate = Cost(below(400_000_000));
+            let (verdict, ticket) = alone.ask(&keys, estimate, now);
+            // The store decides by the limits that it can; what runs it does not know.
+            let ahead = |key: &Key| store.ahead(*key, clock);
+            let before: Vec<Nanos> = keys.as_slice().iter().map(ahead).collect();
+            let refused = keys.as_slice().iter().zip(&before).any(|(key, before)| {
+                let limit = &store.limits()[usize::from(key.limit)];
+                let state = [clock.plus(*before).0; 2];
+                let wait = limit.algorithm.wait(&state, Limiter::asks(limit), clock);
+                store.patience(limit).is_some_and(|patience| wait > patience)
+            });
+            let words: Vec<Option<Word>> = keys
+                .as_slice()
+                .iter()
+                .zip(before)
+                .map(|(key, before)| {
+                    let asked = Limiter::asks(&store.limits()[usize::from(key.limit)]);
+                    if !refused && asked > Cost::ZERO {
+                        store.absorb(usize::from(key.limit), key.hash, asked, clock, clock);
+                    }
+                    let after = store.ahead(*key, clock);
+                    told.raise(*key, after, now);
+                    Some(Word { before, after, charged: !refused, clock })
+                })
+                .collect();
+            let (there, other) = told.ask_told(&keys, &words, estimate, now);
+            if matches!(verdict, Verdict::Deny { .. }) && !refused {
+                // It has charged what is refused for what runs here: that is given back.
+                for (key, word) in keys.as_slice().iter().zip(words.iter().flatten()) {
+                    let moved = word.after.minus(word.before);
+                    give_back(&store, *key, moved, clock);
+                    give_back(&told, *key, moved, now);
+                }
+            }
+            assert_eq!(there, verdict, "at {now:?}");
+            verdicts[match verdict {
+                Verdict::Allow => 0,
+                Verdict::Delay(_) => 1,
+                Verdict::Deny { .. } => 2,
+            }] += 1;
+            if !matches!(verdict, Verdict::Deny { .. }) {
+                assert_eq!(ticket.starts_at(), other.starts_at());
+                open.push((ticket, other));
+            }
+            // Some end; of what they cost the store hears from nobody here.
+            while open.len() > below(4) as usize {
+                let (ticket, other) = open.swap_remove(below(open.len() as u64) as usize);
+                let cost = Cost(below(600_000_000));
+                alone.settle(&ticket, cost, now);
+                told.settle(&other, cost, now);
+            }
+        }
+        assert!(verdicts.iter().all(|count| *count > 500), "{verdicts:?}");
+    }
+}

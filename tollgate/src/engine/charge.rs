@@ -53,7 +53,7 @@ pub struct Charge {
     pub(super) tell: Option<Tell>,
 }
 
-/// Takes what a request cost, when it began to run, and when that was known.
+/// Takes what a request cost, when its place was taken, and when the cost was known.
 pub type Tell = Box<dyn FnOnce(Cost, Time, Time) + Send>;
 
 impl Charge {
@@ -175,7 +175,7 @@ impl Drop for Charge {
         let mut blocks = Vec::new();
         self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
         if let Some(tell) = self.tell.take() {
-            tell(cost, self.ticket.starts_at(), now);
+            tell(cost, self.ticket.asked_at(), now);
         }
         blocks.into_iter().for_each(|block| self.notice(block, measure, now));
         // Its name may have become known while it ran.

@@ -81,11 +81,11 @@ impl Requests {
                 let here = |account: &Account| account.word.is_none() && account.owes;
                 hits.into_iter().filter(here).for_each(|account| self.outbox.add(account));
                 let outbox = self.outbox.clone();
-                let tell = move |cost, began, now| {
+                let tell = move |cost, asked, now| {
                     for account in costs {
                         // A window counts what it hears of when it hears of it.
                         let sums = matches!(account.algorithm, Algorithm::Sliding(_));
-                        let at = if sums { now } else { began };
+                        let at = if sums { now } else { asked };
                         outbox.add(Account { cost, at, ..account });
                     }
                 };

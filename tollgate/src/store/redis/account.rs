@@ -236,4 +236,18 @@ mod tests {
             assert!(matches!(read(&wrong), Err(Refusal::Wrong(_))), "{wrong:?}");
         }
     }
+
+    #[test]
+    fn fuzz_whatever_a_server_answers_is_read_whole_or_refused() {
+        bolero::check!().with_type::<(Vec<i64>, u8)>().for_each(|(numbers, count)| {
+            let value = Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
+            let count = usize::from(*count);
+            let fits = numbers.len() >= 2 + 3 * count && numbers[..2].iter().all(|n| *n >= 0);
+            let read = Account::read(&value, count).map(|(_, answers)| answers.len());
+            assert_eq!(read.ok(), fits.then_some(count));
+            let fits = numbers.len() >= 2 + 2 * count && numbers[..2].iter().all(|n| *n >= 0);
+            let read = script::Ask::read(&value, count).map(|(_, answers)| answers.len());
+            assert_eq!(read.ok(), fits.then_some(count));
+        });
+    }
 }

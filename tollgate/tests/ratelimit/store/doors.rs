@@ -33,7 +33,9 @@ impl Program {
     /// Starts it with these sections and `store` keys beside where that is; `open` is what it says
     /// when its door is. Returns as soon as all its threads are connected to the store.
     pub fn start(sections: &str, store: &str, redis: &Redis, open: &str) -> Program {
-        let text = format!("store: {{redis: '{}', deadline: 5s, {store}}}", redis.url());
+        // A machine that is busy with other tests answers late.
+        let deadline = if store.contains("deadline") { "" } else { "deadline: 5s, " };
+        let text = format!("store: {{redis: '{}', {deadline}{store}}}", redis.url());
         let before = loaded(redis);
         let program = Program::alone(&format!("{text}\n{sections}"), open);
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -116,6 +116,32 @@ fn while_the_store_is_away_requests_pass_by_what_is_known_and_it_is_told() {
     assert_eq!(get(&two[0]), 429);
 }
 
+/// A server that takes connections and says nothing costs each thread's first request the deadline,
+/// and those behind it nothing.
+#[test]
+fn a_store_that_stalls_is_waited_for_once() {
+    let redis = Redis::start(&[]);
+    let program = proxy(&redis, "deadline: 50ms");
+    assert_eq!(get(&program), 200);
+    redis.signal("STOP");
+    let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let answers = |result: &str| {
+        program.metric(&format!("tollgate_store_answers_total{{result=\"{result}\"}}"))
+    };
+    let said: Vec<u16> = (0..20).map(|_| get(&program)).collect();
+    assert_eq!(said[..2], [200, 200], "what is known decides");
+    assert!(said[2..].iter().all(|status| *status == 429));
+    // Three limits of each request; a connection that is overdue is not asked on.
+    let (late, away) = (answers("late"), answers("away"));
+    println!("stalled: {late} counters late, {away} not asked for");
+    assert!(late > 0 && late <= 3 * threads && late + away == 60, "{late}, {away}");
+    redis.signal("CONT");
+    wait_for("the store to be told", || {
+        get(&program);
+        (program.metric("tollgate_store_owed") == 0 && answers("ok") > 6).then_some(())
+    });
+}
+
 #[test]
 fn what_a_request_cost_here_is_owed_there() {
     let redis = Redis::start(&[]);
