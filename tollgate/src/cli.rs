@@ -54,6 +54,8 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Print the JSON schema of the configuration, for editors
+    Schema,
     /// Print the busiest clients of a running server
     Doctor(Doctor),
     /// Watch the busiest clients of a running server, live in the terminal
@@ -192,6 +194,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Check { paths } => check(&paths),
         Command::Show { config } => show(&named(config)?),
+        Command::Schema => print_schema(),
         Command::Doctor(asked) => ask_doctor(&asked),
         Command::Top(asked) => watch_top(&asked),
         Command::Demo(options) => Ok(demo::run(&options)?),
@@ -329,6 +332,10 @@ fn show(path: &Path) -> anyhow::Result<()> {
     let config = Source::new(path).load(cpus::available())?;
     warn(&config.warnings);
     Ok(io::stdout().write_all(config.native.as_bytes())?)
+}
+
+fn print_schema() -> anyhow::Result<()> {
+    Ok(writeln!(io::stdout(), "{:#}", config::show::schema::schema())?)
 }
 
 /// Whoever reads our output has seen enough, as `head` does.

@@ -15,7 +15,7 @@ mod reader;
 pub mod secret;
 mod section;
 pub mod settings;
-mod show;
+pub mod show;
 pub mod source;
 pub mod tree;
 

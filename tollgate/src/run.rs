@@ -9,6 +9,7 @@ mod doors;
 mod files;
 pub mod handover;
 mod replace;
+pub mod watchdog;
 
 use crate::clock::Clock;
 use crate::config::fault::Faults;
@@ -36,6 +37,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tollgate_core::key::Seed;
 use tollgate_core::units::SECOND;
+use watchdog::Watchdog;
 
 /// Runs until a signal ends it. `source` is looked at for changes.
 ///
@@ -137,6 +139,7 @@ struct Program {
     successor: Option<Successor>,
     /// Counts together with others until it is dropped.
     peers: Option<driver::Running>,
+    watchdog: Watchdog,
 }
 
 impl Program {
@@ -193,6 +196,7 @@ impl Program {
             peers,
             push: push.context("no thread for metrics")?,
             traces,
+            watchdog: Watchdog::from_environment(),
         })
     }
 
@@ -234,7 +238,7 @@ impl Program {
         tracing::info!(connections = self.doors.connections(), ?drain, "stopping: draining");
         self.admin.iter().for_each(admin::Running::draining);
         self.doors.drain(&self.config.settings);
-        let again = async { while !matches!(events.next().await, Event::Stop) {} };
+        let again = self.stopped_again(events);
         tokio::select! {
             () = self.doors.ended() => match self.doors.cut() {
                 0 => tracing::info!("stopped"),
@@ -250,6 +254,17 @@ impl Program {
         drop(self.peers.take());
         drop(self.state.take());
         drop(self.traces.take());
+    }
+
+    /// Until a signal says once more to stop.
+    async fn stopped_again(&self, events: &mut Events) {
+        loop {
+            match events.next().await {
+                Event::Stop => return,
+                Event::Second => self.watchdog.tell(&self.watch, self.clock),
+                _ => {}
+            }
+        }
     }
 
     /// Reads the file again because somebody asked for it.
@@ -270,6 +285,7 @@ impl Program {
 
     /// What is looked at once a second.
     fn second(&mut self) {
+        self.watchdog.tell(&self.watch, self.clock);
         self.watch.tick(self.clock.now());
         self.tell_step();
         self.tell_lost();

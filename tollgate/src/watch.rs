@@ -18,14 +18,16 @@ pub mod sampler;
 pub mod snapshot;
 
 use counts::ProxyCounts;
+use counts::beats::Beats;
 use counts::peers::Board;
 use counts::store::StoreBoard;
+use counts::tiers::{Tier, TierCounts};
 use decision::Decision;
 use decision::notice::Notice;
 use failure::Failure;
 use front::Front;
 use metrics::{
-    BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED, WAITS,
+    BLOCKS, BUILD, CHARGED, COST, DECISIONS, HEADER_FAULTS, LINES_LEFT_OUT, RELOADS, STARTED,
 };
 use otlp::trace::Tracer;
 use parking_lot::{Mutex, RwLock};
@@ -44,6 +46,8 @@ pub struct Watch {
     pub cost_header_faults: Counter,
     /// What the proxy counts itself.
     pub proxy: ProxyCounts,
+    /// Whether the threads that serve go round.
+    pub beats: Beats,
     /// How the instances stand that count together.
     pub peers: Board,
     /// How the store stands.
@@ -53,7 +57,7 @@ pub struct Watch {
     registry: Registry,
     cost: Histogram,
     charged: Counter,
-    waits: Histogram,
+    tiers: TierCounts,
     reloads: [Counter; 2],
     lines_left_out: Counter,
     blocks: Counter,
@@ -89,12 +93,13 @@ impl Watch {
             allowed: registry.counter(&DECISIONS, &["allow", "", "false"]),
             cost_header_faults: registry.counter(&HEADER_FAULTS, &[]),
             proxy: ProxyCounts::new(&registry, "proxy"),
+            beats: Beats::default(),
             peers: Board::default(),
             store: StoreBoard::default(),
             tracer: None,
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),
-            waits: registry.histogram(&WAITS, &[]),
+            tiers: TierCounts::new(&registry),
             reloads: ["ok", "failed"].map(|result| registry.counter(&RELOADS, &[result])),
             lines_left_out: registry.counter(&LINES_LEFT_OUT, &[]),
             blocks: registry.counter(&BLOCKS, &[]),
@@ -180,13 +185,12 @@ impl Watch {
         }
     }
 
-    /// A request was charged, after it was held or delayed for `waited`.
-    pub fn charged(&self, cost: Cost, waited: Nanos) {
+    /// A request of `tier` was charged, after it had waited for `waited` and the backend had
+    /// worked for it for `worked`.
+    pub fn charged(&self, cost: Cost, waited: Nanos, worked: Nanos, tier: Tier) {
         self.cost.record(cost.0);
         self.charged.increment(cost.0);
-        if waited > Nanos::ZERO {
-            self.waits.record(waited.0);
-        }
+        self.tiers.record(tier, waited, worked);
     }
 
     /// The configuration was read again, and runs, or could not be used.

@@ -8,6 +8,8 @@ mod front;
 mod gatekeeper;
 #[path = "config/peers.rs"]
 mod peers;
+#[path = "config/schema.rs"]
+mod schema;
 #[path = "config/seen.rs"]
 mod seen;
 #[path = "config/store.rs"]

@@ -5,11 +5,15 @@
 //! that `show` prints exactly what runs and cannot forget a key. A fault never stops the reading: a
 //! default takes the place of the faulty value, and the whole is refused at the end.
 
+mod outline;
+
 use super::fault::{Fault, Place, quoted};
 use super::tree::{Key, Node, Value};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+
+pub use outline::{Form, Outline, Single};
 
 /// A section with more faults than this is not read on: nobody would read them either.
 const FAULTS_MAX: usize = 100;
@@ -29,6 +33,8 @@ pub struct Section<'n, 'f> {
     asked: Vec<&'static str>,
     shown: Vec<(&'static str, Node)>,
     faults: &'f mut Vec<Fault>,
+    /// What it was asked, where somebody wants to know.
+    outline: Option<Outline>,
 }
 
 impl<'n, 'f> Section<'n, 'f> {
@@ -49,7 +55,44 @@ impl<'n, 'f> Section<'n, 'f> {
                 &[]
             }
         };
-        Section { place, name, entries, asked: Vec::new(), shown: Vec::new(), faults }
+        Section {
+            place,
+            name,
+            entries,
+            asked: Vec::new(),
+            shown: Vec::new(),
+            faults,
+            outline: None,
+        }
+    }
+
+    /// From now on it is noted what is asked.
+    pub fn note(&mut self) {
+        self.outline.get_or_insert_default();
+    }
+
+    /// What was asked; nothing if it was not to be noted.
+    pub fn noted(&mut self) -> Outline {
+        self.outline.take().unwrap_or_default()
+    }
+
+    /// Makes known what `key` takes besides what it is read as: this word; `None`: any text.
+    pub fn takes(&mut self, key: &'static str, word: Option<&str>) {
+        self.note_form(key, || {
+            let words = word.map(str::to_owned).into_iter().collect();
+            let single = Single { words, free: word.is_none(), ..Single::default() };
+            Form { single: Some(single), ..Form::default() }
+        });
+    }
+
+    fn note_form(&mut self, key: &'static str, form: impl FnOnce() -> Form) {
+        if let Some(outline) = &mut self.outline {
+            outline.note(key, form());
+        }
+    }
+
+    fn note_single<T>(&mut self, key: &'static str, many: bool, read: impl Fn(&str) -> Read<T>) {
+        self.note_form(key, || Form { single: Some(Single::heard(read)), many, ..Form::default() });
     }
 
     /// Ends the section: reports keys that nobody asked for, those that are there twice, and
@@ -111,6 +154,7 @@ impl<'n, 'f> Section<'n, 'f> {
     pub fn allow(&mut self, key: &'static str) {
         if !self.asked.contains(&key) {
             self.asked.push(key);
+            self.note_form(key, Form::default);
         }
     }
 
@@ -122,6 +166,7 @@ impl<'n, 'f> Section<'n, 'f> {
 
     /// A single value, if the key is there and the value is good.
     pub fn optional<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Option<T> {
+        self.note_single(key, false, &read);
         let node = self.node(key)?;
         let value = self.read(key, node, &read)?;
         if let Value::Text(text) = &node.value {
@@ -139,6 +184,10 @@ impl<'n, 'f> Section<'n, 'f> {
     ) -> T {
         self.optional(key, read).unwrap_or_else(|| {
             self.show(key, Node::text(default.to_string()));
+            self.note_form(key, || {
+                let single = Single { defaults: vec![default.to_string()], ..Single::default() };
+                Form { single: Some(single), ..Form::default() }
+            });
             default
         })
     }
@@ -161,6 +210,7 @@ impl<'n, 'f> Section<'n, 'f> {
 
     /// A list; a single value is a list of one, an absent key an empty list.
     pub fn values<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Vec<T> {
+        self.note_single(key, true, &read);
         let Some(node) = self.node(key) else { return Vec::new() };
         let items = match &node.value {
             Value::List(items) => items.as_slice(),
@@ -187,7 +237,8 @@ impl<'n, 'f> Section<'n, 'f> {
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
         let node = self.node(key);
-        let (value, shown) = self.inner(key, node, later, read);
+        let (value, shown, noted) = self.inner(key, node, later, read);
+        self.note_form(key, || Form { section: Some(Box::new(noted)), ..Form::default() });
         if !matches!(&shown.value, Value::Map(entries) if entries.is_empty()) {
             self.show(key, shown);
         }
@@ -205,7 +256,8 @@ impl<'n, 'f> Section<'n, 'f> {
         let mut values = Vec::with_capacity(nodes.len());
         let mut shown = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let (value, node) = self.inner(key, Some(node), later, &mut read);
+            let (value, node, noted) = self.inner(key, Some(node), later, &mut read);
+            self.note_form(key, || Form { sections: Some(Box::new(noted)), ..Form::default() });
             values.push(value);
             shown.push(node);
         }
@@ -231,14 +283,19 @@ impl<'n, 'f> Section<'n, 'f> {
                 Value::Null => &[],
                 _ => std::slice::from_ref(node),
             };
-            let read = nodes.iter().map(|node| self.inner(key, Some(node), &[], &mut read));
-            let (values, nodes) = read.unzip();
+            let (mut values, mut sections) = (Vec::new(), Vec::new());
+            for node in nodes {
+                let (value, node, noted) = self.inner(key, Some(node), &[], &mut read);
+                self.note_form(key, || Form { named: Some(Box::new(noted)), ..Form::default() });
+                values.push(value);
+                sections.push(node);
+            }
             if all.iter().any(|(other, _)| *other == name.name) {
                 let what = format!("{} is there twice; remove one", quoted(&name.name));
                 self.faults.push(Fault::new(name.place, what));
             }
             all.push((&name.name, values));
-            shown.push((&*name.name, Node::made(Value::List(nodes))));
+            shown.push((&*name.name, Node::made(Value::List(sections))));
         }
         self.show(key, Node::map(shown));
         all
@@ -250,10 +307,12 @@ impl<'n, 'f> Section<'n, 'f> {
         node: Option<&'n Node>,
         later: &[&str],
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
-    ) -> (T, Node) {
+    ) -> (T, Node, Outline) {
         let mut section = Section::open(key, node, self.place, self.faults);
+        section.outline = self.outline.as_ref().map(|_| Outline::default());
         let value = read(&mut section);
-        (value, section.close(later))
+        let noted = section.noted();
+        (value, section.close(later), noted)
     }
 
     fn read<T>(&mut self, key: &str, node: &Node, read: impl Fn(&str) -> Read<T>) -> Option<T> {

@@ -19,7 +19,7 @@ mod tls;
 
 use super::address;
 use super::fault::Fault;
-use super::reader::{Section, one_of};
+use super::reader::{Outline, Section, one_of};
 use super::settings::{Admin, Format, Level, Log, Settings};
 use super::tree::{Node, Value};
 use limits::Ground;
@@ -34,6 +34,15 @@ pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, N
     let settings = read(&mut section, cpus);
     let shown = section.close(&[]);
     (settings, shown)
+}
+
+/// What is asked of a file like this, whatever its faults, on a machine with `cpus`.
+pub fn outline(root: &Node, cpus: f64) -> Outline {
+    let mut faults = Vec::new();
+    let mut section = Section::open("", Some(root), root.place, &mut faults);
+    section.note();
+    read(&mut section, cpus);
+    section.noted()
 }
 
 fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
@@ -82,6 +91,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
 
 /// `admin: off`, or a section; open at its default address if absent.
 fn admin(root: &mut Section<'_, '_>) -> Option<Admin> {
+    root.takes("admin", Some("off"));
     match root.node("admin").map(|node| &node.value) {
         Some(Value::Text(text)) if text == "off" => {
             root.show("admin", Node::text("off"));

@@ -145,8 +145,8 @@ pub struct Log {
 /// Who is sent metrics without asking, and which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// Host and port of a StatsD. Default: none.
-    pub statsd: Option<String>,
+    /// A StatsD. Default: none.
+    pub statsd: Option<StatsdSink>,
     /// Host and port of a Graphite that takes lines. Default: none.
     pub graphite: Option<String>,
     /// What its names begin with, the host's name filled in. Default: tollgate.{hostname}.
@@ -155,6 +155,38 @@ pub struct Metrics {
     pub graphite_lines: Lines,
     /// Clients whose requests wait for longer on average count as held. Default: 3 s.
     pub held_above: Nanos,
+}
+
+/// A StatsD, and how it is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatsdSink {
+    /// Host and port.
+    pub address: String,
+    /// Over TCP, a line each, rather than in datagrams. Default: false.
+    pub tcp: bool,
+    /// How labels are written. Default: within the name.
+    pub labels: Labels,
+}
+
+/// Where the values of a metric's labels are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Labels {
+    /// As parts of the name, which every StatsD understands.
+    Name,
+    /// As tags, `|#door:proxy`, which those after DogStatsD understand.
+    Tags,
+}
+
+impl Labels {
+    /// How each is written.
+    pub const WORDS: [(&str, Labels); 2] = [("name", Labels::Name), ("tags", Labels::Tags)];
+}
+
+impl std::fmt::Display for Labels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = Labels::WORDS.iter().find(|(_, labels)| labels == self);
+        f.write_str(word.map_or("", |(word, _)| word))
+    }
 }
 
 /// What Graphite is sent.

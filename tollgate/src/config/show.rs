@@ -3,6 +3,8 @@
 //! Sections stand in block form, lists of single values in one line. Text that YAML could take for
 //! something else is quoted as JSON, which YAML is a superset of.
 
+pub mod schema;
+
 use super::tree::{Node, Value};
 use std::fmt::Write;
 

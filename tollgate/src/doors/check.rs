@@ -248,6 +248,7 @@ impl House {
             }
         }
         tokio::task::spawn_local(sweep(Arc::clone(&self.desk)));
+        tokio::task::spawn_local(self.desk.beat());
         let mut phases = self.phases.clone();
         loop {
             let phase = *phases.borrow_and_update();

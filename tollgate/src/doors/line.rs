@@ -18,6 +18,7 @@ mod worker;
 use crate::clock::Clock;
 use crate::config::settings::{Line, Listen};
 use crate::engine::tags::{TagLane, Tags};
+use crate::run::watchdog;
 use crate::store::redis::Store;
 use crate::watch::Watch;
 use crate::watch::counts::StreamCounts;
@@ -114,7 +115,7 @@ pub fn start(
     tags: &Arc<Tags>,
     store: Option<&Arc<Store>>,
     clock: Clock,
-    watch: &Watch,
+    watch: &Arc<Watch>,
 ) -> Result<Running, StartError> {
     let mut bound = listen::bind(settings, threads())?;
     let order = Order { settings: Arc::new(settings.clone()), phase: Phase::Serve };
@@ -136,6 +137,7 @@ pub fn start(
             lane: tags.lane(index),
             store: store.cloned(),
             clock,
+            watch: Arc::clone(watch),
             house: Arc::clone(&running.house),
             orders: running.orders.subscribe(),
         };
@@ -151,6 +153,7 @@ struct Seat {
     lane: TagLane,
     store: Option<Arc<Store>>,
     clock: Clock,
+    watch: Arc<Watch>,
     house: Arc<House>,
     orders: watch::Receiver<Order>,
 }
@@ -185,6 +188,7 @@ impl Seat {
 
     async fn run(mut self) {
         let settings = Arc::clone(&self.orders.borrow().settings);
+        tokio::task::spawn_local(watchdog::beat("line", self.watch, self.clock));
         let store = self.store.as_ref().map(Elsewhere::new);
         let worker = Worker::new(&settings, self.lane, store, self.clock, self.house);
         for listener in self.listeners {

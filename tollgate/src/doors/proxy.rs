@@ -23,6 +23,7 @@ use crate::config::settings::{Backend, Proxy};
 use crate::config::source::files::File;
 use crate::engine::{Engine, Lane};
 use crate::run::handover::Sockets;
+use crate::run::watchdog;
 use crate::store::redis::Store;
 use crate::store::requests::Requests;
 use crate::tls::live::Live;
@@ -231,6 +232,7 @@ impl Seat {
     async fn run(mut self) {
         let Order { settings, secured, .. } = self.orders.borrow().clone();
         let site = (&*settings, &secured);
+        tokio::task::spawn_local(watchdog::beat("proxy", Arc::clone(&self.watch), self.clock));
         let lanes = (self.lane, self.store.as_ref().map(Requests::new));
         let worker = Worker::new(site, lanes, self.clock, self.house, self.watch);
         for (listener, shown) in self.listeners {

@@ -10,6 +10,7 @@ use super::domains::gatekeeper::Passage;
 use super::turn::Slot;
 use super::{Lane, Rules};
 use crate::config::settings::CostSource;
+use crate::watch::counts::tiers::Tier;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::limit::Unit;
@@ -27,9 +28,15 @@ pub struct Charge {
     pub(super) reported: bool,
     pub(super) delayed: bool,
     pub(super) waited: Nanos,
+    /// Whether one of its limits had it stand behind those in credit, or wait.
+    pub(super) indebted: bool,
     pub(super) client: IpAddr,
     /// Where the virtual clock stood when the backend last began to work; `None` while it rests.
     pub(super) reading: Option<Reading>,
+    /// When the backend last began to work; `None` while it rests.
+    pub(super) began: Option<Time>,
+    /// For how long the backend has worked so far, by the clock on the wall.
+    pub(super) worked: Nanos,
     /// What has been measured so far.
     pub(super) cost: Cost,
     /// What the backend said it cost.
@@ -102,6 +109,7 @@ impl Charge {
         if self.reading.is_none() && !self.left {
             let now = self.lane.0.now();
             self.reading = Some(self.lane.0.engine.meter.lock().enter(now));
+            self.began = Some(now);
         }
     }
 
@@ -111,6 +119,8 @@ impl Charge {
             let now = self.lane.0.now();
             let cost = self.lane.0.engine.meter.lock().leave(reading, now);
             self.cost = self.cost.plus(cost);
+            let since = self.began.take().map_or(Nanos::ZERO, |began| now.since(began));
+            self.worked = self.worked.plus(since);
         }
     }
 
@@ -131,6 +141,7 @@ impl Charge {
         let rules = &self.rules;
         self.lane.report("hold", rules, self.client, reason, Some((cost, measure)));
         self.reported = true;
+        self.indebted = true;
         self.waited = self.waited.plus(until.since(now));
         (!rules.shadow).then_some(until)
     }
@@ -187,7 +198,8 @@ impl Drop for Charge {
             self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
-        self.lane.0.engine.watch.charged(cost, waited);
+        let tier = Tier::of(self.indebted);
+        self.lane.0.engine.watch.charged(cost, waited, self.worked, tier);
         let mut books = self.lane.0.books.lock();
         books.spend(&self.rules, self.ticket.keys(), Unit::Cpu, cost);
         for key in self.ticket.keys().as_slice() {

@@ -54,6 +54,8 @@ pub struct Crowd {
     pub running: usize,
     /// Slots.
     pub concurrency: usize,
+    /// How many the backend is seen to take in, where that is known.
+    pub taken_in: Option<usize>,
 }
 
 impl Gate {
@@ -182,7 +184,12 @@ impl Gate {
     pub fn crowd(&self) -> Crowd {
         let state = self.0.lock();
         let running = state.queue.in_flight() + state.beside;
-        Crowd { waiting: state.queue.waiting(), running, concurrency: state.concurrency }
+        Crowd {
+            waiting: state.queue.waiting(),
+            running,
+            concurrency: state.concurrency,
+            taken_in: state.queue.taken_in(),
+        }
     }
 }
 

@@ -3,12 +3,14 @@
 //! All are made at the start, so every series is there from the first scrape, at zero, and the
 //! path of a request looks nothing up. What each means: `metrics`.
 
+pub mod beats;
 pub mod check;
 pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
 pub mod peers;
 pub mod store;
+pub mod tiers;
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,

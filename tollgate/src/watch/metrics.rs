@@ -82,8 +82,10 @@ table! {
         "Decisions. Each request is counted once: as allow when it is over and nothing held it up.";
     BLOCKS = Counter "tollgate_blocks_total" [] "blocks"
         "Blocks that began because a client reached the most that a window allows.";
-    WAITS = Histogram "tollgate_wait_seconds" [] "seconds"
-        "How long requests waited for room, or were to be held or delayed even if they left.";
+    WAITS = Histogram "tollgate_wait_seconds" ["tier"] "seconds"
+        "How long requests that waited did, for room, held or delayed; tier: credit or debt.";
+    BACKEND_TIME = Histogram "tollgate_backend_seconds" ["tier"] "seconds"
+        "How long the backend worked for requests; tier: of clients in credit, or in debt.";
     COST = Histogram "tollgate_request_cost_seconds" [] "CPU-seconds"
         "What requests were charged.";
     CHARGED = Counter "tollgate_cost_seconds_total" [] "CPU-seconds"
@@ -99,6 +101,8 @@ table! {
         "How many requests the backend is sent at once, reserved slots not counted.";
     SLOTS_USED = Gauge "tollgate_slots_used" ["door"] "requests"
         "Requests that have a slot now, reserved ones included.";
+    SLOTS_USEFUL = Gauge "tollgate_slots_useful" ["door"] "requests"
+        "How many requests at once the backend is seen to take in; absent while that is not known.";
     BUSY = Counter "tollgate_cpu_busy_seconds_total" ["door"] "CPU-seconds"
         "CPU time that the virtual clock says the backend has worked; all charges add up to it.";
     UNPAID = Counter "tollgate_cpu_unpaid_seconds_total" ["door"] "CPU-seconds"

@@ -56,7 +56,10 @@ fn the_default_file_runs_as_it_is() {
     let any = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
     assert_eq!((master.accounting, master.control), (any(10_004), any(10_005)));
     assert_eq!(master.domains[0].name, "default");
-    assert_eq!(config.settings.metrics.statsd.as_deref(), Some("localhost:8125"));
+    assert_eq!(
+        config.settings.metrics.statsd.map(|statsd| statsd.address).as_deref(),
+        Some("localhost:8125")
+    );
     let (rate, burst) = rule(DEFAULT);
     assert!(burst == Cost::hits(10) && (rate - 1.0).abs() < 1e-6, "{rate}");
     assert_eq!(
@@ -164,7 +167,11 @@ fn statsd_in_its_forms() {
         ("log: {level: warn}", None),
     ] {
         let config = read(&format!("{written}\ndomains: {{d: {{rate: 1/s, burst: 1}}}}"));
-        assert_eq!(config.settings.metrics.statsd.as_deref(), expected, "{written}");
+        assert_eq!(
+            config.settings.metrics.statsd.map(|statsd| statsd.address).as_deref(),
+            expected,
+            "{written}"
+        );
     }
     assert!(faults("stats: {port: 99999}\ndomains: {}").contains("default.yaml:1:8: `statsd`"));
 }

@@ -82,7 +82,7 @@ fn t2_the_defaults_and_an_unknown_key() {
 
 #[test]
 fn the_example_is_read_in_full_and_what_is_shown_runs_the_same() {
-    let text = include_str!("../../../examples/tempomat.json");
+    let text = include_str!("../../../examples/from/tempomat.json");
     let config = parse("t.json", text.as_bytes(), CPUS).expect("good");
     assert_eq!(config.warnings, [""; 0]);
     let native = parse("native.yaml", config.native.as_bytes(), CPUS).expect("good");

@@ -1,14 +1,38 @@
-//! The unit in `packaging` starts what the program has, and the guide says where it is.
+//! What `packaging` holds fits the program: the unit starts what there is, the configurations that
+//! packages, images and clusters begin with are accepted, and the guide says where things are.
 //!
-//! It is read as text here; whether the service manager likes it, `systemd-analyze verify` says.
+//! Units and scripts are read as text here; `packaging/debian/test` runs them on a clean Debian,
+//! and `ci/long` checks the manifests against the schemas of Kubernetes.
 
+use std::net::SocketAddr;
 use std::process::Command;
+use tollgate::config::{Config, parse};
 
 const UNIT: &str = include_str!("../../../packaging/tollgate.service");
+const SOCKET: &str = include_str!("../../../packaging/tollgate.socket");
+const MANIFESTS: &str = include_str!("../../../packaging/kubernetes/tollgate.yaml");
+const DEBIAN: &str = include_str!("../../../packaging/debian/tollgate.yaml");
+const IMAGE: &str = include_str!("../../../packaging/container/tollgate.yaml");
+const CONTAINER: &str = include_str!("../../../packaging/container/Containerfile");
 
 fn setting(name: &str) -> &'static str {
     let mut lines = UNIT.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     lines.next().unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn good(name: &str, text: &str) -> Config {
+    parse(name, text.as_bytes(), 4.0).unwrap_or_else(|faults| panic!("{name}:\n{faults}"))
+}
+
+fn listens(config: &Config) -> Vec<SocketAddr> {
+    config.settings.proxy.as_ref().expect("open").listen.clone()
+}
+
+/// The configuration that the manifests' ConfigMap holds, without its indentation.
+fn config_map() -> String {
+    let (_, rest) = MANIFESTS.split_once("  tollgate.yaml: |\n").expect("a ConfigMap");
+    let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+    lines.map(|line| format!("{}\n", line.get(4..).unwrap_or_default())).collect()
 }
 
 #[test]
@@ -25,8 +49,7 @@ fn the_unit_starts_a_command_that_there_is() {
 
 #[test]
 fn the_unit_leaves_time_to_drain_and_descriptors_for_every_connection() {
-    let defaults = tollgate::config::parse("empty", b"proxy:", 1.0).expect("good");
-    let proxy = defaults.settings.proxy.expect("open");
+    let proxy = good("empty", "proxy:").settings.proxy.expect("open");
     let number = |name| setting(name).parse::<u64>().expect("a number");
     assert!(number("TimeoutStopSec") > proxy.timeouts.drain.as_secs());
     assert!(number("LimitNOFILE") > 2 * proxy.bounds.connections as u64);
@@ -37,4 +60,31 @@ fn the_guide_names_the_unit() {
     let guide = include_str!("../../../docs/guide/five-minutes.md");
     assert!(guide.contains("packaging/tollgate.service"));
     assert!(guide.contains(setting("ExecStart").split(' ').next().unwrap_or_default()));
+}
+
+#[test]
+fn the_socket_listens_where_the_packaged_configuration_does() {
+    let listens = listens(&good("packaging/debian/tollgate.yaml", DEBIAN));
+    let socket = SOCKET.lines().filter_map(|line| line.strip_prefix("ListenStream="));
+    let socket: Vec<SocketAddr> = socket.map(|at| at.parse().expect("an address")).collect();
+    assert_eq!(listens, socket);
+}
+
+#[test]
+fn the_image_and_the_manifests_open_the_ports_that_their_configurations_name() {
+    let image = listens(&good("packaging/container/tollgate.yaml", IMAGE));
+    assert!(image.iter().all(|at| CONTAINER.contains(&format!("EXPOSE {}", at.port()))));
+    let cluster = good("packaging/kubernetes/tollgate.yaml", &config_map());
+    let settings = &cluster.settings;
+    let admin = settings.admin.as_ref().expect("open").listen.clone();
+    for at in listens(&cluster).into_iter().chain(admin) {
+        assert!(at.ip().is_unspecified(), "{at} is not reached from outside of a pod");
+        assert!(MANIFESTS.contains(&format!("containerPort: {}}}", at.port())), "{at}");
+    }
+    assert!(settings.peers.is_some());
+    // Kubernetes waits for the longest drain, and for what comes before it.
+    let drain = settings.drain().as_secs();
+    let grace = MANIFESTS.split("terminationGracePeriodSeconds: ").nth(1).expect("grace");
+    let grace: u64 = grace.lines().next().unwrap_or_default().parse().expect("seconds");
+    assert!(grace > drain + 5, "{grace} s for a drain of {drain} s");
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -221,4 +222,46 @@ fn sockets_that_nobody_wants_are_told() {
     assert!(told.contains(&address.to_string()), "{told}");
     program.signal("TERM");
     assert_eq!(program.end().code(), Some(0));
+}
+
+/// What the program tells the service manager, each message once.
+fn notices(manager: &UnixDatagram, what: &str) {
+    manager.set_read_timeout(Some(LONG)).expect("a timeout");
+    let mut all = Vec::new();
+    loop {
+        let mut said = [0; 256];
+        let count = manager.recv(&mut said).unwrap_or_else(|error| panic!("{error}: {all:?}"));
+        let said = String::from_utf8_lossy(&said[..count]).into_owned();
+        if said.lines().any(|line| line == what) {
+            return;
+        }
+        all.push(said);
+    }
+}
+
+#[test]
+fn the_watchdog_hears_the_program_and_then_its_successor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manager = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
+    let text =
+        format!("admin: off\nproxy: {{listen: 127.0.0.1:0, backend: http://{}}}\n", backend());
+    let path = configuration(folder.path(), &text);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("serve").arg("--config").arg(&path);
+    command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "30000000");
+    let mut program = Program::spawn(&mut command);
+    program.told("proxy open");
+    notices(&manager, "READY=1");
+    for _ in 0..2 {
+        notices(&manager, "WATCHDOG=1");
+    }
+    program.signal("USR2");
+    let successor = Last(told_pid(&program.told("a successor opens its doors")));
+    notices(&manager, &format!("MAINPID={}", successor.0));
+    // Who speaks from here on is the successor: the other one ends.
+    assert!(program.end().success());
+    while manager.set_nonblocking(true).is_ok() && manager.recv(&mut [0; 256]).is_ok() {}
+    manager.set_nonblocking(false).expect("it waits again");
+    notices(&manager, "WATCHDOG=1");
+    drop(successor);
 }

@@ -6,7 +6,7 @@
 pub mod otlp;
 
 use super::super::reader::{Read, Section, one_of, within};
-use super::super::settings::{Lines, Metrics};
+use super::super::settings::{Labels, Lines, Metrics, StatsdSink};
 use super::proxy::duration;
 use tollgate_core::units::Nanos;
 
@@ -15,7 +15,7 @@ const PREFIX_BYTES_MAX: usize = 200;
 
 /// Reads the section.
 pub fn read(metrics: &mut Section<'_, '_>) -> Metrics {
-    let statsd = metrics.optional("statsd", |text| peer(text, "udp"));
+    let statsd = statsd(metrics);
     let graphite = metrics.optional("graphite", |text| peer(text, "tcp"));
     let mut prefix = "tollgate.{hostname}".to_owned();
     let mut graphite_lines = Lines::All;
@@ -40,6 +40,25 @@ pub fn read(metrics: &mut Section<'_, '_>) -> Metrics {
         graphite_lines,
         held_above: metrics.value("held_above", Nanos::from_secs(3), held_above),
     }
+}
+
+fn statsd(metrics: &mut Section<'_, '_>) -> Option<StatsdSink> {
+    let address = metrics.optional("statsd", |text| {
+        let tcp = text.starts_with("tcp://");
+        let wrong = "write udp://host:port, tcp://host:port, or host:port for UDP";
+        Ok((peer(text, if tcp { "tcp" } else { "udp" }).map_err(|_| wrong)?, tcp))
+    });
+    if !metrics.has("statsd") {
+        if metrics.has("statsd_labels") {
+            let what = "`statsd_labels` needs `statsd`; name it, or remove the key";
+            metrics.fault("statsd_labels", what);
+        }
+        metrics.allow("statsd_labels");
+        return None;
+    }
+    let labels = |text: &str| one_of(text, &Labels::WORDS);
+    let labels = metrics.value("statsd_labels", Labels::Name, labels);
+    address.map(|(address, tcp)| StatsdSink { address, tcp, labels })
 }
 
 /// Host and port, with or without `scheme://` before them.

@@ -38,6 +38,7 @@ const LISTENERS_MAX: usize = 64;
 
 /// Reads the section; `ground.cpus` is what the machine has.
 pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
+    proxy.takes("listen", Some(OFF));
     let off = matches!(proxy.node("listen").map(|node| &node.value),
         Some(Value::Text(text)) if text == OFF);
     if off {

@@ -70,6 +70,7 @@ fn place(section: &mut Section<'_, '_>) -> StorePlace {
         _ => Layout::Single,
     };
     agree(section, &servers, &layout, master.is_some());
+    section.takes("credentials", None);
     let login = section.node("credentials").and_then(|node| match &node.value {
         Value::Text(text) => Some(Login::parse(text)),
         _ => None,

@@ -9,7 +9,7 @@ use crate::engine::counted::Work;
 use crate::watch::counts::peers::Report;
 use crate::watch::metrics::{
     BUSY, CAPACITY, CLIENTS_HELD, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED,
-    TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
+    SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
 };
 use crate::watch::prometheus::Observed;
 use crate::watch::snapshot::{self, Load, Query, Row, Snapshot, Table, UNIT_CPU, UNIT_HITS};
@@ -42,6 +42,9 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
                 push(&WAITING, &[door], crowd.waiting as f64);
                 push(&SLOTS, &[door], crowd.concurrency as f64);
                 push(&SLOTS_USED, &[door], crowd.running as f64);
+                if let Some(useful) = crowd.taken_in {
+                    push(&SLOTS_USEFUL, &[door], useful as f64);
+                }
             }
         }
         let limiter = engine.held();

@@ -13,6 +13,7 @@ use crate::client::form::{self, Form};
 use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
 use crate::engine::{Asked, Charge, Lane, Refusal, Told, Wait};
+use crate::run::watchdog;
 use crate::store::requests::Requests;
 use crate::watch::Watch;
 use crate::watch::counts::check::{CheckCounts, ReportResult};
@@ -221,6 +222,11 @@ impl Desk {
         };
         self.counts.reports[result as usize].increment(1);
         result
+    }
+
+    /// The beat of this door's thread.
+    pub fn beat(&self) -> impl Future<Output = ()> + use<> {
+        watchdog::beat("check", Arc::clone(&self.watch), self.clock)
     }
 
     /// Settles passes of which nothing was told in time.

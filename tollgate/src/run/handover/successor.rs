@@ -88,6 +88,8 @@ impl Successor {
             .env("LISTEN_FDS", passed.len().to_string())
             .env("LISTEN_FDS_FIRST_FD", first.to_string())
             .env_remove("LISTEN_PID")
+            // It will be the service's main process, and has to speak to the watchdog.
+            .env_remove("WATCHDOG_PID")
             .spawn()?;
         let herald = tokio::net::UnixDatagram::from_std(herald)?;
         Ok(Successor { child, herald, until: Clock::deadline(PATIENCE) })

@@ -12,8 +12,12 @@ use tollgate_core::units::SECOND;
 /// One number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Its dotted name.
+    /// Its dotted name, the values of its labels among it.
     pub name: String,
+    /// What it is called without them.
+    pub bare: String,
+    /// Its labels, `name:value`, with commas between: as tags are written.
+    pub tags: String,
     /// Whether it only grows.
     pub counts: bool,
     /// What it is worth.
@@ -26,8 +30,9 @@ pub fn samples(registry: &Registry, observed: &[Observed]) -> Vec<Sample> {
     let (series, folded) = registry.all();
     let mut all = Vec::with_capacity(series.len() + observed.len() + 1);
     let mut push = |metric: &Metric, labels: &[String], end: &str, value: f64| {
-        let name = name(metric, labels, end);
-        all.push(Sample { name, counts: metric.kind != Kind::Gauge, value });
+        let (name, bare) = (named(metric, labels, end), named(metric, &[], end));
+        let tags = tags(metric, labels);
+        all.push(Sample { name, bare, tags, counts: metric.kind != Kind::Gauge, value });
     };
     for one in &series {
         let (metric, labels) = (one.metric, &one.labels);
@@ -46,13 +51,25 @@ pub fn samples(registry: &Registry, observed: &[Observed]) -> Vec<Sample> {
     all
 }
 
-fn name(metric: &Metric, labels: &[String], end: &str) -> String {
+fn named(metric: &Metric, labels: &[String], end: &str) -> String {
     let mut name = metric.name.trim_start_matches("tollgate_").to_owned();
     for label in labels {
         name.push('.');
         name.push_str(&word(label));
     }
     name + end
+}
+
+fn tags(metric: &Metric, labels: &[String]) -> String {
+    let pairs = metric.labels.iter().zip(labels);
+    let pairs: Vec<String> = pairs.map(|(name, value)| format!("{name}:{}", tag(value))).collect();
+    pairs.join(",")
+}
+
+/// Text as the value of a tag: what would end it, or the line, is `_`.
+fn tag(text: &str) -> String {
+    let ends = |c: char| c.is_control() || c.is_whitespace() || ",|#:@".contains(c);
+    text.chars().map(|c| if ends(c) { '_' } else { c }).collect()
 }
 
 /// Text as one part of a dotted name.
@@ -75,12 +92,22 @@ mod tests {
     use crate::watch::metrics::{BUILD, CHARGED, DECISIONS, KEYS_MAX, WAITS};
 
     #[test]
+    fn labels_are_tags_that_end_no_line() {
+        let labels = vec!["proxy".into(), "a b|c,d\n#e:f\u{e4}".into()];
+        let observed = [Observed { metric: &KEYS_MAX, labels, value: 7.0 }];
+        let found = samples(&Registry::default(), &observed);
+        assert_eq!(found[0].bare, "table_keys_max");
+        assert_eq!(found[0].tags, "door:proxy,limit:a_b_c_d__e_f\u{e4}");
+        assert_eq!((found[1].bare.as_str(), found[1].tags.as_str()), ("series_folded_total", ""));
+    }
+
+    #[test]
     fn every_series_has_a_name_of_its_own() {
         let registry = Registry::default();
         registry.counter(&DECISIONS, &["allow", "", "false"]).increment(3);
         registry.nanos(&CHARGED, &[]).increment(1_500_000_000);
         registry.gauge(&BUILD, &["0.1.0"]).set(1);
-        let waits = registry.histogram(&WAITS, &[]);
+        let waits = registry.histogram(&WAITS, &["debt"]);
         [1_000_000_000, 2_000_000_000].into_iter().for_each(|wait| waits.record(wait));
         let labels = vec!["proxy".into(), "a b.c\n\u{e4}".into()];
         let observed = [Observed { metric: &KEYS_MAX, labels, value: 7.0 }];
@@ -92,8 +119,8 @@ mod tests {
                 ("decisions_total.allow.none.false", true, 3.0),
                 ("cost_seconds_total", true, 1.5),
                 ("build_info.0_1_0", false, 1.0),
-                ("wait_seconds.count", true, 2.0),
-                ("wait_seconds.sum", true, 3.0),
+                ("wait_seconds.debt.count", true, 2.0),
+                ("wait_seconds.debt.sum", true, 3.0),
                 ("table_keys_max.proxy.a_b_c__", false, 7.0),
                 ("series_folded_total", true, 0.0),
             ]

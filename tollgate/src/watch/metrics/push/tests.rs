@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::settings::Lines;
+use crate::config::settings::{Labels, Lines, StatsdSink};
 use crate::watch::metrics::CLIENTS_HELD;
 use crate::watch::metrics::graphite::Patience;
 use std::io::{BufRead, BufReader};
@@ -18,6 +18,10 @@ fn settings() -> Metrics {
         graphite_lines: Lines::Limits,
         held_above: Nanos::from_secs(3),
     }
+}
+
+fn statsd(address: SocketAddr, tcp: bool, labels: Labels) -> Option<StatsdSink> {
+    Some(StatsdSink { address: address.to_string(), tcp, labels })
 }
 
 fn look() -> Look {
@@ -42,7 +46,7 @@ fn listener() -> (TcpListener, String) {
     (listener, address)
 }
 
-fn lines_of(listener: &TcpListener) -> impl Iterator<Item = String> {
+fn lines_of(listener: &TcpListener) -> impl Iterator<Item = String> + use<> {
     let (stream, _) = listener.accept().expect("a connection");
     stream.set_read_timeout(Some(LONG)).expect("a socket");
     BufReader::new(stream).lines().map(|line| line.expect("a line in time"))
@@ -133,7 +137,7 @@ fn statsd_gets_what_came_since_the_last_time() {
     sink.set_read_timeout(Some(LONG)).expect("a socket");
     let (watch, clock) = watch();
     watch.proxy.requests.increment(5);
-    let statsd = Some(sink.local_addr().expect("an address").to_string());
+    let statsd = statsd(sink.local_addr().expect("an address"), false, Labels::Name);
     let running = start(&Metrics { statsd, ..settings() }, &watch, clock, look());
     let running = running.expect("a thread");
     let next = |starts: &str| loop {
@@ -154,6 +158,35 @@ fn statsd_gets_what_came_since_the_last_time() {
     assert_eq!(next(counted), "tollgate.requests_total.proxy:7|c");
     watch.proxy.requests.increment(2);
     assert_eq!(next(counted), "tollgate.requests_total.proxy:2|c");
+    drop(running);
+}
+
+/// Over TCP, with tags; a StatsD that goes away gets what it missed of a counter when it is back.
+#[test]
+fn statsd_over_tcp_gets_tags_and_loses_no_count() {
+    let (listener, _) = listener();
+    let at = listener.local_addr().expect("an address");
+    let (watch, clock) = watch();
+    let settings = Metrics { statsd: statsd(at, true, Labels::Tags), ..settings() };
+    let running = start(&settings, &watch, clock, look()).expect("a thread");
+    let counted = "tollgate.requests_total:";
+    let held = "tollgate.clients_held:3|g|#door:proxy,limit:Slash32";
+    // The first look has come, so what comes from here on is told.
+    let mut lines = lines_of(&listener);
+    assert!(lines.any(|line| line == held), "what has labels has tags");
+    watch.proxy.requests.increment(7);
+    let found = lines.find(|line| line.starts_with(counted));
+    assert_eq!(found.as_deref(), Some("tollgate.requests_total:7|c|#door:proxy"));
+    drop((lines, listener));
+    let counts = Counts::new(watch.registry(), "statsd");
+    until("a failure", || counts.failures.get() > 0);
+    watch.proxy.requests.increment(2);
+    let failures = counts.failures.get();
+    until("another look", || counts.failures.get() > failures);
+    assert!(counts.dropped.get() > 0);
+    let listener = TcpListener::bind(at).expect("the same port");
+    let found = lines_of(&listener).find(|line| line.starts_with(counted));
+    assert_eq!(found.as_deref(), Some("tollgate.requests_total:2|c|#door:proxy"));
     drop(running);
 }
 
