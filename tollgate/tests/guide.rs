@@ -3,6 +3,8 @@
 //! A block that begins with ```` ```yaml ```` is one whole configuration file, or the `limits` of
 //! one. What the keys mean is tested in `config`; that links lead somewhere is tested here too.
 
+#[path = "guide/monitoring.rs"]
+mod monitoring;
 #[path = "guide/packaging.rs"]
 mod packaging;
 
@@ -60,7 +62,8 @@ fn below(folder: &Path) -> Vec<PathBuf> {
 fn every_example_is_accepted() {
     let examples = below(&root().join("examples"));
     let ours = examples.iter().filter(|path| {
-        let direct = path.parent().is_some_and(|parent| parent.ends_with("examples"));
+        let folder = path.parent().expect("a folder");
+        let direct = folder.ends_with("examples") || folder.ends_with("examples/from");
         direct && path.extension().is_some_and(|kind| kind == "yaml")
     });
     let ours: Vec<_> = ours.collect();
