@@ -45,7 +45,8 @@ const CHANGED: f64 = 1.5;
 /// For how many windows in a row they must have.
 const CHANGED_WINDOWS: u32 = 2;
 /// From so many requests on, times may show that one more at once is in vain before a window ends:
-/// before a backend of two workers, each second that it lasts a light request waits for a heavy one.
+/// before a backend of two workers, each second that it lasts a light request waits for a heavy
+/// one.
 const GLIMPSE: u32 = 4;
 /// How many windows of a rise are compared with each other.
 const TRAIL: usize = 3;
