@@ -6,6 +6,7 @@
 pub mod demo;
 pub mod doctor;
 pub mod remote;
+pub mod replay;
 mod top;
 
 use crate::config::cpus::{self, cgroup};
@@ -60,6 +61,11 @@ enum Command {
     Doctor(Doctor),
     /// Watch the busiest clients of a running server, live in the terminal
     Top(Top),
+    /// Run access logs through the limits: who would have been held, delayed or refused
+    Replay(replay::Options),
+    /// Print a made-up access log with people, crawlers and swarms, to try `replay` on
+    #[command(hide = true)]
+    SampleLog(replay::sample::Options),
     /// Show what the throttle does: a site, a crawler and a human, all in this program
     Demo(demo::Options),
     /// Print a script that completes commands in a shell
@@ -178,8 +184,8 @@ pub fn main() -> ExitCode {
 
 /// Flags that can be typed but mean nothing that could run.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}\nFor more information, try 'tollgate proxy --help'.")]
-struct Misuse(Faults);
+#[error("{0}\nFor more information, try 'tollgate {1} --help'.")]
+struct Misuse(Faults, &'static str);
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
@@ -197,6 +203,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Schema => print_schema(),
         Command::Doctor(asked) => ask_doctor(&asked),
         Command::Top(asked) => watch_top(&asked),
+        Command::Replay(options) => replay::run(&options),
+        Command::SampleLog(options) => replay::sample(options),
         Command::Demo(options) => Ok(demo::run(&options)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -225,7 +233,7 @@ fn from_flags(proxy: Proxy) -> Result<Config, Misuse> {
         trusted_proxies: proxy.trusted_proxies,
         admin: proxy.admin,
     };
-    config::from_flags(&flags, cpus::available()).map_err(Misuse)
+    config::from_flags(&flags, cpus::available()).map_err(|faults| Misuse(faults, "proxy"))
 }
 
 fn check(paths: &[PathBuf]) -> anyhow::Result<()> {

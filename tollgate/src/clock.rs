@@ -67,6 +67,11 @@ impl Stopped {
         self.0.store(STOPPING, Relaxed);
     }
 
+    /// From now on it is `at`. (The first two nanoseconds of 1970 cannot be told.)
+    pub fn stand_at(&self, at: Time) {
+        self.0.store(at.0.max(STOPPING + 1), Relaxed);
+    }
+
     /// Time goes on.
     pub fn go(&self) {
         self.0.store(GOING, Relaxed);

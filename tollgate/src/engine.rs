@@ -17,7 +17,7 @@ pub use charge::begun::Begun;
 pub use charge::{Charge, Tell};
 pub use gate::Crowd;
 pub use quotas::Quota;
-pub use served::{Told, Wait};
+pub use served::{Note, Told, Wait};
 pub use turn::{Entered, Turn, Turned};
 
 pub mod counted;
@@ -197,7 +197,8 @@ impl Engine {
     #[must_use]
     pub fn lane(self: &Arc<Engine>, index: usize) -> Lane {
         let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
-        Lane(Arc::new(Desk { engine: Arc::clone(self), books, stopped: Stopped::default() }))
+        let (engine, stopped) = (Arc::clone(self), Stopped::default());
+        Lane(Arc::new(Desk { engine, books, stopped, notes: None }))
     }
 
     /// The clock that everything is counted by.
@@ -338,6 +339,8 @@ struct Desk {
     engine: Arc<Engine>,
     books: Arc<Mutex<Books>>,
     stopped: Stopped,
+    /// What was decided, where somebody wants to know instead of a log.
+    notes: Option<Mutex<Vec<Note>>>,
 }
 
 impl Desk {
@@ -511,6 +514,9 @@ impl Lane {
         reason: Reason,
         cost: Option<(Cost, Measure)>,
     ) {
+        if let Some(notes) = &self.0.notes {
+            return notes.lock().push(Note { verdict, reason });
+        }
         let index = usize::from(reason.key.limit);
         let name = self.0.books.lock().name(index, reason.key.hash);
         let decision = Decision {

@@ -1,5 +1,8 @@
 //! The real binary on the command line: exit codes, what goes to which stream.
 
+#[path = "cli/replay/mod.rs"]
+mod replay;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

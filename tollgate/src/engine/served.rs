@@ -3,6 +3,10 @@
 //!
 //! It measures nothing: whoever serves a request says what it took. Who asks so: the `check` door.
 
+mod playback;
+
+pub use playback::Note;
+
 use super::{Charge, Lane, Refusal, Rules, refusal};
 use crate::config::settings::CostSource;
 use crate::watch::decision::notice::Notice;

@@ -7,7 +7,7 @@ use crate::banned;
 use crate::source::Source;
 
 /// The rule, the path, the reason.
-const ALLOWED: [(&str, &str, &str); 16] = [
+const ALLOWED: [(&str, &str, &str); 18] = [
     ("clock", "tollgate/src/clock.rs", "it is the clock"),
     ("sleep", "tollgate/tests/journey/process.rs", "it is `wait_for`: between two looks"),
     ("spawn", "tollgate/src/doors/line.rs", "a thread per core, each with its own runtime"),
@@ -22,11 +22,13 @@ const ALLOWED: [(&str, &str, &str); 16] = [
         "tollgate/src/cli/demo/site.rs",
         "its workers burn CPU, which no runtime may wait for",
     ),
+    ("spawn", "tollgate/src/cli/replay/reader.rs", "logs are unpacked and read while others play"),
     ("spawn", "tollgate/src/peers/driver.rs", "peers may be slow, and no request waits for them"),
     ("spawn", "tollgate/src/store/snapshot.rs", "a disk may be slow, and no request waits for it"),
     ("spawn", "tollgate/src/watch/metrics/push.rs", "a network may be slow, and nobody waits"),
     ("spawn", "tollgate/src/watch/otlp/spans.rs", "a collector may be slow, and nobody waits"),
     ("outside", "tollgate/src/store/snapshot/", "the file of the snapshot"),
+    ("outside", "tollgate/src/cli/replay/files.rs", "the logs that are played, and the report"),
     ("outside", "tollgate/src/config/", "it is what reads files and the environment"),
 ];
 

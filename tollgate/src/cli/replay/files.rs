@@ -1,0 +1,289 @@
+//! The only place where a replay touches the disk: logs that are opened, and a report that is
+//! written.
+//!
+//! Logs may be packed by gzip or zstd, in several pieces one behind the other; that is seen by
+//! their first bytes, whatever their names. A line is never longer than [`LINE_BYTES_MAX`]: what is
+//! longer is read past.
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The longest line that is read.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+/// What is read at once.
+const BUFFER: usize = 256 * 1024;
+
+/// A log, before it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A file.
+    File(PathBuf),
+    /// Standard input, written as `-`.
+    Standard,
+}
+
+impl Place {
+    /// As it was typed.
+    #[must_use]
+    pub fn of(path: &Path) -> Place {
+        match path.as_os_str().as_encoded_bytes() {
+            b"-" => Place::Standard,
+            _ => Place::File(path.to_owned()),
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Place::File(path) => path.display().to_string(),
+            Place::Standard => "standard input".to_owned(),
+        }
+    }
+
+    /// How many bytes it has, if that is known.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        match self {
+            Place::File(path) => fs::metadata(path).ok().map(|about| about.len()),
+            Place::Standard => None,
+        }
+    }
+
+    /// Opens it; what is read of it is added to `count`.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn open(&self, count: &Arc<AtomicU64>) -> io::Result<Lines> {
+        let bytes: Box<dyn Read + Send> = match self {
+            Place::File(path) => Box::new(File::open(path)?),
+            Place::Standard => Box::new(io::stdin()),
+        };
+        Lines::new(Counted { bytes, count: Arc::clone(count) })
+    }
+}
+
+/// Writes a report, whole or not at all.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    fs::write(path, text)
+}
+
+/// Says how much was read.
+struct Counted {
+    bytes: Box<dyn Read + Send>,
+    count: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.bytes.read(buffer)?;
+        self.count.fetch_add(read as u64, Relaxed);
+        Ok(read)
+    }
+}
+
+/// The lines of a log.
+pub struct Lines {
+    bytes: Box<dyn BufRead + Send>,
+    line: Vec<u8>,
+}
+
+/// A line that was read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// It, without its end.
+    Whole(&'a [u8]),
+    /// It was too long.
+    TooLong,
+}
+
+impl Lines {
+    /// The lines of what may be packed.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn new(bytes: impl Read + Send + 'static) -> io::Result<Lines> {
+        let mut bytes = BufReader::with_capacity(BUFFER, bytes);
+        let bytes: Box<dyn BufRead + Send> = match bytes.fill_buf()? {
+            [0x1f, 0x8b, ..] => {
+                Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(bytes)))
+            }
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+                let frames = Frames { source: bytes, decoder: FrameDecoder::new(), open: false };
+                Box::new(BufReader::with_capacity(BUFFER, frames))
+            }
+            _ => Box::new(bytes),
+        };
+        Ok(Lines { bytes, line: Vec::new() })
+    }
+
+    /// The next line; `None` at the end.
+    ///
+    /// # Errors
+    /// What is packed is broken, or it cannot be read on.
+    pub fn read(&mut self) -> io::Result<Option<Line<'_>>> {
+        self.line.clear();
+        let (mut any, mut too_long) = (false, false);
+        loop {
+            let read = self.bytes.fill_buf()?;
+            if read.is_empty() {
+                break;
+            }
+            any = true;
+            let end = memchr::memchr(b'\n', read);
+            let part = &read[..end.unwrap_or(read.len())];
+            too_long |= self.line.len() + part.len() > LINE_BYTES_MAX;
+            if !too_long {
+                self.line.extend_from_slice(part);
+            }
+            let used = end.map_or(read.len(), |end| end + 1);
+            self.bytes.consume(used);
+            if end.is_some() {
+                break;
+            }
+        }
+        Ok(match (any, too_long) {
+            (false, _) => None,
+            (true, true) => Some(Line::TooLong),
+            (true, false) => Some(Line::Whole(self.line.trim_ascii_end())),
+        })
+    }
+}
+
+/// What zstd has packed, frame by frame.
+struct Frames<R> {
+    source: R,
+    decoder: FrameDecoder,
+    /// Whether the decoder is within a frame.
+    open: bool,
+}
+
+impl<R: BufRead> Frames<R> {
+    /// Begins the next frame that has something in it; false at the end.
+    fn begin(&mut self) -> io::Result<bool> {
+        while !self.source.fill_buf()?.is_empty() {
+            match self.decoder.init(&mut self.source) {
+                Ok(()) => {
+                    self.open = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    let mut skipped = self.source.by_ref().take(u64::from(length));
+                    io::copy(&mut skipped, &mut io::sink())?;
+                }
+                Err(why) => return Err(io::Error::other(why)),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.open && !self.begin()? {
+                return Ok(0);
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                let some = BlockDecodingStrategy::UptoBlocks(1);
+                let decoded = self.decoder.decode_blocks(&mut self.source, some);
+                decoded.map_err(io::Error::other)?;
+            }
+            let read = self.decoder.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.open = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::io::Write;
+
+    fn lines(bytes: Vec<u8>) -> Vec<String> {
+        let mut lines = Lines::new(io::Cursor::new(bytes)).expect("it opens");
+        let mut all = Vec::new();
+        while let Some(line) = lines.read().expect("it is whole") {
+            all.push(match line {
+                Line::Whole(line) => String::from_utf8_lossy(line).into_owned(),
+                Line::TooLong => "too long".to_owned(),
+            });
+        }
+        all
+    }
+
+    fn gzip(text: &str) -> Vec<u8> {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(text.as_bytes()).expect("memory");
+        packed.finish().expect("memory")
+    }
+
+    #[test]
+    fn lines_come_out_however_they_are_packed() {
+        let (one, two) = ("a\nb\r\n", "\nc");
+        let want = ["a", "b", "", "c"];
+        assert_eq!(lines(format!("{one}{two}").into()), want);
+        assert_eq!(lines([gzip(one), gzip(two)].concat()), want);
+        let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+        let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3].to_vec();
+        assert_eq!(lines([zstd(one), skipped, zstd(two)].concat()), want);
+        assert!(lines(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn long_lines_are_read_past() {
+        let long = "x".repeat(LINE_BYTES_MAX + 1);
+        let longest = "y".repeat(LINE_BYTES_MAX);
+        let text = format!("a\n{long}\nb\n{longest}\n{long}");
+        assert_eq!(lines(text.into()), ["a", "too long", "b", &longest, "too long"]);
+    }
+
+    #[test]
+    fn broken_packings_are_told() {
+        let whole = gzip(&"some line or other\n".repeat(1_000));
+        let mut lines = Lines::new(io::Cursor::new(whole[..whole.len() / 2].to_vec()));
+        let lines = lines.as_mut().expect("it opens");
+        while let Ok(line) = lines.read() {
+            assert!(line.is_some(), "the end was not noticed");
+        }
+    }
+
+    #[test]
+    fn fuzz_packed_logs() {
+        bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(kind, bytes)| {
+            let magic: &[u8] = match kind % 3 {
+                0 => &[0x1f, 0x8b, 8],
+                1 => &[0x28, 0xb5, 0x2f, 0xfd],
+                _ => &[],
+            };
+            let all = [magic, bytes].concat();
+            if let Ok(mut lines) = Lines::new(io::Cursor::new(all)) {
+                let mut count = 0;
+                while let Ok(Some(_)) = lines.read() {
+                    count += 1;
+                    if count > 10_000 {
+                        break;
+                    }
+                }
+            }
+        });
+    }
+}
