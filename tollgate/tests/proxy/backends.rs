@@ -20,7 +20,7 @@ use tollgate::config::settings::{Backend, BackendTls, Scheme};
 use tollgate::watch::counts::BackendFault;
 
 /// A server that answers every request with `name`, each on a connection of its own.
-fn server(name: &'static str) -> Backend {
+pub fn server(name: &'static str) -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = Backend::http(listener.local_addr().expect("an address").to_string());
     thread::spawn(move || {
