@@ -232,6 +232,9 @@ impl Program {
     /// Lets requests end, unless told to stop again.
     async fn end(&mut self, events: &mut Events) {
         replace::tell_stopping(self.successor.is_some());
+        if self.successor.is_some() && self.config.settings.doors() != ["proxy"] {
+            tokio::time::sleep(replace::FAREWELL).await;
+        }
         // Clients are to be refused from now on, or taken in by a successor.
         self.sockets.release();
         let drain = self.config.settings.drain();

@@ -180,13 +180,7 @@ pub fn start(
 fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener>, StartError> {
     let mut listeners = Vec::new();
     for address in &settings.listen {
-        let handed = sockets.take(*address).map(|handed| handed.into_iter().next());
-        let listener = handed.and_then(|handed| {
-            let listener = handed.map_or_else(|| TcpListener::bind(address), Ok)?;
-            listener.set_nonblocking(true)?;
-            sockets.opened(&listener)?;
-            Ok(listener)
-        });
+        let listener = sockets.listen(*address);
         match listener {
             Ok(listener) => listeners.push(listener),
             Err(error) if !settings.asked_for && error.kind() == io::ErrorKind::AddrInUse => {

@@ -15,10 +15,13 @@ mod report;
 use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
 use crate::engine::Engine;
+use crate::run::handover::{Passed, Sockets};
 use crate::store::redis::Store;
 use crate::store::requests::Requests;
 use crate::watch::Watch;
 use desk::Desk;
+use http::HeaderValue;
+use http::header::CONNECTION;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -103,8 +106,25 @@ pub fn start(
     (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<Store>>),
     watch: &Arc<Watch>,
 ) -> Result<Running, StartError> {
+    start_on(settings, proxy, (engine, lane, store), watch, &Sockets::default())
+}
+
+/// The same on those of `handed` that are where the settings say; the others are bound, and noted
+/// there.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start_on(
+    settings: &Check,
+    proxy: &Proxy,
+    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<Store>>),
+    watch: &Arc<Watch>,
+    handed: &Sockets,
+) -> Result<Running, StartError> {
+    let listen = |address| handed.listen(address);
     let listeners = all(&settings.listen, listen)?;
-    let sockets = all(settings.syslog.iter().map(|datagrams| &datagrams.0), lines)?;
+    let hear = |address| lines(address, handed);
+    let sockets = all(settings.syslog.iter().map(|datagrams| &datagrams.0), hear)?;
     let addresses = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
     let syslog = sockets.iter().filter_map(|s| s.local_addr().ok()).collect();
     let desk = Arc::new(Desk::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
@@ -112,6 +132,7 @@ pub fn start(
     let (ended, alive) = mpsc::channel(1);
     let cut = Arc::new(AtomicUsize::new(0));
     let room = connections_max(settings);
+    let passed = handed.passed();
     let (asked, cut_here) = (Arc::clone(&desk), Arc::clone(&cut));
     let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
     let run = move || {
@@ -122,7 +143,7 @@ pub fn start(
                 let slots = Arc::new(Semaphore::new(room));
                 let serve = async {
                     let store = store.as_ref().map(Requests::new);
-                    House { desk: asked, store, slots, room, phases }
+                    House { desk: asked, store, slots, room, phases, passed }
                         .serve(listeners, sockets)
                         .await
                 };
@@ -200,7 +221,7 @@ impl Drop for Running {
 /// Opens every address, or none.
 fn all<'a, T>(
     addresses: impl IntoIterator<Item = &'a SocketAddr>,
-    open: fn(SocketAddr) -> io::Result<T>,
+    open: impl Fn(SocketAddr) -> io::Result<T>,
 ) -> Result<Vec<T>, StartError> {
     let one = |address: &SocketAddr| {
         open(*address).map_err(|why| StartError::Listen { address: *address, why })
@@ -208,13 +229,13 @@ fn all<'a, T>(
     addresses.into_iter().map(one).collect()
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+fn lines(address: SocketAddr, handed: &Sockets) -> io::Result<UdpSocket> {
+    let socket = handed.take_datagrams(address)?.map_or_else(|| bind_lines(address), Ok)?;
+    handed.opened(&socket)?;
+    Ok(socket)
 }
 
-fn lines(address: SocketAddr) -> io::Result<UdpSocket> {
+fn bind_lines(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     // The system may allow less; then more lines are lost under flood, and nothing else.
     let _ = socket.set_recv_buffer_size(LINES_BYTES);
@@ -230,6 +251,7 @@ struct House {
     slots: Arc<Semaphore>,
     room: usize,
     phases: watch::Receiver<Phase>,
+    passed: Passed,
 }
 
 impl House {
@@ -271,6 +293,7 @@ impl House {
             slots: Arc::clone(&self.slots),
             room: self.room,
             phases: self.phases.clone(),
+            passed: self.passed.clone(),
         }
     }
 
@@ -292,14 +315,15 @@ impl House {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = leaving(&mut self.phases) => return,
+                () = self.passed.wait() => return,
             };
             match accepted {
                 Ok((stream, peer)) => match Arc::clone(&self.slots).try_acquire_owned() {
                     Ok(slot) => {
                         let asked = (Arc::clone(&self.desk), self.store.clone());
-                        let phases = self.phases.clone();
+                        let (phases, passed) = (self.phases.clone(), self.passed.clone());
                         tokio::task::spawn_local(async move {
-                            connection(stream, peer, asked, phases).await;
+                            connection((stream, peer), asked, phases, passed).await;
                             drop(slot);
                         });
                     }
@@ -315,19 +339,27 @@ impl House {
 }
 
 async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
+    (stream, peer): (TcpStream, SocketAddr),
     (desk, store): (Arc<Desk>, Option<Rc<Requests>>),
     mut phases: watch::Receiver<Phase>,
+    passed: Passed,
 ) {
     let _open = desk.counts.connections.hold();
     desk.counts.accepted.increment(1);
     // A question and its answer are a packet each.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let (desk, store) = (Arc::clone(&desk), store.clone());
+        let (desk, store, passed) = (Arc::clone(&desk), store.clone(), passed.clone());
         let peer = peer.ip().to_canonical();
-        async move { desk.answer(store.as_deref(), &request.into_parts().0, peer).await }
+        async move {
+            let head = request.into_parts().0;
+            let mut answer = desk.answer(store.as_deref(), &head, peer).await;
+            if let (true, Ok(answer)) = (passed.is_so(), &mut answer) {
+                // The next question is the successor's.
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            answer
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -18,6 +18,7 @@ mod worker;
 use crate::clock::Clock;
 use crate::config::settings::{Line, Listen};
 use crate::engine::tags::{TagLane, Tags};
+use crate::run::handover::{Passed, Sockets};
 use crate::run::watchdog;
 use crate::store::redis::Store;
 use crate::watch::Watch;
@@ -117,7 +118,24 @@ pub fn start(
     clock: Clock,
     watch: &Arc<Watch>,
 ) -> Result<Running, StartError> {
-    let mut bound = listen::bind(settings, threads())?;
+    start_on(settings, tags, store, clock, watch, &Sockets::default())
+}
+
+/// The same on those of `sockets` that listen where the settings say; the others are bound, and
+/// noted there.
+///
+/// # Errors
+///
+/// Something cannot be listened on, or the system gives no thread. Nothing runs then.
+pub fn start_on(
+    settings: &Line,
+    tags: &Arc<Tags>,
+    store: Option<&Arc<Store>>,
+    clock: Clock,
+    watch: &Arc<Watch>,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
+    let mut bound = listen::bind(settings, threads(), sockets)?;
     let order = Order { settings: Arc::new(settings.clone()), phase: Phase::Serve };
     let (orders, _) = watch::channel(order);
     let (alive, ended) = mpsc::channel(1);
@@ -136,6 +154,7 @@ pub fn start(
             listeners,
             lane: tags.lane(index),
             store: store.cloned(),
+            passed: sockets.passed(),
             clock,
             watch: Arc::clone(watch),
             house: Arc::clone(&running.house),
@@ -152,6 +171,7 @@ struct Seat {
     listeners: Vec<Listener>,
     lane: TagLane,
     store: Option<Arc<Store>>,
+    passed: Passed,
     clock: Clock,
     watch: Arc<Watch>,
     house: Arc<House>,
@@ -194,7 +214,9 @@ impl Seat {
         for listener in self.listeners {
             match Open::new(listener) {
                 Ok(listener) => {
-                    tokio::task::spawn_local(Rc::clone(&worker).accept(listener));
+                    tokio::task::spawn_local(
+                        Rc::clone(&worker).accept(listener, self.passed.clone()),
+                    );
                 }
                 Err(error) => tracing::error!(%error, "a listener was lost"),
             }

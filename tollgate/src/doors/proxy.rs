@@ -32,7 +32,6 @@ use backends::Secured;
 use front::Shown;
 use parking_lot::Mutex;
 use rustls::ServerConfig;
-use socket2::{Domain, Protocol, Socket, Type};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -45,9 +44,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tollgate_core::units::Time;
 use worker::{House, Worker};
-
-/// Connections that the system keeps for us until we accept them.
-const BACKLOG: i32 = 1024;
 
 /// Most tasks that a thread runs before it asks the system what is ready, however many wait. Each
 /// takes microseconds, so timers are late by a millisecond or two at most; to ask as often as the
@@ -362,48 +358,14 @@ fn bind_all(
             let advice = advice(&error);
             StartError::Listen { address: *address, error, advice }
         };
-        let listeners = match sockets.take(*address).map_err(failed)? {
-            handed if handed.is_empty() => bind_shared(*address, count).map_err(failed)?,
-            handed => handed,
-        };
-        let first = listeners.first().map(TcpListener::local_addr).transpose().map_err(failed)?;
-        bound.push(first.unwrap_or(*address));
-        for listener in &listeners {
-            sockets.opened(listener).map_err(failed)?;
-        }
-        // Of fewer than there are threads some take one together, of more some take several.
-        for index in 0..count.max(listeners.len()) {
-            let listener = listeners[index % listeners.len()].try_clone().map_err(failed)?;
-            threads[index % count].push((place, listener));
+        let each = sockets.listen_each(*address, count).map_err(failed)?;
+        let first = each.iter().flatten().next().map(TcpListener::local_addr);
+        bound.push(first.transpose().map_err(failed)?.unwrap_or(*address));
+        for (thread, listeners) in threads.iter_mut().zip(each) {
+            thread.extend(listeners.into_iter().map(|listener| (place, listener)));
         }
     }
     Ok((bound, threads))
-}
-
-/// `count` listeners that share an address.
-fn bind_shared(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
-    // Sockets that share a port also share it with another program's of the same kind. One that
-    // does not share finds out whether the port is free.
-    drop(bind(address, false)?);
-    let mut listeners = Vec::with_capacity(count);
-    for _ in 0..count {
-        let listener = bind(address, true)?;
-        address = listener.local_addr()?;
-        listeners.push(listener);
-    }
-    Ok(listeners)
-}
-
-fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    if shared {
-        socket.listen(BACKLOG)?;
-    }
-    Ok(socket.into())
 }
 
 fn advice(error: &io::Error) -> &'static str {

@@ -19,5 +19,5 @@ mod shown;
 pub mod tally;
 pub mod wire;
 
-pub use serve::{Running, StartError, start};
+pub use serve::{Running, StartError, start, start_on};
 use shown::Shown;

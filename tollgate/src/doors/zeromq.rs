@@ -23,6 +23,7 @@ mod zmtp;
 use crate::clock::Clock;
 use crate::config::settings::Master;
 use crate::engine::domains::Domains;
+use crate::run::handover::{Passed, Sockets};
 use crate::store::redis::Store;
 use crate::watch::Watch;
 use crate::watch::counts::master::MasterCounts;
@@ -87,6 +88,25 @@ pub fn start(
     clock: Clock,
     watch: &Watch,
 ) -> Result<Running, StartError> {
+    start_on(settings, (domains, store), clock, watch, &Sockets::default())
+}
+
+/// The same on those of `sockets` that listen where the settings say; the others are bound, and
+/// noted there.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start_on(
+    settings: &Master,
+    (domains, store): (&Arc<Domains>, Option<Arc<Store>>),
+    clock: Clock,
+    watch: &Watch,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
+    let listen = |address| {
+        let listener = sockets.listen(address);
+        listener.map_err(|why| StartError::Listen { address, why })
+    };
     let accounting = listen(settings.accounting)?;
     let control = listen(settings.control)?;
     let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
@@ -96,6 +116,7 @@ pub fn start(
     let (ended, alive) = mpsc::channel(1);
     let counts = MasterCounts::new(watch.registry());
     let (domains, settings) = (Arc::clone(domains), settings.clone());
+    let passed = sockets.passed();
     let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
     let run = move || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -105,7 +126,7 @@ pub fn start(
                 runtime.block_on(async {
                     let (hub, store) = (Hub::new(), store.as_ref().map(Elsewhere::new));
                     let desk = Rc::new(Desk { hub, domains, store, clock, counts });
-                    serve(desk, &settings, [accounting, control], phases).await;
+                    serve(desk, &settings, ([accounting, control], passed), phases).await;
                 });
                 drop((runtime, ended));
             }
@@ -154,14 +175,6 @@ impl Drop for Running {
     }
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let listener = TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    listener.map_err(|why| StartError::Listen { address, why })
-}
-
 /// What all connections share.
 struct Desk {
     hub: Hub,
@@ -176,13 +189,14 @@ struct Desk {
 async fn serve(
     desk: Rc<Desk>,
     settings: &Master,
-    [accounting, control]: [TcpListener; 2],
+    ([accounting, control], passed): ([TcpListener; 2], Passed),
     mut phases: watch::Receiver<Phase>,
 ) {
     let gate = |listener| Gate {
         listener,
         allow: settings.allow.clone(),
         slots: Arc::new(Semaphore::new(settings.connections)),
+        passed: passed.clone(),
     };
     let heard = accept(Rc::clone(&desk), gate(accounting), accounts::run);
     let heard = tokio::task::spawn_local(heard);
@@ -218,6 +232,7 @@ struct Gate {
     listener: TcpListener,
     allow: Vec<IpNet>,
     slots: Arc<Semaphore>,
+    passed: Passed,
 }
 
 impl Gate {
@@ -228,7 +243,7 @@ impl Gate {
 
 async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
     desk: Rc<Desk>,
-    gate: Gate,
+    mut gate: Gate,
     run: fn(TcpStream, Rc<Desk>) -> F,
 ) {
     let listener = gate.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
@@ -237,7 +252,11 @@ async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
         Err(error) => return tracing::error!(target: "tollgate::master", %error, "cannot listen"),
     };
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = gate.passed.wait() => return,
+        };
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(target: "tollgate::master", %error, "cannot accept a connection");

@@ -159,7 +159,7 @@ impl Doors {
         let store = engines.store(settings, watch);
         let line = settings.line.as_ref().zip(engines.line).map(|(settings, tags)| {
             let (within, clock) = (line_within_open_files(settings), engines.clock);
-            let running = line::start(&within, &tags, store.as_ref(), clock, watch)?;
+            let running = line::start_on(&within, &tags, store.as_ref(), clock, watch, sockets)?;
             tell_line(&running, settings, admin);
             anyhow::Ok((tags, running))
         });
@@ -168,14 +168,15 @@ impl Doors {
         let ratelimit = ratelimit.map(|(settings, counters)| {
             let clock = engines.clock;
             let counters = (counters, store.clone());
-            let running = ratelimit::start(settings, counters, engines.seed, clock, watch)?;
+            let running =
+                ratelimit::start_on(settings, counters, engines.seed, clock, watch, sockets)?;
             tell_ratelimit(settings, running.addresses());
             anyhow::Ok(running)
         });
         let ratelimit = ratelimit.transpose()?;
         let master = settings.master.as_ref().zip(engines.master).map(|(settings, domains)| {
             let asked = (&domains, store.clone());
-            let running = zeromq::start(settings, asked, engines.clock, watch)?;
+            let running = zeromq::start_on(settings, asked, engines.clock, watch, sockets)?;
             tell_master(settings, &running, admin);
             anyhow::Ok((domains, running))
         });
@@ -195,7 +196,7 @@ impl Doors {
         look_up(engine);
         if let Some(settings) = &settings.check {
             let asked = (engine, check_lane(), store.clone());
-            let check = check::start(settings, proxy, asked, watch)?;
+            let check = check::start_on(settings, proxy, asked, watch, sockets)?;
             tell_check(proxy, &check, admin);
             doors.check = Some(check);
         }

@@ -2,17 +2,20 @@
 //! to the process that takes its place.
 //!
 //! The way in is that of socket activation (`LISTEN_FDS`), so systemd and a predecessor look alike:
-//! sockets are known by their addresses. A door that finds its address among them takes them and
-//! binds nothing. The way on: `successor.rs`. When: `replace.rs`. Sockets that are files, and ports
-//! of datagrams, are not handed over.
+//! sockets are known by their addresses, or by the file that they are. A door that finds its
+//! address among them takes them and binds nothing. The way on: `successor.rs`. When: `replace.rs`.
 
+mod shared;
 pub mod successor;
 
 use listenfd::ListenFd;
 use parking_lot::Mutex;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::net::UnixDatagram;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use tokio::sync::watch;
 
 /// What a successor says to its predecessor when all its doors are open.
 pub const READY: &[u8] = b"READY=1";
@@ -20,9 +23,59 @@ pub const READY: &[u8] = b"READY=1";
 /// Sockets handed in and not taken yet, and those that can be handed on.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    inherited: Mutex<Vec<TcpListener>>,
+    inherited: Mutex<Vec<Handed>>,
     /// Each of the doors' sockets once more; `None` where nothing is to be handed on.
-    open: Mutex<Option<Vec<TcpListener>>>,
+    open: Mutex<Option<Vec<OwnedFd>>>,
+    passed: watch::Sender<bool>,
+}
+
+/// Whether somebody else takes clients in at our sockets by now.
+#[derive(Clone, Debug)]
+pub struct Passed(watch::Receiver<bool>);
+
+impl Default for Passed {
+    /// Nobody ever does.
+    fn default() -> Passed {
+        Passed(watch::channel(false).1)
+    }
+}
+
+impl Passed {
+    /// Whether it is so.
+    #[must_use]
+    pub fn is_so(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Until it is so.
+    pub async fn wait(&mut self) {
+        if self.0.wait_for(|passed| *passed).await.is_err() {
+            // Who could have told is gone, and has not.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// A socket that was handed in.
+#[derive(Debug)]
+enum Handed {
+    Tcp(TcpListener),
+    File(UnixListener),
+    Datagrams(UdpSocket),
+}
+
+impl Handed {
+    /// Where it is, for people.
+    fn place(&self) -> Option<String> {
+        match self {
+            Handed::Tcp(listener) => listener.local_addr().ok().map(|at| at.to_string()),
+            Handed::Datagrams(socket) => socket.local_addr().ok().map(|at| format!("udp://{at}")),
+            Handed::File(listener) => {
+                let address = listener.local_addr().ok()?;
+                address.as_pathname().map(|path| format!("unix://{}", path.display()))
+            }
+        }
+    }
 }
 
 impl Sockets {
@@ -35,13 +88,17 @@ impl Sockets {
         for index in 0..given.len() {
             // What is none of these is left alone: it is not ours.
             if let Ok(Some(listener)) = given.take_tcp_listener(index) {
-                inherited.push(listener);
+                inherited.push(Handed::Tcp(listener));
+            } else if let Ok(Some(listener)) = given.take_unix_listener(index) {
+                inherited.push(Handed::File(listener));
+            } else if let Ok(Some(socket)) = given.take_udp_socket(index) {
+                inherited.push(Handed::Datagrams(socket));
             } else if let Ok(Some(datagrams)) = given.take_unix_datagram(index) {
                 herald = Some(datagrams);
             }
         }
         let open = Mutex::new(Some(Vec::new()));
-        (Sockets { inherited: Mutex::new(inherited), open }, herald)
+        (Sockets { inherited: Mutex::new(inherited), open, ..Sockets::default() }, herald)
     }
 
     /// Takes the sockets that listen on `address`: none, one, or as many as somebody bound to share
@@ -50,33 +107,127 @@ impl Sockets {
     /// # Errors
     /// If the system refuses to have one asked without waiting.
     pub fn take(&self, address: SocketAddr) -> io::Result<Vec<TcpListener>> {
-        let mut inherited = self.inherited.lock();
-        let all = std::mem::take(&mut *inherited);
-        let is_it = |listener: &TcpListener| {
-            listener.local_addr().is_ok_and(|bound| is_for(bound, address))
+        let is_it = |handed: &Handed| match handed {
+            Handed::Tcp(listener) => listener.local_addr().is_ok_and(|at| is_for(at, address)),
+            _ => false,
         };
-        let (taken, left): (Vec<_>, Vec<_>) = all.into_iter().partition(is_it);
-        *inherited = left;
+        let taken = self.extract(is_it).into_iter().filter_map(|handed| match handed {
+            Handed::Tcp(listener) => Some(listener),
+            _ => None,
+        });
+        let taken: Vec<TcpListener> = taken.collect();
         taken.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
         Ok(taken)
+    }
+
+    /// The one socket that listens on `address`, handed in or bound; noted, to hand it on.
+    ///
+    /// # Errors
+    /// If there is none and none can be made.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        let handed = self.take(address)?.into_iter().next();
+        let listener = handed.map_or_else(|| TcpListener::bind(address), Ok)?;
+        listener.set_nonblocking(true)?;
+        self.opened(&listener)?;
+        Ok(listener)
+    }
+
+    /// For each of `count` threads those that it listens on at `address`: what was handed in, or
+    /// else is bound, one for each; noted, to hand them on. Of fewer than there are threads some
+    /// take one together, of more some take several.
+    ///
+    /// # Errors
+    /// If there are none and none can be made.
+    pub fn listen_each(
+        &self,
+        address: SocketAddr,
+        count: usize,
+    ) -> io::Result<Vec<Vec<TcpListener>>> {
+        let listeners = match self.take(address)? {
+            handed if handed.is_empty() => shared::bind(address, count)?,
+            handed => handed,
+        };
+        listeners.iter().try_for_each(|listener| self.opened(listener))?;
+        let mut threads: Vec<Vec<TcpListener>> = (0..count).map(|_| Vec::new()).collect();
+        for index in 0..count.max(listeners.len()) {
+            threads[index % count].push(listeners[index % listeners.len()].try_clone()?);
+        }
+        Ok(threads)
+    }
+
+    /// Takes the socket that is the file at one of `paths`.
+    ///
+    /// # Errors
+    /// If the system refuses to have it asked without waiting.
+    pub fn take_file(&self, paths: &[&Path]) -> io::Result<Option<UnixListener>> {
+        let is_it = |handed: &Handed| match handed {
+            Handed::File(listener) => listener
+                .local_addr()
+                .is_ok_and(|at| at.as_pathname().is_some_and(|bound| paths.contains(&bound))),
+            _ => false,
+        };
+        match self.extract(is_it).into_iter().next() {
+            Some(Handed::File(listener)) => {
+                listener.set_nonblocking(true)?;
+                Ok(Some(listener))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes the socket that hears datagrams at `address`.
+    ///
+    /// # Errors
+    /// If the system refuses to have it asked without waiting.
+    pub fn take_datagrams(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
+        let is_it = |handed: &Handed| match handed {
+            Handed::Datagrams(socket) => socket.local_addr().is_ok_and(|at| is_for(at, address)),
+            _ => false,
+        };
+        match self.extract(is_it).into_iter().next() {
+            Some(Handed::Datagrams(socket)) => {
+                socket.set_nonblocking(true)?;
+                Ok(Some(socket))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn extract(&self, is_it: impl Fn(&Handed) -> bool) -> Vec<Handed> {
+        let mut inherited = self.inherited.lock();
+        let all = std::mem::take(&mut *inherited);
+        let (taken, left) = all.into_iter().partition(is_it);
+        *inherited = left;
+        taken
     }
 
     /// Notes a door's socket, to hand it on.
     ///
     /// # Errors
     /// If the system has no descriptor for it.
-    pub fn opened(&self, listener: &TcpListener) -> io::Result<()> {
+    pub fn opened(&self, socket: &impl AsFd) -> io::Result<()> {
         if let Some(open) = &mut *self.open.lock() {
-            open.push(listener.try_clone()?);
+            open.push(socket.as_fd().try_clone_to_owned()?);
         }
         Ok(())
     }
 
+    /// Where it is told that somebody else takes clients in.
+    #[must_use]
+    pub fn passed(&self) -> Passed {
+        Passed(self.passed.subscribe())
+    }
+
+    /// Somebody else takes clients in from now on. Those who are here are served on.
+    pub fn pass(&self) {
+        self.passed.send_replace(true);
+    }
+
     /// Closes what nobody took, and says where it listened.
     #[must_use]
-    pub fn refuse_rest(&self) -> Vec<SocketAddr> {
+    pub fn refuse_rest(&self) -> Vec<String> {
         let rest = std::mem::take(&mut *self.inherited.lock());
-        rest.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        rest.iter().filter_map(Handed::place).collect()
     }
 
     /// Lets go of what could be handed on: as long as anybody has a socket, clients are taken in.
@@ -115,10 +266,52 @@ mod tests {
         let listeners: Vec<_> =
             (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
         let at: Vec<_> = listeners.iter().map(|l| l.local_addr().expect("bound")).collect();
-        let sockets = Sockets { inherited: Mutex::new(listeners), open: Mutex::default() };
+        let handed = listeners.into_iter().map(Handed::Tcp).collect();
+        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
         assert_eq!(sockets.take(at[0]).expect("taken").len(), 1);
         assert!(sockets.take(at[0]).expect("none").is_empty());
-        assert_eq!(sockets.refuse_rest(), [at[1]]);
+        assert_eq!(sockets.refuse_rest(), [at[1].to_string()]);
         assert!(sockets.take(at[1]).expect("none").is_empty());
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.sock");
+        let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = tcp.local_addr().expect("bound");
+        // The same number, and another port.
+        let datagrams = UdpSocket::bind(at).expect("a port");
+        let file = UnixListener::bind(&path).expect("a socket");
+        let handed = vec![Handed::Datagrams(datagrams), Handed::File(file), Handed::Tcp(tcp)];
+        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
+        assert!(sockets.take_file(&[Path::new("/b.sock")]).expect("none").is_none());
+        assert!(sockets.take_datagrams(at).expect("taken").is_some());
+        assert!(sockets.take_datagrams(at).expect("none").is_none());
+        let threads = sockets.listen_each(at, 3).expect("taken");
+        assert_eq!(threads.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1]);
+        assert!(sockets.take_file(&[Path::new("/b.sock"), &path]).expect("taken").is_some());
+        assert!(sockets.refuse_rest().is_empty());
+    }
+
+    #[test]
+    fn every_socket_that_is_handed_in_is_listened_on() {
+        let shared = || {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+            let socket = socket.expect("a socket");
+            socket.set_reuse_port(true).expect("a mode");
+            socket
+        };
+        let first = shared();
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        first.bind(&any.into()).expect("a port");
+        let at = first.local_addr().expect("bound");
+        let rest = (0..2).map(|_| shared()).inspect(|socket| socket.bind(&at).expect("shared"));
+        let handed = std::iter::once(first).chain(rest);
+        let handed = handed.map(|socket| Handed::Tcp(socket.into())).collect();
+        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
+        let at = at.as_socket().expect("a port");
+        let threads = sockets.listen_each(at, 2).expect("taken");
+        assert_eq!(threads.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }
 }

@@ -12,6 +12,7 @@ use crate::store::snapshot;
 use sd_notify::NotifyState;
 use std::io;
 use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
 
 /// Tells who has started us that all doors are open, and the log which sockets nobody wanted.
 pub fn tell_ready(sockets: &Sockets, herald: Option<&UnixDatagram>) {
@@ -36,12 +37,16 @@ pub fn tell_stopping(replaced: bool) {
     }
 }
 
+/// How long clients whom our doors have taken in just now have for their question, when others are
+/// taken in by the successor. (The proxy sees to that by itself.)
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
+
 impl Program {
-    /// What cannot be handed over.
+    /// What cannot be handed over: to the others, two processes at one address would be one that
+    /// contradicts itself.
     fn bound_to_stay(&self) -> Vec<&'static str> {
         let settings = &self.config.settings;
-        let doors = settings.doors().into_iter().filter(|door| *door != "proxy");
-        doors.chain(settings.peers.iter().map(|_| "peers")).collect()
+        settings.peers.iter().map(|_| "peers").collect()
     }
 
     /// Starts the process that is to take over.
@@ -90,6 +95,7 @@ impl Program {
     /// Its doors are open.
     pub(super) fn replaced(&mut self) {
         let pid = self.successor.as_ref().map_or(0, Successor::id);
+        self.sockets.pass();
         tracing::info!(pid, "replaced: the successor takes clients in from now on");
         // Whoever is not run by systemd has nobody to tell.
         let _ = sd_notify::notify(&[NotifyState::MainPid(pid)]);

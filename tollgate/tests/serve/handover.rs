@@ -1,5 +1,8 @@
 //! Sockets that are handed in, and processes that take each other's place while clients ask.
 
+#[path = "handover/doors.rs"]
+mod doors;
+
 use super::{LONG, Program, get};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::fs;
@@ -200,12 +203,12 @@ fn a_successor_that_cannot_start_changes_nothing() {
 #[test]
 fn doors_that_cannot_be_handed_over_keep_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = "admin: off\nline: {listen: 'tcp://127.0.0.1:0'}\n";
+    let text = "admin: off\nline: {listen: 'tcp://127.0.0.1:0'}\npeers: {listen: '127.0.0.1:0'}\n";
     let path = configuration(folder.path(), text);
     let mut program = Program::start(&["serve", "--config", &path.display().to_string()]);
     program.told("line open");
     program.signal("USR2");
-    assert!(program.told("not replaced").contains("stay=\"line\""));
+    assert!(program.told("not replaced").contains("stay=\"peers\""));
     program.signal("TERM");
     assert_eq!(program.end().code(), Some(0));
 }

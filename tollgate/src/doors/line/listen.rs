@@ -2,19 +2,17 @@
 //!
 //! A socket's file is made under another name, given its permissions, and only then put in its
 //! place, so nobody connects who may not. One that is left over from a program that is gone is
-//! replaced; one that somebody listens on is not. It is removed at the end if it is still ours.
+//! replaced; one that somebody listens on is not. It is removed at the end if it is still ours, and
+//! no process that took our place has it.
 
 use super::StartError;
 use crate::config::settings::{Line, Listen};
+use crate::run::handover::{Passed, Sockets};
 use rustix::fs::{Mode, chmod, rename, stat, unlink};
-use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-
-/// Connections that the system keeps for us until we accept them.
-const BACKLOG: i32 = 1024;
 
 /// What is spoken behind a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,25 +48,25 @@ pub struct Bound {
 ///
 /// # Errors
 /// Something cannot be listened on. Nothing is, then.
-pub fn bind(settings: &Line, count: usize) -> Result<Bound, StartError> {
+pub fn bind(settings: &Line, count: usize, sockets: &Sockets) -> Result<Bound, StartError> {
     let threads = (0..count).map(|_| Vec::new()).collect();
     let mut bound = Bound { threads, ..Bound::default() };
     for listen in &settings.listen {
         let failed = |error| StartError::listen(listen.to_string(), error);
         match listen {
             Listen::Tcp(address) => {
-                let address = bound.tcp(*address, Tongue::Lines).map_err(failed)?;
+                let address = bound.tcp(*address, Tongue::Lines, sockets).map_err(failed)?;
                 bound.lines.push(Listen::Tcp(address));
             }
             Listen::Unix(path) => {
-                bound.unix(path, settings.socket_mode).map_err(failed)?;
+                bound.unix(path, settings.socket_mode, sockets).map_err(failed)?;
                 bound.lines.push(listen.clone());
             }
         }
     }
     for address in &settings.resp {
         let failed = |error| StartError::listen(address.to_string(), error);
-        let address = bound.tcp(*address, Tongue::Resp).map_err(failed)?;
+        let address = bound.tcp(*address, Tongue::Resp, sockets).map_err(failed)?;
         bound.resp.push(address);
     }
     Ok(bound)
@@ -76,40 +74,32 @@ pub fn bind(settings: &Line, count: usize) -> Result<Bound, StartError> {
 
 impl Bound {
     /// One socket for each thread; the system spreads connections over them.
-    fn tcp(&mut self, address: SocketAddr, tongue: Tongue) -> io::Result<SocketAddr> {
-        // Sockets that share a port also share it with another program's of the same kind. One
-        // that does not share finds out whether the port is free.
-        drop(socket(address, false)?);
-        let mut address = address;
-        for listeners in &mut self.threads {
-            let listener = socket(address, true)?;
-            address = listener.local_addr()?;
-            listeners.push(Listener::Tcp(listener, tongue));
+    fn tcp(
+        &mut self,
+        address: SocketAddr,
+        tongue: Tongue,
+        sockets: &Sockets,
+    ) -> io::Result<SocketAddr> {
+        let each = sockets.listen_each(address, self.threads.len())?;
+        let first = each.iter().flatten().next().map(TcpListener::local_addr).transpose()?;
+        for (thread, listeners) in self.threads.iter_mut().zip(each) {
+            thread.extend(listeners.into_iter().map(|listener| Listener::Tcp(listener, tongue)));
         }
-        Ok(address)
+        Ok(first.unwrap_or(address))
     }
 
     /// One socket for all: whoever is free takes a connection.
-    fn unix(&mut self, path: &Path, mode: u32) -> io::Result<()> {
-        let listener = file_socket(path, mode)?;
-        self.files.push(SocketFile::of(path)?);
+    fn unix(&mut self, path: &Path, mode: u32, sockets: &Sockets) -> io::Result<()> {
+        // The system knows it by the name that it was made under.
+        let handed = sockets.take_file(&[path, &beside(path)])?;
+        let listener = handed.map_or_else(|| file_socket(path, mode), Ok)?;
+        sockets.opened(&listener)?;
+        self.files.push(SocketFile::of(path, sockets.passed())?);
         for listeners in &mut self.threads {
             listeners.push(Listener::Unix(listener.try_clone()?));
         }
         Ok(())
     }
-}
-
-fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    if shared {
-        socket.listen(BACKLOG)?;
-    }
-    Ok(socket.into())
 }
 
 fn file_socket(path: &Path, mode: u32) -> io::Result<UnixListener> {
@@ -121,9 +111,7 @@ fn file_socket(path: &Path, mode: u32) -> io::Result<UnixListener> {
     {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
+    let beside = beside(path);
     // Left over from a start that was killed.
     let _ = unlink(&beside);
     let listener = UnixListener::bind(&beside)?;
@@ -136,21 +124,29 @@ fn file_socket(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Under what name a socket is made before it is put in its place.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    PathBuf::from(beside)
+}
+
 /// A file that is a socket of ours; it is removed when this is dropped.
 pub struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
+    passed: Passed,
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile { path: path.to_owned(), identity: identity(path)? })
+    fn of(path: &Path, passed: Passed) -> io::Result<SocketFile> {
+        Ok(SocketFile { path: path.to_owned(), identity: identity(path)?, passed })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|there| there == self.identity) {
+        if !self.passed.is_so() && identity(&self.path).is_ok_and(|there| there == self.identity) {
             let _ = unlink(&self.path);
         }
     }

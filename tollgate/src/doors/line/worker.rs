@@ -11,6 +11,7 @@ use super::talk::{Link, Scratch, Speech, Talk};
 use crate::clock::Clock;
 use crate::config::settings::Line;
 use crate::engine::tags::TagLane;
+use crate::run::handover::Passed;
 use crate::watch::counts::StreamCounts;
 use crate::watch::registry::Held;
 use crate::watch::sampler::Seldom;
@@ -151,8 +152,8 @@ impl Worker {
         }
     }
 
-    /// Accepts connections until the thread drains.
-    pub(super) async fn accept(self: Rc<Worker>, listener: Open) {
+    /// Accepts connections until the thread drains, or somebody else does.
+    pub(super) async fn accept(self: Rc<Worker>, listener: Open, mut passed: Passed) {
         loop {
             for _ in 0..ACCEPT_BURST {
                 let drained = self.drained.notified();
@@ -165,6 +166,7 @@ impl Worker {
                         Err(error) => accept_failed(&error).await,
                     },
                     () = drained => return self.accept_waiting(&listener),
+                    () = passed.wait() => return,
                 }
             }
             tokio::task::yield_now().await;

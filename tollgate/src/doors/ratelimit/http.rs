@@ -11,6 +11,7 @@ use super::figures::traces::Call as Traced;
 use super::json;
 use super::wire::Code;
 use super::wire::view::View;
+use crate::run::handover::Passed;
 use crate::store::redis::{Lane, Store};
 use crate::watch::otlp::trace::Tracer;
 use arc_swap::ArcSwap;
@@ -91,6 +92,8 @@ pub struct Port {
     pub tracer: Option<Tracer>,
     /// The way to the store, if there is one.
     pub lane: Option<Rc<Lane>>,
+    /// Whether somebody else takes connections in.
+    pub passed: Passed,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -99,9 +102,14 @@ impl Port {
     /// Takes connections until it is dropped.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut passed = self.passed.clone();
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-            match listener.accept().await {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = passed.wait() => return,
+            };
+            match accepted {
                 Ok((stream, _)) => {
                     let port = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
@@ -129,7 +137,16 @@ impl Port {
     async fn connection(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| {
             let port = Rc::clone(&self);
-            async move { Ok::<_, Infallible>(port.answer(request).await) }
+            async move {
+                let mut answer = port.answer(request).await;
+                if port.passed.is_so() {
+                    // The next question is the successor's.
+                    answer
+                        .headers_mut()
+                        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(answer)
+            }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())

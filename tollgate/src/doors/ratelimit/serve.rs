@@ -17,6 +17,7 @@ use crate::config::fault::Faults;
 use crate::config::settings::{Prometheus, Ratelimit};
 use crate::config::source::mapper;
 use crate::engine::windows::Counters;
+use crate::run::handover::{Passed, Sockets};
 use crate::store::redis::Store;
 use crate::tls::client;
 use crate::tls::live::Live;
@@ -28,7 +29,6 @@ use crate::watch::metrics::{
 use crate::watch::otlp::trace::Tracer;
 use crate::watch::registry::{Counter, Gauge, Histogram, Registry};
 use parking_lot::Mutex;
-use socket2::{Domain, Protocol, Socket, Type};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -49,8 +49,6 @@ use tonic_health::server::HealthReporter;
 
 /// The name that the service has in gRPC's health.
 const HEALTH_NAME: &str = "ratelimit";
-/// Connections that the system keeps for us until we accept them.
-const BACKLOG: i32 = 1024;
 /// How often a thread asks the system what is ready: see the proxy's.
 const POLLS_PER_LOOK: u32 = 256;
 
@@ -116,8 +114,24 @@ pub fn start(
     clock: Clock,
     watch: &Watch,
 ) -> Result<Running, StartError> {
+    start_on(settings, (counters, store), seed, clock, watch, &Sockets::default())
+}
+
+/// The same on those of `sockets` that listen where the settings say; the others are bound, and
+/// noted there.
+///
+/// # Errors
+/// [`StartError`]; nothing runs then.
+pub fn start_on(
+    settings: &Ratelimit,
+    (counters, store): (Arc<Counters>, Option<Arc<Store>>),
+    seed: Seed,
+    clock: Clock,
+    watch: &Watch,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
     let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let listeners = Listeners::bind(settings, count)?;
+    let listeners = Listeners::bind(settings, count, sockets)?;
     let registry = watch.registry();
     if let Some(tls) = settings.xds.as_ref().and_then(|xds| xds.tls.as_ref()) {
         client::config(tls, &[])?;
@@ -149,6 +163,7 @@ pub fn start(
         tls: live.as_ref().map(Live::running),
         handshake: settings.handshake_timeout,
         connections_max: settings.connections_max,
+        passed: sockets.passed(),
         age: settings.connection_age,
         grace: settings.connection_age_grace,
     });
@@ -217,6 +232,7 @@ impl Running {
             statsd: settings.statsd.clone(),
             store: self.house.store.clone(),
             xds,
+            passed: self.house.passed.clone(),
         };
         self.spawn("ratelimit-side".into(), async move || side.run(listeners.ports).await)
     }
@@ -354,6 +370,7 @@ struct Side {
     statsd: Option<crate::config::settings::Statsd>,
     store: Option<Arc<Store>>,
     xds: Option<xds::Client>,
+    passed: Passed,
 }
 
 /// The counters' table in our own metrics.
@@ -393,7 +410,9 @@ impl Side {
             let protected = self.http_tls && matches!(site, Site::Json);
             let tls = self.live.as_ref().filter(|_| protected).map(Live::running);
             let (handshake, tracer) = (self.handshake, self.tracer.clone());
-            let port = Rc::new(Port { site, decider, health, tls, handshake, tracer, lane });
+            let passed = self.passed.clone();
+            let port = Port { site, decider, health, tls, handshake, tracer, lane, passed };
+            let port = Rc::new(port);
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => _ = tokio::task::spawn_local(port.accept(listener)),
                 Err(error) => tracing::error!(%error, "a listener was lost"),
@@ -440,7 +459,11 @@ impl Side {
 }
 
 impl Listeners {
-    fn bind(settings: &Ratelimit, threads: usize) -> Result<Listeners, StartError> {
+    fn bind(
+        settings: &Ratelimit,
+        threads: usize,
+        sockets: &Sockets,
+    ) -> Result<Listeners, StartError> {
         let mut listeners = Listeners {
             grpc: (0..threads).map(|_| Vec::new()).collect(),
             unix: None,
@@ -449,28 +472,27 @@ impl Listeners {
         };
         for address in &settings.grpc {
             let failed = |why| StartError::Listen { address: address.to_string(), why };
-            let mut address = *address;
-            // Sockets that share a port also share it with another program's of the same kind.
-            // One that does not share finds out whether the port is free.
-            drop(bind(address, false).map_err(failed)?);
-            for thread in &mut listeners.grpc {
-                let listener = bind(address, true).map_err(failed)?;
-                address = listener.local_addr().map_err(failed)?;
-                thread.push(listener);
+            let each = sockets.listen_each(*address, threads).map_err(failed)?;
+            let first = each.iter().flatten().next().map(TcpListener::local_addr);
+            let first = first.transpose().map_err(failed)?;
+            listeners.addresses.push(first.unwrap_or(*address));
+            for (thread, each) in listeners.grpc.iter_mut().zip(each) {
+                thread.extend(each);
             }
-            listeners.addresses.push(address);
         }
         if let Some(path) = &settings.grpc_unix {
             let failed = |why| StartError::Listen { address: path.display().to_string(), why };
-            listeners.unix = Some(bind_unix(path).map_err(failed)?);
+            let handed = sockets.take_file(&[path]).map_err(failed)?;
+            let listener = handed.map_or_else(|| bind_unix(path), Ok).map_err(failed)?;
+            sockets.opened(&listener).map_err(failed)?;
+            listeners.unix = Some(listener);
         }
         let figures = settings.prometheus.as_ref().map(figures).transpose()?;
         let json = settings.http.iter().map(|address| (*address, Site::Json));
         let debug = settings.debug.iter().map(|address| (*address, Site::Debug));
         for (address, site) in json.chain(debug).chain(figures) {
             let failed = |why| StartError::Listen { address: address.to_string(), why };
-            let listener = TcpListener::bind(address).map_err(failed)?;
-            listener.set_nonblocking(true).map_err(failed)?;
+            let listener = sockets.listen(address).map_err(failed)?;
             listeners.addresses.push(listener.local_addr().map_err(failed)?);
             listeners.ports.push((site, listener));
         }
@@ -482,18 +504,6 @@ fn figures(settings: &Prometheus) -> Result<(SocketAddr, Site), StartError> {
     let renamed = settings.mapper.as_deref().map(mapper::read).transpose()?;
     let renamed = renamed.map(|rules| Arc::new(Mutex::new(Renamed::new(rules))));
     Ok((settings.listen, Site::Prometheus(settings.path.clone(), renamed)))
-}
-
-fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    if shared {
-        socket.listen(BACKLOG)?;
-    }
-    Ok(socket.into())
 }
 
 /// A socket that nobody listens on any more is left over from a process that died.

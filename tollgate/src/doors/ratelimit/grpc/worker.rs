@@ -7,6 +7,7 @@
 use super::stream::Counted;
 use super::{Calls, RoomOf};
 use crate::doors::ratelimit::Shown;
+use crate::run::handover::Passed;
 use crate::store::redis::Store;
 use crate::watch::registry::{Counter, Gauge};
 use arc_swap::ArcSwap;
@@ -70,6 +71,8 @@ pub struct House {
     pub age: Duration,
     /// and has so long to do so.
     pub grace: Duration,
+    /// Whether somebody else takes connections in.
+    pub passed: Passed,
 }
 
 /// One thread.
@@ -103,10 +106,11 @@ impl Worker {
 
     /// Takes connections from a port until it is to drain.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
-        let mut phase = self.phase.clone();
+        let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
         loop {
             let accepted = tokio::select! {
                 _ = drained(&mut phase) => return,
+                () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
@@ -122,10 +126,11 @@ impl Worker {
 
     /// The same from a socket file.
     pub async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
-        let mut phase = self.phase.clone();
+        let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
         loop {
             let accepted = tokio::select! {
                 _ = drained(&mut phase) => return,
+                () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
