@@ -54,6 +54,7 @@ pub struct Watch {
     pub store: StoreBoard,
     /// Makes spans of requests, if anybody wants them.
     pub tracer: Option<Tracer>,
+    started: Time,
     registry: Registry,
     cost: Histogram,
     charged: Counter,
@@ -109,6 +110,7 @@ impl Watch {
             full: Seldom::default(),
             front: Mutex::default(),
             held_above: AtomicU64::default(),
+            started: now,
             registry,
         }
     }
@@ -122,6 +124,12 @@ impl Watch {
     #[must_use]
     pub fn held_above(&self) -> Nanos {
         Nanos(self.held_above.load(Relaxed))
+    }
+
+    /// When it began to count.
+    #[must_use]
+    pub fn started(&self) -> Time {
+        self.started
     }
 
     /// Everything that has been counted.

@@ -21,7 +21,10 @@ const ASKED: [&str; 2] =
     ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
 /// What a collector is told.
-const TOLD: [&str; 1] = ["opentelemetry/proto/collector/trace/v1/trace_service.proto"];
+const TOLD: [&str; 2] = [
+    "opentelemetry/proto/collector/trace/v1/trace_service.proto",
+    "opentelemetry/proto/collector/metrics/v1/metrics_service.proto",
+];
 
 /// Packages that are served by another's messages: they are equal on the wire, as far as they go.
 const SERVED_BY_V3: [&str; 4] = [

@@ -145,6 +145,8 @@ pub struct Log {
 /// Who is sent metrics without asking, and which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
+    /// A collector of OpenTelemetry's. Default: none.
+    pub otlp: Option<otlp::Figures>,
     /// A StatsD. Default: none.
     pub statsd: Option<StatsdSink>,
     /// Host and port of a Graphite that takes lines. Default: none.

@@ -246,7 +246,7 @@ table! {
     ADMIN_REFUSED = Counter "tollgate_admin_refused_total" ["why"] "requests"
         "Requests to the admin address that were refused: host, origin, token, method or body.";
     PUSHED = Counter "tollgate_push_lines_total" ["to"] "lines"
-        "Lines of metrics sent: to graphite or to statsd.";
+        "Lines of metrics sent: to graphite, statsd, or otlp (points).";
     PUSH_DROPPED = Counter "tollgate_push_lines_dropped_total" ["to"] "lines"
         "Lines of metrics that were never sent, because who should get them was away or too slow.";
     PUSH_FAILURES = Counter "tollgate_push_failures_total" ["to"] "attempts"

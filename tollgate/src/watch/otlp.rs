@@ -7,6 +7,7 @@
 //! fit is dropped and counted.
 
 pub mod client;
+pub mod figures;
 pub mod spans;
 pub mod trace;
 pub mod wire;

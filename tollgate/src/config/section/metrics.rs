@@ -31,9 +31,13 @@ pub fn read(metrics: &mut Section<'_, '_>) -> Metrics {
         }
         metrics.allow(key);
     }
+    let wanted = metrics.written("otlp");
+    let otlp = wanted.then(|| metrics.section("otlp", &[], otlp::figures));
+    metrics.allow("otlp");
     let limit = Nanos::ZERO..=Nanos::from_secs(86_400);
     let held_above = |text: &str| within(duration(text)?, limit.clone());
     Metrics {
+        otlp,
         statsd,
         graphite,
         graphite_prefix: prefix.replace("{hostname}", &hostname()),

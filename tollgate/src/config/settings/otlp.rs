@@ -89,3 +89,16 @@ pub struct Traces {
     /// Spans of one request, 1 to 10 000. Default: 512.
     pub batch_max: usize,
 }
+
+/// Metrics: the whole table, again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Where they go.
+    pub collector: Collector,
+    /// What this program is called there. Default: tollgate.
+    pub service: String,
+    /// What else is told of it.
+    pub attributes: Vec<(String, String)>,
+    /// Between two messages, 1 s to an hour. Default: 10 s.
+    pub every: Duration,
+}

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 /// it is good.
 const PROBES: [&str; 4] = [
     "
-metrics: {statsd: a:1, graphite: a:1}
+metrics: {statsd: a:1, graphite: a:1, otlp: {tls: {}}}
 traces: {tls: {}}
 state: {file: a}
 proxy:

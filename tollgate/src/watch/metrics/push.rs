@@ -1,4 +1,4 @@
-//! The thread that sends metrics to those who do not ask for them: Graphite and StatsD.
+//! The thread that sends metrics to those who do not ask for them: Graphite, StatsD, OpenTelemetry.
 //!
 //! It has a runtime of its own, so what is slow about a network is nobody else's business. Once a
 //! second it looks at everything and hands the lines on; the sending itself waits elsewhere
@@ -11,6 +11,7 @@ use super::{PUSH_DROPPED, PUSH_FAILURES, PUSHED};
 use crate::clock::Clock;
 use crate::config::settings::Metrics;
 use crate::watch::Watch;
+use crate::watch::otlp::figures;
 use crate::watch::prometheus::Observed;
 use crate::watch::registry::{Counter, Registry};
 use std::io;
@@ -21,6 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
+use tollgate_core::units::{Nanos, Time};
 
 /// Between two looks at everything.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -40,7 +42,9 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn new(registry: &Registry, to: &str) -> Counts {
+    /// Those of one who is sent something.
+    #[must_use]
+    pub fn new(registry: &Registry, to: &str) -> Counts {
         Counts {
             lines: registry.counter(&PUSHED, &[to]),
             dropped: registry.counter(&PUSH_DROPPED, &[to]),
@@ -76,7 +80,8 @@ pub fn start(
     clock: Clock,
     look: Look,
 ) -> io::Result<Option<Running>> {
-    if settings.graphite.is_none() && settings.statsd.is_none() {
+    let Metrics { graphite, statsd, otlp, .. } = settings;
+    if graphite.is_none() && statsd.is_none() && otlp.is_none() {
         return Ok(None);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -122,6 +127,13 @@ impl Pusher {
             tokio::spawn(sender.send(queue));
             looks
         });
+        let mut to_collector = self.settings.otlp.clone().map(|to| {
+            let (looks, queue) = mpsc::channel(1);
+            let every = to.every;
+            let counts = Counts::new(registry, "otlp");
+            tokio::spawn(figures::Sender::new(to, self.watch.started(), counts).send(queue));
+            Collected { looks, every, next: Time::ZERO }
+        });
         let mut seconds = interval(PERIOD);
         seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -135,11 +147,34 @@ impl Pusher {
                     graphite::batch(graphite_prefix, *graphite_lines, &samples, &observed, second);
                 hand_over(batches, batch, counts);
             }
+            if let Some(collected) = &mut to_collector {
+                collected.look(self.clock.now(), registry, &observed);
+            }
             if let Some(looks) = &to_statsd {
                 // If there is no room, its counts go with the next.
                 let _ = looks.try_send(samples);
             }
         }
+    }
+}
+
+/// What goes to a collector, each time that it is due.
+struct Collected {
+    looks: mpsc::Sender<figures::Look>,
+    every: Duration,
+    next: Time,
+}
+
+impl Collected {
+    fn look(&mut self, now: Time, registry: &Registry, observed: &[Observed]) {
+        if now < self.next {
+            return;
+        }
+        self.next = now.plus(Nanos(u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX)));
+        let (series, folded) = registry.all();
+        // If the one before is not taken yet, the next says all that this would have said.
+        let _ =
+            self.looks.try_send(figures::Look { now, series, folded, observed: observed.to_vec() });
     }
 }
 

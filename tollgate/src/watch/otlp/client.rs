@@ -86,6 +86,12 @@ pub const TRACES: Call = Call {
     method: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 };
 
+/// For metrics.
+pub const METRICS: Call = Call {
+    path: "/v1/metrics",
+    method: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+};
+
 /// A collector, and the connection to it.
 #[derive(Debug)]
 pub struct Client {

@@ -1,11 +1,22 @@
 //! The messages of OpenTelemetry that are used here.
 //!
 //! Written from `tollgate/proto` by the test `wire`, which also checks that they are current. Who
-//! fills them: `trace` and `spans`; who sends them: `client`.
+//! fills them: `trace`, `spans` and `figures`; who sends them: `client`.
 
 #[expect(missing_docs, reason = "they are generated; the protos explain them")]
 mod messages {
     include!("wire/messages.in");
+}
+
+/// Those of metrics, some of which are called as our own are.
+pub mod metrics {
+    pub use super::messages::opentelemetry::proto::collector::metrics::v1::{
+        ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+    };
+    pub use super::messages::opentelemetry::proto::metrics::v1::{
+        AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
+        ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
+    };
 }
 
 use any_value::Value;

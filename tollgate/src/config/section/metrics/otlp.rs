@@ -1,4 +1,4 @@
-//! The `traces` section: a collector, and what it is sent.
+//! The `traces` section, and `metrics.otlp`: a collector, and what it is sent.
 //!
 //! Each key is read with its default and its range; names are not resolved. What the settings
 //! mean: `settings/otlp`. The environment variables of the reference rate limit service and of
@@ -7,7 +7,7 @@
 use super::super::proxy::duration;
 use super::super::{limits, tls};
 use crate::config::reader::{Read, Section, one_of, within};
-use crate::config::settings::otlp::{Collector, Endpoint, Protocol, Traces};
+use crate::config::settings::otlp::{Collector, Endpoint, Figures, Protocol, Traces};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use tollgate_core::units::Nanos;
@@ -26,6 +26,18 @@ pub fn traces(section: &mut Section<'_, '_>) -> Traces {
         every: time(section, "every", Nanos::from_secs(5)),
         queue_max: section.value("queue", 2_048, number(1..=1_000_000)),
         batch_max: section.value("batch", 512, number(1..=10_000)),
+    }
+}
+
+/// Reads `metrics.otlp`.
+pub fn figures(section: &mut Section<'_, '_>) -> Figures {
+    let range = Nanos::from_secs(1)..=Nanos::from_secs(3_600);
+    let every = |text: &str| within(duration(text)?, range.clone());
+    Figures {
+        collector: collector(section),
+        service: section.value("service", "tollgate".to_owned(), named),
+        attributes: section.values("attributes", |text| pair(text, "an attribute is key:value")),
+        every: Duration::from_nanos(section.value("every", Nanos::from_secs(10), every).0),
     }
 }
 

@@ -1,17 +1,24 @@
 use super::*;
+use crate::config::settings::otlp::{Collector, Endpoint, Figures, Protocol};
+use crate::config::settings::tls::ClientTls;
 use crate::config::settings::{Labels, Lines, StatsdSink};
+use crate::watch::counts::tiers::Tier;
 use crate::watch::metrics::CLIENTS_HELD;
 use crate::watch::metrics::graphite::Patience;
-use std::io::{BufRead, BufReader};
+use crate::watch::otlp::wire::metrics::{ExportMetricsServiceRequest, metric, number_data_point};
+use crate::watch::otlp::wire::text;
+use prost::Message;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Instant;
-use tollgate_core::units::Nanos;
+use tollgate_core::units::Cost;
 
 /// Longer than anything takes on a slow machine.
 const LONG: Duration = Duration::from_secs(30);
 
 fn settings() -> Metrics {
     Metrics {
+        otlp: None,
         statsd: None,
         graphite: None,
         graphite_prefix: "a.host".into(),
@@ -204,4 +211,98 @@ fn a_connection_that_hangs_is_not_waited_for_at_the_end() {
     let begun = Instant::now();
     drop(start(&settings, &watch, clock, look()).expect("a thread"));
     assert!(begun.elapsed() < LONG);
+}
+
+/// One request to a collector over HTTP: its path and its body; it is answered.
+fn told(listener: &TcpListener) -> (String, Vec<u8>) {
+    let (stream, _) = listener.accept().expect("a connection");
+    stream.set_read_timeout(Some(LONG)).expect("a socket");
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).expect("a head");
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a head");
+        let line = line.trim().to_ascii_lowercase();
+        if let Some(said) = line.strip_prefix("content-length: ") {
+            length = said.parse().expect("a length");
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("sent");
+    (first, body)
+}
+
+#[test]
+fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
+    let (listener, address) = listener();
+    let (watch, clock) = watch();
+    watch.proxy.requests.increment(5);
+    watch.charged(Cost(2_000_000_000), Nanos::ZERO, Nanos::from_secs(3), Tier::Debt);
+    let otlp = Figures {
+        collector: Collector {
+            endpoint: Endpoint { tls: false, authority: address.clone(), path: String::new() },
+            protocol: Protocol::Http,
+            headers: Vec::new(),
+            gzip: false,
+            timeout: LONG,
+            tls: ClientTls::default(),
+        },
+        service: "a".into(),
+        attributes: vec![("site".into(), "b".into())],
+        every: Duration::from_secs(1),
+    };
+    let running = start(&Metrics { otlp: Some(otlp), ..settings() }, &watch, clock, look());
+    let running = running.expect("a thread");
+    let (path, body) = told(&listener);
+    assert_eq!(path, "POST /v1/metrics HTTP/1.1\r\n");
+    let request = ExportMetricsServiceRequest::decode(&*body).expect("a message");
+    let [resource] = &request.resource_metrics[..] else { panic!("{request:?}") };
+    let said = &resource.resource.as_ref().expect("a resource").attributes;
+    assert_eq!(said[..], [text("service.name", "a"), text("site", "b")]);
+    let metrics = &resource.scope_metrics[0].metrics;
+    let found = |name: &str| metrics.iter().find(|metric| metric.name == name).expect("a metric");
+    let requests = found("tollgate_requests_total");
+    assert!(
+        requests.description.starts_with("Requests that came in") && requests.unit == "{requests}"
+    );
+    let Some(metric::Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
+    assert!(sum.is_monotonic);
+    assert_eq!(sum.data_points[0].attributes, [text("door", "proxy")]);
+    assert_eq!(sum.data_points[0].value, Some(number_data_point::Value::AsDouble(5.0)));
+    assert_eq!(sum.data_points[0].start_time_unix_nano, watch.started().0);
+    let Some(metric::Data::Histogram(spread)) = &found("tollgate_backend_seconds").data else {
+        panic!("no histogram")
+    };
+    let debt = spread.data_points.iter().find(|p| p.attributes == [text("tier", "debt")]);
+    let debt = debt.expect("a tier");
+    assert_eq!((debt.count, debt.sum), (1, Some(3.0)));
+    assert_eq!(debt.bucket_counts.len(), debt.explicit_bounds.len() + 1);
+    let at = debt.explicit_bounds.iter().position(|bound| *bound >= 3.0).expect("a bound");
+    assert_eq!(debt.bucket_counts[at], 1);
+    let Some(metric::Data::Gauge(held)) = &found("tollgate_clients_held").data else {
+        panic!("no gauge")
+    };
+    assert_eq!(held.data_points.len(), 4, "what is looked up is told, too");
+    // Away, and back: sums are those since the start.
+    drop(listener);
+    let counts = Counts::new(watch.registry(), "otlp");
+    until("a failure", || counts.failures.get() > 0);
+    watch.proxy.requests.increment(1);
+    let listener = TcpListener::bind(&address).expect("the same port");
+    let sum = loop {
+        let request = ExportMetricsServiceRequest::decode(&*told(&listener).1).expect("a message");
+        let metrics = &request.resource_metrics[0].scope_metrics[0].metrics;
+        let requests = metrics.iter().find(|metric| metric.name == "tollgate_requests_total");
+        if let Some(metric::Data::Sum(sum)) = &requests.expect("a metric").data {
+            break sum.data_points[0].value;
+        }
+    };
+    assert_eq!(sum, Some(number_data_point::Value::AsDouble(6.0)));
+    assert!(counts.dropped.get() > 0);
+    drop(running);
 }
