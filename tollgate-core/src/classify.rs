@@ -89,7 +89,8 @@ pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
 #[must_use]
 pub fn weight(limits: &[Limit], keys: &Keys) -> Weight {
     let named = keys.as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
-    named.fold(Weight::ONE, |weight, limit| weight.times(limit.weight))
+    let enforced = named.filter(|limit| !limit.shadow);
+    enforced.fold(Weight::ONE, |weight, limit| weight.times(limit.weight))
 }
 
 /// The key of a request under one limit.

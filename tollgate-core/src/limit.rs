@@ -117,6 +117,9 @@ pub struct Limit {
     /// How many keys it remembers, at most. Too low: debts of the least indebted are forgiven
     /// early. Too high: memory, some 24 bytes a key (more for windows).
     pub keys_max: usize,
+    /// Whether it only says what it would do: it decides and counts like any other, and its word
+    /// keeps nobody. What it would have refused it does not count, as if it had.
+    pub shadow: bool,
 }
 
 /// The most limits one door can have.
@@ -212,6 +215,7 @@ mod tests {
             action: None,
             weight: Weight::ONE,
             keys_max: 1_000,
+            shadow: false,
         }
     }
 

@@ -12,7 +12,9 @@
 
 mod absorb;
 pub mod orders;
+mod shadow;
 mod single;
+mod standing;
 pub mod told;
 
 use crate::bucket::{Algorithm, STATE_WORDS_MAX};
@@ -24,6 +26,9 @@ use crate::table::{Entry, Table};
 use crate::units::{Cost, Nanos, Time};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use standing::Standing;
+
+pub use shadow::Shadowed;
 
 /// What a door does where its limits do not say.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,6 +101,8 @@ pub struct Ticket {
     at: Time,
     /// Where a limit in hits asks for a hold, until when.
     hold: Option<Reason>,
+    /// What limits in shadow would have done.
+    shadowed: Option<Shadowed>,
 }
 
 impl Ticket {
@@ -109,6 +116,7 @@ impl Ticket {
             asked: now,
             at: now,
             hold: None,
+            shadowed: None,
         }
     }
 
@@ -128,6 +136,12 @@ impl Ticket {
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// What a limit in shadow would have done so far; of several, the one whose wait is longest.
+    #[must_use]
+    pub fn shadowed(&self) -> Option<Shadowed> {
+        self.shadowed
     }
 }
 
@@ -225,7 +239,7 @@ impl Limiter {
             return deny;
         }
         if all_seen && keys.iter().all(|key| self.known(key, ticket.estimate) == Cost::ZERO) {
-            return admitted(&standing, ticket, now);
+            return self.admitted(&standing, ticket, now);
         }
         let mut sets: [Option<Entry<'_>>; N] = [const { None }; N];
         for (place, key) in sets.iter_mut().zip(keys) {
@@ -235,7 +249,7 @@ impl Limiter {
         if let Some(deny) = self.refusal(&standing) {
             return deny;
         }
-        let verdict = admitted(&standing, ticket, now);
+        let verdict = self.admitted(&standing, ticket, now);
         self.charge_all(keys, ticket, &mut sets, now);
         verdict
     }
@@ -253,12 +267,25 @@ impl Limiter {
         too_long.then_some(Verdict::Deny { reason: longest, retry_after })
     }
 
+    /// Notes on the ticket of a request that is let in when it may run, and what holds its answer.
+    fn admitted(&self, standing: &Standing, ticket: &mut Ticket, now: Time) -> Verdict {
+        ticket.hold = standing.holding;
+        ticket.shadowed = standing.shadowed.and_then(|shadowed| self.shadowed(shadowed));
+        match standing.delaying {
+            Some(reason) => {
+                ticket.at = now.plus(reason.wait);
+                Verdict::Delay(reason)
+            }
+            None => Verdict::Allow,
+        }
+    }
+
     /// Brings the charge of a running request up to `cost` so far, and says how long the head of
     /// its answer is to be held, counted from the start of the request, and why.
     pub fn charge(&self, ticket: &mut Ticket, cost: Cost, now: Time) -> Option<Reason> {
         let more = cost.minus(ticket.charged);
         ticket.charged = ticket.charged.max(cost);
-        let mut longest = ticket.hold;
+        let (mut longest, mut shadowed) = (ticket.hold, None);
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
             let (Algorithm::Debt(debt), Unit::Cpu) = (&limit.algorithm, limit.unit) else {
@@ -277,28 +304,17 @@ impl Limiter {
             let wait = debt.wait(Time(state[0]), Cost::ZERO, ticket.at);
             if wait > Nanos::ZERO {
                 let level = Some(debt.level(before, ticket.at));
-                longest = longer(longest, Some(Reason { key: *key, level, wait }));
+                let reason = Reason { key: *key, level, wait };
+                let of = if limit.shadow { &mut shadowed } else { &mut longest };
+                *of = longer(*of, Some(reason));
             }
         }
-        longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
-    }
-
-    /// How long a request that was let in would have to wait until it owes nothing under limits
-    /// with this action; at most `max_delay`.
-    #[must_use]
-    pub fn debt(&self, ticket: &Ticket, action: Action, now: Time) -> Option<Reason> {
-        let mut longest = None;
-        for (key, moved) in ticket.keys.as_slice().iter().zip(ticket.moved.as_slice()) {
-            let index = usize::from(key.limit);
-            let applies = self.limits[index].action(self.policy.action) == action;
-            let standing = self.standing_of(index, key.hash, now);
-            // What it is charged already itself is no reason to wait.
-            let wait = standing.wait.minus(*moved);
-            if applies && wait > Nanos::ZERO {
-                longest = longer(longest, Some(Reason { wait, ..standing }));
-            }
+        let bounded =
+            |reason: Reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason };
+        if let Some(reason) = shadowed {
+            ticket.shadowed = Some(Shadowed { action: Action::Hold, reason: bounded(reason) });
         }
-        longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
+        longest.map(bounded)
     }
 
     /// Closes the account with the true cost in CPU time.
@@ -346,20 +362,6 @@ impl Limiter {
         }
     }
 
-    /// Of a request's buckets the one furthest in debt, by its own burst; `None`: it is in credit.
-    /// To be asked before `ask`, which charges the request itself. Takes no set: a bucket that is
-    /// being moved just now counts as in credit.
-    #[must_use]
-    pub fn latest(&self, keys: &Keys, now: Time) -> Option<Key> {
-        let late = keys.as_slice().iter().filter_map(|key| {
-            let index = usize::from(key.limit);
-            let Algorithm::Debt(debt) = &self.limits[index].algorithm else { return None };
-            let lateness = debt.lateness(Time(self.tables[index].peek(key.hash)?), now);
-            (lateness > 0.0).then_some((lateness, *key))
-        });
-        late.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
-    }
-
     /// The seed that keys are hashed with.
     #[must_use]
     pub fn seed(&self) -> &Seed {
@@ -386,19 +388,6 @@ impl Limiter {
         // Both may lie in one set, which is taken by one at a time.
         drop(old);
         table.take(to).change(|into| limit.algorithm.absorb(into, state, now), worth);
-    }
-
-    /// How the bucket `hash` of the limit at `index` stands now; nothing owed if there is none.
-    #[must_use]
-    pub fn standing_of(&self, index: usize, hash: KeyHash, now: Time) -> Reason {
-        let key = Key { limit: index as u8, hash };
-        let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
-            return Reason { key, level: None, wait: Nanos::ZERO };
-        };
-        table.take(hash).with(|state| {
-            let wait = limit.algorithm.wait(state, Cost::ZERO, now);
-            Reason { key, level: limit.algorithm.level(state, now), wait }
-        })
     }
 
     /// How the request stands as far as can be seen without taking a set, and whether that is all
@@ -436,7 +425,13 @@ impl Limiter {
         let wait = limit.algorithm.wait(state, needed, now);
         if wait > Nanos::ZERO {
             let level = limit.algorithm.level(state, now);
-            standing.add(limit.action(self.policy.action), Reason { key: *key, level, wait });
+            let (action, reason) =
+                (limit.action(self.policy.action), Reason { key: *key, level, wait });
+            if limit.shadow {
+                standing.note(Shadowed { action, reason });
+            } else {
+                standing.add(action, reason);
+            }
         }
     }
 
@@ -484,7 +479,7 @@ impl Limiter {
     ) {
         let limit = &self.limits[usize::from(key.limit)];
         let cost = self.known(&key, ticket.estimate);
-        if cost > Cost::ZERO {
+        if cost > Cost::ZERO && !self.would_refuse(&key, entry, now) {
             // A history keeps when requests run; a debt bucket, when their place was taken.
             let history = matches!(limit.algorithm, Algorithm::History(_));
             let at = if history { ticket.at } else { now };
@@ -492,39 +487,6 @@ impl Limiter {
             let charge = |state: &mut [u64]| limit.algorithm.charge(state, cost, at, now);
             ticket.moved.as_mut_slice()[place] = entry.change(charge, worth);
         }
-    }
-}
-
-/// Notes on the ticket of a request that is let in when it may run, and what holds its answer.
-fn admitted(standing: &Standing, ticket: &mut Ticket, now: Time) -> Verdict {
-    ticket.hold = standing.holding;
-    match standing.delaying {
-        Some(reason) => {
-            ticket.at = now.plus(reason.wait);
-            Verdict::Delay(reason)
-        }
-        None => Verdict::Allow,
-    }
-}
-
-/// The longest wait that a request has of each kind.
-#[derive(Default)]
-struct Standing {
-    refusing: Option<Reason>,
-    delaying: Option<Reason>,
-    holding: Option<Reason>,
-}
-
-impl Standing {
-    fn add(&mut self, action: Action, reason: Reason) {
-        let place = match action {
-            Action::Reject => &mut self.refusing,
-            Action::Delay => &mut self.delaying,
-            Action::Hold => &mut self.holding,
-            // It is let in; where it waits is up to `latest`.
-            Action::Queue => return,
-        };
-        *place = longer(*place, Some(reason));
     }
 }
 

@@ -138,6 +138,10 @@ impl Top {
     /// All that are tracked, the heaviest first.
     #[must_use]
     pub fn rows(&self, now: Time) -> Vec<Row> {
+        self.shown(self.entries.iter(), now)
+    }
+
+    fn shown<'a>(&self, entries: impl Iterator<Item = &'a Entry>, now: Time) -> Vec<Row> {
         let faded = exp(-self.age(now)) / MEMORY.as_secs_f64();
         let row = |entry: &Entry| Row {
             hash: entry.hash,
@@ -149,7 +153,23 @@ impl Top {
             last_seen: entry.last_seen,
             total: entry.total,
         };
-        sorted(self.entries.iter().map(row).collect())
+        sorted(entries.map(row).collect())
+    }
+
+    /// The `max` heaviest of them: the first of `rows`, without the work of all the others.
+    #[must_use]
+    pub fn heaviest(&self, max: usize, now: Time) -> Vec<Row> {
+        let known = |entry: &Entry| entry.weight - entry.error;
+        let mut entries: Vec<&Entry> = self.entries.iter().collect();
+        if max == 0 {
+            return Vec::new();
+        }
+        if entries.len() > max {
+            let heavier = |a: &&Entry, b: &&Entry| known(b).total_cmp(&known(a));
+            entries.select_nth_unstable_by(max - 1, heavier);
+            entries.truncate(max);
+        }
+        self.shown(entries.into_iter(), now)
     }
 
     /// One list out of several, such as one of each thread: figures of the same client add up, its

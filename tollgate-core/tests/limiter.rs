@@ -33,6 +33,7 @@ fn limit(name: &str, unit: Unit, per_second: u64, burst: Cost) -> Limit {
         action: None,
         weight: Weight::ONE,
         keys_max: 100,
+        shadow: false,
     };
     limit.checked().expect("a sound limit")
 }
@@ -285,4 +286,78 @@ fn two_buckets_that_turn_out_to_be_one_owe_what_both_did() {
     limiter.merge(0, hashes[1], hashes[1], after(2));
     assert_eq!(level(hashes[1], after(2)), -5 * second, "itself");
     limiter.merge(7, hashes[0], hashes[1], after(2));
+}
+
+fn in_shadow(limit: Limit) -> Limit {
+    Limit { shadow: true, ..limit }
+}
+
+#[test]
+fn a_limit_in_shadow_says_what_it_would_refuse_and_counts_as_if_it_had() {
+    let hits = limit("hits", Unit::Hits, 1, Cost::hits(1));
+    let cpu = limit("cpu", Unit::Cpu, 1, seconds(9));
+    let shadow = limiter(Action::Delay, vec![in_shadow(hits.clone()), cpu.clone()]);
+    let real = limiter(Action::Delay, vec![hits, cpu]);
+    for tenth in 0..60 {
+        let now = T0.plus(Nanos::from_millis(100 * tenth));
+        let refused = matches!(real.ask(&keys(2), Cost::ZERO, now).0, Verdict::Deny { .. });
+        let (verdict, ticket) = shadow.ask(&keys(2), Cost::ZERO, now);
+        assert_eq!(verdict, Verdict::Allow);
+        let said = ticket.shadowed().map(|said| (said.action, said.reason.key.limit));
+        assert_eq!(said, refused.then_some((Action::Reject, 0)), "{tenth}");
+        assert_eq!(level(&shadow, 0, now), level(&real, 0, now), "{tenth}");
+    }
+    let now = after(6);
+    let (_, ticket) = shadow.ask(&keys(2), Cost::ZERO, now);
+    shadow.settle(&ticket, seconds(3), now);
+    assert_eq!(level(&shadow, 1, now), level(&real, 1, now) - 3_000_000_000, "others are charged");
+}
+
+#[test]
+fn a_limit_in_shadow_delays_and_holds_nobody_and_says_for_how_long_it_would() {
+    for action in [Action::Delay, Action::Hold] {
+        let limits = vec![in_shadow(limit("cpu", Unit::Cpu, 1, seconds(5)))];
+        let limiter = limiter(action, limits);
+        spend(&limiter, &keys(1), seconds(12), T0);
+        let (verdict, mut ticket) = limiter.ask(&keys(1), Cost::ZERO, T0);
+        assert_eq!((verdict, ticket.starts_at()), (Verdict::Allow, T0), "{action:?}");
+        assert_eq!(limiter.charge(&mut ticket, seconds(1), T0), None, "{action:?}");
+        let said = ticket.shadowed().expect("it says something");
+        let wait = if action == Action::Hold { 8 } else { 7 };
+        assert_eq!((said.action, said.reason.wait), (action, Nanos::from_secs(wait)));
+        assert_eq!(limiter.debt(&ticket, action, false, T0), None);
+        assert!(limiter.debt(&ticket, action, true, T0).is_some());
+
+        spend(&limiter, &keys(1), seconds(60), T0);
+        let (verdict, ticket) = limiter.ask(&keys(1), Cost::ZERO, T0);
+        let said = ticket.shadowed().map(|said| said.action);
+        assert_eq!((verdict, said), (Verdict::Allow, Some(Action::Reject)), "too long to wait");
+    }
+}
+
+#[test]
+fn a_limit_in_shadow_sends_nobody_to_the_back_of_the_queue_and_weighs_nothing() {
+    let shadow = in_shadow(limit("shadow", Unit::Cpu, 1, seconds(1)));
+    let shadow = Limit { weight: Weight::new(5_000), ..shadow };
+    let limits = vec![limit("real", Unit::Cpu, 4, seconds(20)), shadow];
+    let weight = tollgate_core::classify::weight(&limits, &keys(2));
+    assert_eq!(weight, Weight::ONE);
+    let limiter = limiter(Action::Queue, limits);
+    spend(&limiter, &keys(2), seconds(10), T0);
+    assert_eq!(limiter.latest(&keys(2), T0), None);
+    assert_eq!(limiter.latest_in_shadow(&keys(2), T0).map(|key| key.limit), Some(1));
+    spend(&limiter, &keys(2), seconds(20), T0);
+    assert_eq!(limiter.latest(&keys(2), T0).map(|key| key.limit), Some(0));
+}
+
+#[test]
+fn what_is_forgiven_is_owed_no_more_and_what_runs_is_settled_all_the_same() {
+    let limiter = limiter(Action::Delay, vec![limit("cpu", Unit::Cpu, 1, seconds(5))]);
+    spend(&limiter, &keys(1), seconds(12), T0);
+    let (_, runs) = limiter.ask(&keys(1), Cost::ZERO, T0);
+    assert!(limiter.forgive(0, KeyHash::from_bits(9)));
+    assert_eq!(level(&limiter, 0, T0), 5_000_000_000);
+    limiter.settle(&runs, seconds(2), after(7));
+    assert!(level(&limiter, 0, after(7)) < 5_000_000_000);
+    assert!(!limiter.forgive(1, KeyHash::from_bits(9)), "there is no such limit");
 }

@@ -167,3 +167,20 @@ fn t30_averages_come_from_below() {
     assert!((seen[59].1 - 1.0).abs() < 0.06, "a minute later: {}", seen[59].1);
     assert!((seen[59].0 - 1.0).abs() < 0.01, "a minute later: {}", seen[59].0);
 }
+
+#[test]
+fn the_first_of_many_are_the_same_as_of_all() {
+    let mut top = Top::new(300);
+    let now = Time(START);
+    for n in 0..500 {
+        let cost = Cost::hits(1 + n * 7_919 % 1_000);
+        top.count(key(n), 1, cost, now, || format!("client {n}"));
+    }
+    let all = top.rows(now);
+    for max in [0, 1, 7, 299, 300, 1_000] {
+        let first = top.heaviest(max, now);
+        assert_eq!(first.len(), max.min(300));
+        let cost = |rows: &[Row]| rows.iter().map(|row| row.cost_per_second).collect::<Vec<_>>();
+        assert_eq!(cost(&first), cost(&all[..first.len()]), "{max}");
+    }
+}

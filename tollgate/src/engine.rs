@@ -30,9 +30,11 @@ use crate::client::hosts::KnownHosts;
 use crate::clock::{Clock, Stopped};
 use crate::config::settings::{self, CostSource, Proxy};
 use crate::watch::Watch;
+use crate::watch::counts::standing::Side;
 use crate::watch::decision::Decision;
 use arc_swap::ArcSwap;
-use counted::{Counted, Work};
+use counted::overrides::{Effect, InForce, Overrides};
+use counted::views::{Seen, Views};
 use domains::gatekeeper::{Gatekeeper, Judged, Passage};
 use gate::Gate;
 use ipnet::IpNet;
@@ -46,12 +48,12 @@ use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::limiter::told::Word;
-use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
+use tollgate_core::limiter::{Limiter, Policy, Reason, Shadowed, Verdict};
 use tollgate_core::meter::estimate::{Estimates, Foreseen, RouteHash};
 use tollgate_core::meter::{self, Measure, Meter};
 use tollgate_core::queue::concurrency::Concurrency;
 use tollgate_core::top::{Row, Top};
-use tollgate_core::units::{Cost, Nanos, Time};
+use tollgate_core::units::{Cost, Nanos, Time, Weight};
 
 /// A client that was not seen for so long is not there any more, for those who count clients.
 const GONE: Nanos = Nanos::from_secs(60);
@@ -99,6 +101,8 @@ pub struct Engine {
     elsewhere: Elsewhere,
     /// Whose orders are kept beside the limits.
     gatekeeper: Option<Arc<Gatekeeper>>,
+    /// What operators have said of single clients.
+    overrides: Overrides,
 }
 
 /// What each thread has for itself, behind a lock that only `reload` and people looking contend.
@@ -108,6 +112,20 @@ struct Books {
     tops: Vec<Top>,
     /// What was charged, where others are to be told.
     spent: Option<Spent>,
+    /// The heaviest by what no limit counts by.
+    views: Views,
+    /// What operators have said of single clients.
+    in_force: InForce,
+}
+
+/// A request that has been found its place.
+struct Entering {
+    rules: Arc<Rules>,
+    keys: Keys,
+    exempt: bool,
+    /// What an operator says that it weighs.
+    weight: Weight,
+    seen: Seen,
 }
 
 impl Engine {
@@ -137,7 +155,13 @@ impl Engine {
         let (hosts, lookups) = named::hosts(&proxy.hosts, None, watch.registry());
         let rules = Arc::new(rules(proxy, limiter, seed, hosts));
         let tops = || proxy.limits.iter().map(|_| Top::new(proxy.names_max)).collect();
-        let books = || Books { rules: Arc::clone(&rules), tops: tops(), spent: None };
+        let books = || Books {
+            rules: Arc::clone(&rules),
+            tops: tops(),
+            spent: None,
+            views: Views::default(),
+            in_force: InForce::default(),
+        };
         Arc::new(Engine {
             clock,
             meter: Mutex::new(Meter::new(virtual_clock(proxy))),
@@ -149,6 +173,7 @@ impl Engine {
             given: Mutex::new((proxy.clone(), 1.0)),
             elsewhere: Elsewhere::default(),
             gatekeeper,
+            overrides: Overrides::default(),
             watch,
         })
     }
@@ -239,49 +264,6 @@ impl Engine {
     pub fn crowd(&self) -> Option<Crowd> {
         self.rules.load().queues.then(|| self.gate.crowd())
     }
-
-    /// The list of all lanes, no longer than that of one may be.
-    fn rows(&self, index: usize, now: Time) -> Vec<Row> {
-        let rules = self.rules.load();
-        let tops = self.lanes.iter().map(|lane| {
-            let books = lane.lock();
-            books.tops.get(index).map(|top| top.rows(now)).unwrap_or_default()
-        });
-        let elsewhere = self.elsewhere.rows(rules.marks.of(index), now);
-        let mut rows = Top::merge(tops.chain([elsewhere]).collect());
-        rows.truncate(rules.names_max);
-        rows
-    }
-}
-
-impl Counted for Engine {
-    fn held(&self) -> Arc<Limiter> {
-        Arc::clone(&self.rules.load().limiter)
-    }
-
-    fn work(&self) -> Option<Work> {
-        let (working, busy) = self.load();
-        let unpaid = self.meter.lock().unpaid();
-        let cpus = self.rules.load().cpus;
-        Some(Work { working, busy, unpaid, cpus, crowd: self.crowd() })
-    }
-
-    fn top(&self, index: usize) -> Vec<Standing> {
-        let now = self.clock.now();
-        let rules = self.rules.load();
-        let rows = self.rows(index, now);
-        let standing = |row: Row| {
-            let reason = rules.limiter.standing_of(index, row.hash, now);
-            Standing { level: reason.level, wait: reason.wait, row }
-        };
-        rows.into_iter().map(standing).collect()
-    }
-
-    fn clients_held(&self, index: usize, above: Nanos) -> Option<usize> {
-        let now = self.clock.now();
-        let held = |row: &Row| row.wait > above && now.since(row.last_seen) < GONE;
-        Some(self.rows(index, now).iter().filter(|row| held(row)).count())
-    }
 }
 
 /// One of the heaviest clients, and how it stands.
@@ -300,7 +282,10 @@ fn policy(proxy: &Proxy) -> Policy {
 }
 
 fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHosts>>) -> Rules {
-    let actions = || limiter.limits().iter().map(|limit| limit.action(proxy.action));
+    let actions = || {
+        let enforced = limiter.limits().iter().filter(|limit| !limit.shadow);
+        enforced.map(|limit| limit.action(proxy.action))
+    };
     Rules {
         queues: proxy.action == Action::Queue || actions().any(|action| action == Action::Queue),
         foresees: actions().any(|action| action != Action::Hold),
@@ -396,21 +381,23 @@ impl Lane {
     pub fn begin(&self, request: &impl Attributes) -> Result<Begun, Refusal> {
         let now = self.0.now();
         let client = request.address();
-        let (rules, keys, exempt) = self.0.books.lock().enter(request, now);
+        let entering = self.0.books.lock().enter(request, now);
+        let Entering { rules, keys, exempt, weight, seen } = entering;
         let judged = self.judged(&rules, request, exempt, now)?;
         let foreseen = self.foreseen(&rules, request);
         let agent = served::agent(&rules, &keys, request);
-        Ok(Begun { rules, keys, exempt, judged, foreseen, agent, client })
+        Ok(Begun { rules, keys, exempt, judged, foreseen, agent, client, weight, seen, came: now })
     }
 
     /// Decides. `words` are what others say of its buckets, in their order, who count for several
     /// instances; none if there are no such others.
     #[must_use]
     pub fn conclude(&self, begun: Begun, words: &[Option<Word>]) -> Asked {
-        let Begun { rules, keys, exempt, judged, foreseen, agent, client } = begun;
+        let Begun { rules, keys, exempt, judged, foreseen, agent, client, weight, seen, came } =
+            begun;
         let now = self.0.now();
         let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
-        let slot = turn::slot(&rules, &keys, exempt, latest, foreseen, client);
+        let slot = turn::slot(&rules, &keys, exempt, latest, foreseen, client).weighed(weight);
         let (verdict, ticket) = match words {
             [] => rules.limiter.ask(&keys, foreseen.cost, now),
             words => rules.limiter.ask_told(&keys, words, foreseen.cost, now),
@@ -426,15 +413,23 @@ impl Lane {
             Verdict::Delay(reason) => self.report("delay", &rules, client, reason, None),
             Verdict::Allow => {}
         }
+        if let Some(Shadowed { action, reason }) = ticket.shadowed() {
+            self.report(action.name(), &rules, client, reason, None);
+        }
         if rules.hits && !matches!(verdict, Verdict::Deny { .. }) {
             self.0.books.lock().spend(&rules, &keys, Unit::Hits, Cost::hits(1));
         }
-        let behind = (rules.queues && rules.shadow).then_some(latest).flatten();
+        let behind = match rules.shadow {
+            true => latest,
+            false => rules.limiter.latest_in_shadow(&keys, now),
+        };
         if let Some(key) = behind {
             // In shadow nobody knows how long it would have waited, but behind whom.
             self.report("queue", &rules, client, turn::standing(&rules.limiter, key, now), None);
         }
+        let in_shadow = behind.is_some() || ticket.shadowed().is_some();
         let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
+        let in_debt = latest.is_some() || in_shadow || verdict != Verdict::Allow;
         let passage = judged.map(|judged| judged.pass(Some(client)));
         let starts = passage.as_ref().and_then(Passage::until).max(Some(ticket.starts_at()));
         let waited = starts.unwrap_or(now).since(now);
@@ -442,7 +437,7 @@ impl Lane {
             lane: self.clone(),
             rules,
             ticket,
-            reported: verdict != Verdict::Allow || behind.is_some(),
+            reported: verdict != Verdict::Allow || in_shadow,
             delayed,
             waited,
             indebted: latest.is_some() || delayed,
@@ -461,6 +456,9 @@ impl Lane {
             agent,
             passage,
             tell: None,
+            seen,
+            came,
+            side: if in_debt { Side::Debt } else { Side::Credit },
         })
     }
 
@@ -519,15 +517,16 @@ impl Lane {
         }
         let index = usize::from(reason.key.limit);
         let name = self.0.books.lock().name(index, reason.key.hash);
+        let limit = rules.limiter.limits().get(index);
         let decision = Decision {
             verdict,
-            limit: rules.limiter.limits().get(index).map_or("", |limit| &limit.name),
+            limit: limit.map_or("", |limit| &limit.name),
             key: name.as_deref().unwrap_or("?"),
             client: Some(client),
             level: reason.level,
             wait: reason.wait,
             cost,
-            shadow: rules.shadow,
+            shadow: rules.shadow || limit.is_some_and(|limit| limit.shadow),
         };
         self.0.engine.watch.decided(&decision, self.0.now());
     }
@@ -541,18 +540,27 @@ impl Books {
 
     /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Makes
     /// sure that the keys have names in the lists of the heaviest.
-    fn enter(&mut self, request: &impl Attributes, now: Time) -> (Arc<Rules>, Keys, bool) {
-        let Books { rules, tops, .. } = self;
+    fn enter(&mut self, request: &impl Attributes, now: Time) -> Entering {
+        let Books { rules, tops, views, in_force, .. } = self;
+        let seen = views.touch(&rules.seed, request, now);
+        let exempt = |rules: &Arc<Rules>| Entering {
+            rules: Arc::clone(rules),
+            keys: Keys::default(),
+            exempt: true,
+            weight: Weight::ONE,
+            seen,
+        };
         let client = request.address().to_canonical();
         if rules.exempt.iter().any(|net| net.contains(&client)) {
-            return (Arc::clone(rules), Keys::default(), true);
+            return exempt(rules);
         }
         let known = rules.known(client, now);
         if known.exempt {
-            return (Arc::clone(rules), Keys::default(), true);
+            return exempt(rules);
         }
         let request = &Named { request, group: rules.group(known) };
         let keys = rules.limiter.keys(request);
+        let Effect::Weigh(weight) = in_force.of(&keys, now) else { return exempt(rules) };
         for key in keys.as_slice() {
             let index = usize::from(key.limit);
             if let (Some(top), Some(limit)) =
@@ -561,7 +569,7 @@ impl Books {
                 top.touch(key.hash, now, || classify::name(limit, request, key.hash));
             }
         }
-        (Arc::clone(rules), keys, false)
+        Entering { rules: Arc::clone(rules), keys, exempt: false, weight, seen }
     }
 }
 

@@ -20,6 +20,7 @@ pub mod snapshot;
 use counts::ProxyCounts;
 use counts::beats::Beats;
 use counts::peers::Board;
+use counts::standing::StandingCounts;
 use counts::store::StoreBoard;
 use counts::tiers::{Tier, TierCounts};
 use decision::Decision;
@@ -52,6 +53,8 @@ pub struct Watch {
     pub peers: Board,
     /// How the store stands.
     pub store: StoreBoard,
+    /// How those in credit fare beside those in debt.
+    pub standing: StandingCounts,
     /// Makes spans of requests, if anybody wants them.
     pub tracer: Option<Tracer>,
     started: Time,
@@ -97,6 +100,7 @@ impl Watch {
             beats: Beats::default(),
             peers: Board::default(),
             store: StoreBoard::default(),
+            standing: StandingCounts::new(&registry),
             tracer: None,
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),

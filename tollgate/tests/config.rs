@@ -132,7 +132,8 @@ fn what_is_shown_runs_the_same() {
                exempt: ip:2001:db8::/32, timeouts: {idle: 1.000000001s}, trusted_proxies: ::1, \
                client_address: forwarded, limits: [{name: x, by: ip/9, share: 33.3333%}, \
                {name: y, by: all, rate: 7 per 3s, burst: 2, keys_max: 5}, \
-               {name: z, by: host, window: 90s, max: 3.3%, action: delay}]}";
+               {name: z, by: host, window: 90s, max: 3.3%, action: delay, \
+               shadow: true}]}";
     for text in ["", "proxy:", "admin: off", example, odd] {
         let first = good(text);
         let second = good(&first.native);

@@ -69,6 +69,7 @@ fn limiter() -> Limiter {
         action: Some(Action::Hold),
         weight: Weight::ONE,
         keys_max: KEYS as usize,
+        shadow: false,
     });
     let policy = Policy { action: Action::Hold, max_delay: Nanos::from_secs(30) };
     Limiter::new(policy, limits.collect(), Seed([7; 16]))

@@ -134,6 +134,7 @@ impl One {
             action: None,
             weight: Weight::ONE,
             keys_max,
+            shadow: false,
         };
         let policy = Policy { action: Action::Reject, max_delay: Nanos::from_secs(30) };
         let limiter = Limiter::new(policy, vec![limit], Seed([7; 16]));

@@ -64,6 +64,7 @@ fn limit(by: Vec<Part>) -> Limit {
         action: None,
         weight: Weight::ONE,
         keys_max: 1,
+        shadow: false,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Charges that come from other instances, and what an instance tells of its buckets.
+//! What becomes of buckets beside deciding: charges that come from other instances, what an
+//! instance tells of its buckets, and debts that somebody forgives.
 //!
 //! Nothing is decided here: what others have let in is charged whatever the level, and may bring a
 //! bucket into debt. Who tells and who is told: `replica`; who carries between them: the engine, or
@@ -34,6 +35,15 @@ impl Limiter {
             }
         };
         table.take(hash).change(raise, |state| algorithm.worth(state, now));
+    }
+
+    /// Forgives whatever the bucket `hash` of the limit at `index` owes: it is as if it had never
+    /// been charged. Requests that run are settled all the same when they end. False if there is no
+    /// such limit.
+    pub fn forgive(&self, index: usize, hash: KeyHash) -> bool {
+        let Some(table) = self.tables.get(index) else { return false };
+        table.take(hash).change(|state| state.fill(0), |_| 0);
+        true
     }
 
     /// What every bucket of the limit at `index` is short of, the weightiest `max` of them first.

@@ -60,6 +60,7 @@ impl Orders {
             action: None,
             weight: Weight::ONE,
             keys_max,
+            shadow: false,
         };
         let policy = Policy { action: Action::Delay, max_delay };
         Orders { limiter: Arc::new(Limiter::new(policy, vec![limit], seed)) }

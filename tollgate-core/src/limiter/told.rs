@@ -4,7 +4,7 @@
 //! never less than the truth but for what is under way to it, so buckets here are only put off by
 //! it; then they decide as well as any when it is away.
 
-use super::{Limiter, Reason, Standing, Ticket, Verdict, admitted};
+use super::{Limiter, Reason, Shadowed, Standing, Ticket, Verdict};
 use crate::bucket::Algorithm;
 use crate::classify::{Key, Keys};
 use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
@@ -31,10 +31,12 @@ impl Limiter {
         if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO }
     }
 
-    /// The longest wait under a limit with which a request is let in; `None`: whatever the wait.
+    /// The longest wait under a limit with which a request is let in; `None`: whatever the wait. A
+    /// limit in shadow lets in whatever the wait, or a store would charge none of the others.
     #[must_use]
     pub fn patience(&self, limit: &Limit) -> Option<Nanos> {
         match limit.action(self.policy.action) {
+            _ if limit.shadow => None,
             Action::Reject => Some(Nanos::ZERO),
             Action::Delay | Action::Hold => Some(self.policy.max_delay),
             Action::Queue => None,
@@ -64,7 +66,12 @@ impl Limiter {
                 _ if !self.has_a_say(key) => {}
                 Some(reason) if reason.wait > Nanos::ZERO => {
                     let limit = &self.limits[usize::from(key.limit)];
-                    standing.add(limit.action(self.policy.action), reason);
+                    let action = limit.action(self.policy.action);
+                    if limit.shadow {
+                        standing.note(Shadowed { action, reason });
+                    } else {
+                        standing.add(action, reason);
+                    }
                 }
                 Some(_) => {}
                 None => entry.with(|state| self.weigh(&mut standing, key, state, now)),
@@ -74,7 +81,7 @@ impl Limiter {
         if let Some(deny) = self.refusal(&standing) {
             return (deny, ticket);
         }
-        let verdict = admitted(&standing, &mut ticket, now);
+        let verdict = self.admitted(&standing, &mut ticket, now);
         for (place, (key, set)) in keys.iter().zip(&mut sets).enumerate() {
             match (word(place), set) {
                 (Some(word), _) if word.charged && self.in_hits(*key) => {
@@ -153,6 +160,7 @@ mod tests {
             action,
             weight: Weight::ONE,
             keys_max: 100,
+            shadow: false,
         }
     }
 

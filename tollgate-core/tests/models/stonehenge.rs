@@ -157,6 +157,7 @@ impl Throttle {
             action: None,
             weight: Weight::ONE,
             keys_max: 64,
+            shadow: false,
         };
         let policy = Policy { action: Action::Hold, max_delay: Nanos::from_secs(30) };
         Throttle {

@@ -35,6 +35,7 @@ fn limit(name: &str, by: Part, share: f64, burst: u64) -> Limit {
         action: None,
         weight: Weight::ONE,
         keys_max: 10_000,
+        shadow: false,
     }
 }
 

@@ -29,6 +29,7 @@ pub fn hits(rate: &str, burst: u64, grid: bool) -> Limit {
         action: None,
         weight: Weight::ONE,
         keys_max: 100_000,
+        shadow: false,
     }
 }
 

@@ -65,6 +65,7 @@ fn cpu_limit(name: &str, by: Part, rate: f64, burst: f64) -> Limit {
         action: None,
         weight: Weight::ONE,
         keys_max: 1_000,
+        shadow: false,
     }
 }
 

@@ -1,11 +1,15 @@
-//! The admin door: health, metrics, the busiest clients, the configuration that runs.
+//! The admin door: health, metrics, the busiest clients, the configuration that runs, and a page
+//! that shows it all as it happens.
 //!
 //! It has a thread and a runtime of its own, so that it answers when the proxy is busy and costs
-//! the proxy nothing. It changes nothing: only GET and HEAD, no bodies. Who may ask what: `guard`.
-//! What is answered: `answer`, `page`. Everything is bounded: connections, heads, time.
+//! the proxy nothing. Who may ask what: `guard`. What is answered: `answer`; the page: `page`, what
+//! it is sent: `live`; what an operator may change: `act`. Everything is bounded: connections,
+//! watchers, heads, bodies, time.
 
+mod act;
 mod answer;
 mod guard;
+mod live;
 mod observe;
 mod page;
 
@@ -18,12 +22,12 @@ use crate::engine::counted::Counted;
 use crate::run::handover::Sockets;
 use crate::watch::Watch;
 use crate::watch::counts::AdminCounts;
-use answer::Desk;
+use answer::{Desk, Watching};
 use guard::Guard;
-use http_body::Body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use live::Live;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -167,7 +171,8 @@ pub fn start(
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let readiness = Arc::new(Readiness(AtomicU8::new(Stage::Starting as u8)));
     let counts = AdminCounts::new(sources.watch.registry());
-    let desk = Desk { guard, counts, sources, readiness: Arc::clone(&readiness) };
+    let desk =
+        Desk { guard, counts, sources, readiness: Arc::clone(&readiness), live: Live::default() };
     let (stop, stopped) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StartError::Thread)?;
@@ -206,6 +211,7 @@ async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::R
             Err(error) => tracing::error!(target: "tollgate::admin", %error, "cannot listen"),
         }
     }
+    tokio::spawn(live::run(desk));
     // An error means that the sender is gone, and that is the sign.
     let _ = stopped.await;
 }
@@ -234,10 +240,10 @@ async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, slots: Arc<S
 async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>) {
     let _open = desk.counts.connections.hold();
     desk.counts.accepted.increment(1);
-    let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+    let watching = Watching::default();
+    let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
         let (head, body) = request.into_parts();
-        let answer = desk.answer(&head, !body.is_end_stream(), peer.ip());
-        std::future::ready(Ok::<_, Infallible>(answer))
+        Ok::<_, Infallible>(desk.answer(&head, body, peer.ip(), &watching).await)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -247,6 +253,15 @@ async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>) {
     let mut connection = std::pin::pin!(connection);
     // What goes wrong on a connection is the caller's business and ends with it.
     if let Ok(_ended) = tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
+        return;
+    }
+    let watcher = watching.lock().take();
+    if let Some(watcher) = watcher {
+        // Who watches may stay as long as it reads.
+        tokio::select! {
+            _ended = connection.as_mut() => {}
+            _dropped = watcher => {}
+        }
         return;
     }
     connection.as_mut().graceful_shutdown();

@@ -6,15 +6,17 @@
 
 pub mod begun;
 
+use super::counted::views::Seen;
 use super::domains::gatekeeper::Passage;
 use super::turn::Slot;
 use super::{Lane, Rules};
 use crate::config::settings::CostSource;
+use crate::watch::counts::standing::Side;
 use crate::watch::counts::tiers::Tier;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_core::limit::Unit;
-use tollgate_core::limiter::Ticket;
+use tollgate_core::limit::{Action, Unit};
+use tollgate_core::limiter::{Shadowed, Ticket};
 use tollgate_core::meter::estimate::RouteHash;
 use tollgate_core::meter::{self, Measure, Reading};
 use tollgate_core::units::{Cost, Nanos, Time};
@@ -58,6 +60,12 @@ pub struct Charge {
     pub(super) passage: Option<Passage>,
     /// Who else is told what it cost.
     pub(super) tell: Option<Tell>,
+    /// Where it is counted beside the limits.
+    pub(super) seen: Seen,
+    /// When it came.
+    pub(super) came: Time,
+    /// How its client stands.
+    pub(super) side: Side,
 }
 
 /// Takes what a request cost, when its place was taken, and when the cost was known.
@@ -133,7 +141,9 @@ impl Charge {
         }
         let now = self.lane.0.now();
         let (cost, measure) = self.measured();
-        let reason = self.rules.limiter.charge(&mut self.ticket, cost, now)?;
+        let reason = self.rules.limiter.charge(&mut self.ticket, cost, now);
+        self.held_in_shadow(cost, measure, now);
+        let reason = reason?;
         let until = self.ticket.starts_at().plus(reason.wait);
         if until <= now {
             return None;
@@ -142,8 +152,21 @@ impl Charge {
         self.lane.report("hold", rules, self.client, reason, Some((cost, measure)));
         self.reported = true;
         self.indebted = true;
+        self.side = Side::Debt;
         self.waited = self.waited.plus(until.since(now));
         (!rules.shadow).then_some(until)
+    }
+
+    /// Tells of a limit in shadow that would hold the answer.
+    fn held_in_shadow(&mut self, cost: Cost, measure: Measure, now: Time) {
+        let Some(Shadowed { action: Action::Hold, reason }) = self.ticket.shadowed() else {
+            return;
+        };
+        if self.ticket.starts_at().plus(reason.wait) > now {
+            self.lane.report("hold", &self.rules, self.client, reason, Some((cost, measure)));
+            self.reported = true;
+            self.side = Side::Debt;
+        }
     }
 
     /// Takes over what the backend says of itself; what cannot be believed is counted.
@@ -200,8 +223,14 @@ impl Drop for Charge {
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
         let tier = Tier::of(self.indebted);
         self.lane.0.engine.watch.charged(cost, waited, self.worked, tier);
+        // What has no end, and what somebody else served and told nothing of, took nobody knows how
+        // long.
+        let whole = !self.left && measure != Measure::Estimate;
+        let took = whole.then(|| now.since(self.came));
+        self.lane.0.engine.watch.standing.served(self.side, cost, took);
         let mut books = self.lane.0.books.lock();
         books.spend(&self.rules, self.ticket.keys(), Unit::Cpu, cost);
+        books.views.add(self.seen, cost, waited, now);
         for key in self.ticket.keys().as_slice() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
                 top.add(key.hash, cost, waited, now);

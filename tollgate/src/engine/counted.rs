@@ -4,9 +4,15 @@
 //! This is how the admin door and the snapshots see engines. Deciding is not here: each kind of
 //! engine has questions of its own.
 
+pub mod overrides;
+mod requests;
+pub mod views;
+
 use super::{Crowd, Standing};
+use overrides::{Full, Override};
 use std::sync::Arc;
 use tollgate_core::limiter::Limiter;
+use tollgate_core::top::Row;
 use tollgate_core::units::{Cost, Nanos};
 
 /// An engine as it is looked at.
@@ -23,6 +29,51 @@ pub trait Counted: Send + Sync {
 
     /// What the backend does; `None` where none is.
     fn work(&self) -> Option<Work>;
+
+    /// The `max` heaviest clients of the limit at `index`: the first of `top`.
+    fn heaviest(&self, index: usize, max: usize) -> Vec<Standing> {
+        let mut top = self.top(index);
+        top.truncate(max);
+        top
+    }
+
+    /// Whether the limit at `index` is only decided and counted, and enforces nothing.
+    fn shadows(&self, index: usize) -> bool {
+        let _ = index;
+        false
+    }
+
+    /// The `max` heaviest by other things than limits count by: the name of each list, and who is
+    /// on it. Nobody has a level there.
+    fn views(&self, max: usize) -> Vec<(&'static str, Vec<Row>)> {
+        let _ = max;
+        Vec::new()
+    }
+
+    /// What operators have said of single clients; `None` where nothing can be said.
+    fn overrides(&self) -> Option<Vec<Override>> {
+        None
+    }
+
+    /// Says something of a client.
+    ///
+    /// # Errors
+    /// There is no room for it; nothing has changed then.
+    fn say(&self, said: Override) -> Result<Override, Full> {
+        let _ = said;
+        Err(Full)
+    }
+
+    /// Takes back what was said under this id.
+    fn undo(&self, id: u64) -> Option<Override> {
+        let _ = id;
+        None
+    }
+
+    /// Takes back what was said and has ended.
+    fn end_overrides(&self) -> Vec<Override> {
+        Vec::new()
+    }
 
     /// Lists of the heaviest that are of no one limit: the name of each, and who is on it.
     fn lists(&self) -> Vec<(&'static str, Vec<Standing>)> {
@@ -42,4 +93,6 @@ pub struct Work {
     pub cpus: f64,
     /// Who waits for room, and who has it; `None` if nobody has to.
     pub crowd: Option<Crowd>,
+    /// How it is known what a request costs, as the configuration says it.
+    pub measured: String,
 }

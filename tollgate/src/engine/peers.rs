@@ -105,7 +105,8 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config;
-    use crate::engine::{Asked, Counted};
+    use crate::engine::Asked;
+    use crate::engine::counted::Counted;
     use crate::watch::Watch;
     use std::net::IpAddr;
     use std::sync::Arc;

@@ -26,7 +26,7 @@ pub struct Quota {
 /// The requests that a limit lets a client save up, and how many it gets a second.
 fn figures(limit: &Limit) -> Option<(f64, f64)> {
     match &limit.algorithm {
-        Algorithm::Debt(debt) if limit.unit == Unit::Hits => {
+        Algorithm::Debt(debt) if limit.unit == Unit::Hits && !limit.shadow => {
             Some((debt.burst().as_units(), debt.rate().per_second()))
         }
         _ => None,

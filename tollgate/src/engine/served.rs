@@ -9,6 +9,7 @@ pub use playback::Note;
 
 use super::{Charge, Lane, Refusal, Rules, refusal};
 use crate::config::settings::CostSource;
+use crate::watch::counts::standing::Side;
 use crate::watch::decision::notice::Notice;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::classify::{Attributes, Keys};
@@ -70,19 +71,27 @@ impl Charge {
 
     /// How long it must wait by the limits.
     fn own_wait(&mut self) -> Option<Wait> {
-        if self.reported {
+        if self.delayed || (self.reported && self.rules.shadow) {
             let until = self.delayed.then(|| self.ticket.starts_at())?;
             return Some(Wait { until, while_busy: false });
         }
         let now = self.lane.0.now();
-        let debt = |action| self.rules.limiter.debt(&self.ticket, action, now);
-        let (reason, while_busy) = match debt(Action::Hold) {
-            Some(reason) => (reason, false),
-            None => (debt(Action::Queue).filter(|_| !self.lane.has_room())?, true),
+        let debt = |action, shadow| self.rules.limiter.debt(&self.ticket, action, shadow, now);
+        let wait = |shadow| match debt(Action::Hold, shadow) {
+            Some(reason) => Some((reason, false)),
+            None => Some((debt(Action::Queue, shadow).filter(|_| !self.lane.has_room())?, true)),
         };
+        if let Some((reason, while_busy)) = wait(true).filter(|_| !self.reported) {
+            let verdict = if while_busy { "queue" } else { "delay" };
+            self.lane.report(verdict, &self.rules, self.client, reason, None);
+            self.reported = true;
+            self.side = Side::Debt;
+        }
+        let (reason, while_busy) = wait(false)?;
         let verdict = if while_busy { "queue" } else { "delay" };
         self.lane.report(verdict, &self.rules, self.client, reason, None);
         self.reported = true;
+        self.side = Side::Debt;
         let until = now.plus(reason.wait);
         (!self.rules.shadow).then_some(Wait { until, while_busy })
     }
@@ -91,7 +100,7 @@ impl Charge {
     #[must_use]
     pub fn crowded_out(&self, wait: Wait) -> Refusal {
         let now = self.lane.0.now();
-        let debt = |action| self.rules.limiter.debt(&self.ticket, action, now);
+        let debt = |action| self.rules.limiter.debt(&self.ticket, action, false, now);
         let reason = [Action::Delay, Action::Hold, Action::Queue].into_iter().find_map(debt);
         let left = wait.until.since(now);
         match reason {
@@ -150,7 +159,7 @@ impl Charge {
             window: window.window(),
             measure,
             agent: self.agent.as_deref().unwrap_or_default(),
-            shadow: self.rules.shadow,
+            shadow: self.rules.shadow || limit.shadow,
         };
         self.lane.0.engine.watch.blocked(&notice, now);
     }

@@ -150,6 +150,10 @@ impl Counted for Tags {
         None
     }
 
+    fn shadows(&self, index: usize) -> bool {
+        self.rules.load().limiter.limits().get(index).is_some_and(|limit| limit.shadow)
+    }
+
     fn work(&self) -> Option<Work> {
         None
     }
@@ -189,6 +193,8 @@ fn limits(line: &Line) -> Vec<Limit> {
         action: None,
         weight: Weight::ONE,
         keys_max: line.keys_max,
+        // The first is for whatever no other names, so what it says the door says.
+        shadow: line.policies.first().is_some_and(|policy| policy.limit.shadow),
     }));
     limits
 }
@@ -199,7 +205,10 @@ fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
     let limits = limiter.limits();
     let refused = limits
         .iter()
-        .map(|limit| watch.registry().counter(&DECISIONS, &["reject", &limit.name, "false"]));
+        .map(|limit| (limit, if limit.shadow { "true" } else { "false" }))
+        .map(|(limit, shadow)| {
+            watch.registry().counter(&DECISIONS, &["reject", &limit.name, shadow])
+        });
     Rules {
         prefixes: Prefixes::new(prefixes),
         own: (0..).zip(limits).find(|(_, limit)| *limit.name == *OWN_NUMBERS).map(|(at, _)| at),
@@ -305,7 +314,7 @@ impl Batch<'_> {
             let wait = self.books.rules.limiter.hit(*key, 1, self.now);
             self.spend(*key, Cost::hits(1), wait);
             self.count(*key, tag, 1, wait);
-            answer(wait == Nanos::ZERO);
+            answer(wait == Nanos::ZERO || self.shadows(*key));
         }
     }
 
@@ -348,6 +357,7 @@ impl Batch<'_> {
         let state = limiter.tables()[usize::from(key.limit)].take(key.hash).get(0);
         self.spend(key, cost, wait);
         self.count(key, tag, hits, wait);
+        let wait = if self.shadows(key) { Nanos::ZERO } else { wait };
         told(algorithm, state, wait, hits, self.now)
     }
 
@@ -362,6 +372,12 @@ impl Batch<'_> {
             By::Told(asked) => asked.rules(),
             By::Here | By::Noted(_) => &self.books.rules,
         }
+    }
+
+    /// Whether whoever is over this limit is served all the same.
+    fn shadows(&self, key: Key) -> bool {
+        let limits = self.rules().limiter.limits();
+        limits.get(usize::from(key.limit)).is_some_and(|limit| limit.shadow)
     }
 
     /// Notes what was charged, where others are to be told.
@@ -420,7 +436,7 @@ impl Batch<'_> {
             level,
             wait,
             cost: None,
-            shadow: false,
+            shadow: rules.limiter.limits()[usize::from(key.limit)].shadow,
         };
         if !self.watch.tell(&decision, self.now) {
             self.books.quiet = second;

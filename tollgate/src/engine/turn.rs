@@ -14,7 +14,7 @@ use tollgate_core::key::{KeyHash, KeyHasher, Seed};
 use tollgate_core::limiter::{Limiter, Reason};
 use tollgate_core::meter::estimate::{Foreseen, RouteHash};
 use tollgate_core::queue::{Arrival, Id, Place};
-use tollgate_core::units::{Cost, Nanos, Time};
+use tollgate_core::units::{Cost, Nanos, Time, Weight};
 
 /// How a request stands with the queue.
 #[derive(Clone, Copy)]
@@ -29,6 +29,18 @@ pub(super) enum Slot {
     Outside(Arrival),
     /// It has one, since when.
     Held(Id, Arrival, Time),
+}
+
+impl Slot {
+    /// The same for a client that an operator has weighed.
+    pub(super) fn weighed(self, weight: Weight) -> Slot {
+        match self {
+            Slot::Outside(arrival) => {
+                Slot::Outside(Arrival { weight: arrival.weight.times(weight), ..arrival })
+            }
+            slot => slot,
+        }
+    }
 }
 
 /// The answer to a request that asks for room.

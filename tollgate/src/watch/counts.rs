@@ -9,6 +9,7 @@ pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
 pub mod peers;
+pub mod standing;
 pub mod store;
 pub mod tiers;
 
@@ -156,6 +157,12 @@ impl ProxyCounts {
     /// The backend failed a request.
     pub fn failed(&self, fault: BackendFault) {
         self.failures(fault).increment(1);
+    }
+
+    /// Requests that the backend failed so far, in whatever way.
+    #[must_use]
+    pub fn failed_so_far(&self) -> u64 {
+        self.failures.iter().map(Counter::get).sum()
     }
 
     /// Requests that the backend failed in this way.

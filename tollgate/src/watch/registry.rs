@@ -194,6 +194,17 @@ impl Registry {
         (self.series.lock().clone(), self.folded.get())
     }
 
+    /// Shows the label values and the worth of each counter of this metric.
+    pub fn visit(&self, metric: &'static Metric, mut each: impl FnMut(&[String], u64)) {
+        for series in self.series.lock().iter() {
+            if let (true, Cell::Counter(counter) | Cell::Nanos(counter)) =
+                (std::ptr::eq(series.metric, metric), &series.cell)
+            {
+                each(&series.labels, counter.get());
+            }
+        }
+    }
+
     /// Finds a series or makes it; beyond [`SERIES_MAX`] of a metric, that of `other`.
     fn cell(&self, metric: &'static Metric, labels: &[&str], make: impl FnOnce() -> Cell) -> Cell {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);

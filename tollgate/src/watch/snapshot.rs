@@ -110,6 +110,9 @@ pub struct Table {
     pub unit: String,
     /// What happens to who is over it: `queue`, `hold`, `delay` or `reject`.
     pub action: String,
+    /// Whether that is only decided and counted, and nothing is enforced.
+    #[serde(default)]
+    pub shadow: bool,
     /// Its clients.
     pub rows: Vec<Row>,
 }
@@ -119,6 +122,9 @@ pub struct Table {
 pub struct Row {
     /// Its name.
     pub key: String,
+    /// What orders name it by: its key's hash, as 16 hexadecimal digits.
+    #[serde(default)]
+    pub id: String,
     /// What is left to it, in the limit's unit; below zero it is debt. `null`: not known.
     pub level: Option<f64>,
     /// Seconds until it is within the limit again.
@@ -162,11 +168,10 @@ impl Query {
     /// The first [`QueryFault`].
     pub fn parse(text: &str) -> Result<Query, QueryFault> {
         let mut query = Query { limit: None, rows: ROWS_DEFAULT };
-        for pair in text.split('&') {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        for (name, value) in pairs(text)? {
             match name {
-                "limit" => query.limit = Some(decoded(value)?),
-                "n" => query.rows = rows(value)?,
+                "limit" => query.limit = Some(value),
+                "n" => query.rows = rows(&value)?,
                 _ => {}
             }
         }
@@ -190,6 +195,15 @@ impl Query {
         }
         text
     }
+}
+
+/// The names and decoded values of a query.
+///
+/// # Errors
+/// A value is not properly encoded.
+pub fn pairs(text: &str) -> Result<Vec<(&str, String)>, QueryFault> {
+    let pairs = text.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.map(|(name, value)| Ok((name, decoded(value)?))).collect()
 }
 
 fn rows(value: &str) -> Result<usize, QueryFault> {

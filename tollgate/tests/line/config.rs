@@ -36,6 +36,17 @@ fn an_empty_line_section_opens_the_door_of_the_contract() {
 }
 
 #[test]
+fn shadow_is_for_all_limits_or_for_one() {
+    let limits = "limits: [{prefix: a, rate: 1/s, shadow: true}, {prefix: b, rate: 1/s}]";
+    let shadows = |text: &str| {
+        let policies = good(text).policies;
+        policies.iter().map(|policy| policy.limit.shadow).collect::<Vec<_>>()
+    };
+    assert_eq!(shadows(&format!("line: {{{limits}}}")), [false, true, false]);
+    assert_eq!(shadows(&format!("line: {{shadow: true, {limits}}}")), [true, true, true]);
+}
+
+#[test]
 fn faults_of_the_line_section() {
     for (text, told) in [
         ("listen: 'unix://run/a'", "a socket's path begins with /, so there are three"),

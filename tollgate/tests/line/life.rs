@@ -16,6 +16,28 @@ fn a_reload_changes_the_numbers_and_keeps_the_counts() {
 }
 
 #[test]
+fn what_is_in_shadow_is_served_and_counted_as_what_it_would_have_been() {
+    let limits = "limits: [{prefix: a, rate: 1/d, burst: 1, shadow: true}]";
+    let mut program = Program::start(&format!("rate: 1/d, burst: 1, {limits}"));
+    let mut client = Client::tcp(program.lines);
+    assert_eq!(client.ask("a\na\na\nb\nb\n"), "OK\nOK\nOK\nOK\nNO\n");
+    let refused = |limit: &str, shadow: &str| {
+        let labels = format!("verdict=\"reject\",limit=\"{limit}\",shadow=\"{shadow}\"");
+        format!("tollgate_decisions_total{{{labels}}}")
+    };
+    assert_eq!(program.metric(&refused("a", "true")), 2);
+    assert_eq!(program.metric(&refused("line", "false")), 1);
+    assert!(program.told("request refused").contains("shadow=true"));
+
+    program.reload(&format!("shadow: true, rate: 1/d, burst: 1, {limits}"));
+    assert_eq!(client.ask("b\n"), "OK\n");
+    let mut cell = Client::tcp(program.resp);
+    cell.send("CL.THROTTLE k 0 1 86400\r\nCL.THROTTLE k 0 1 86400\r\n");
+    cell.half_close();
+    assert_eq!(cell.rest().matches("*5\r\n:0\r\n").count(), 2, "served twice");
+}
+
+#[test]
 fn a_restart_keeps_the_counts_where_they_are_kept() {
     let program = Program::start("rate: 1/d, burst: 3");
     assert_eq!(Client::tcp(program.lines).ask("C\nC\nC\n"), "OK\nOK\nOK\n");

@@ -144,6 +144,7 @@ fn limit(name: &str, unit: Unit, debt: Debt) -> Limit {
         action: None,
         weight: Weight::ONE,
         keys_max: 1000,
+        shadow: false,
     }
 }
 

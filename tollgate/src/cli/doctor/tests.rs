@@ -4,6 +4,7 @@ use crate::watch::snapshot::Peers;
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> Row {
     Row {
         key: key.to_owned(),
+        id: String::new(),
         level,
         wait: 4.5,
         cpu_per_second: cpu,
@@ -26,6 +27,7 @@ fn snapshot() -> Snapshot {
         name: name.to_owned(),
         unit: "cpu".to_owned(),
         action: "hold".to_owned(),
+        shadow: false,
         rows,
     };
     Snapshot {

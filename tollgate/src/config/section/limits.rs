@@ -3,7 +3,7 @@
 //! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them; what the
 //! others would need beside it is a fault. How each counts: `tollgate_core::bucket`.
 
-use super::proxy::{count, duration, read_action};
+use super::proxy::{count, duration, read_action, truth};
 use crate::config::reader::{Read, Section, within};
 use crate::config::tree::{self, Node, Value};
 use std::ops::RangeInclusive;
@@ -113,10 +113,12 @@ fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
     let weight = section.value("weight", Weight::ONE, weight);
     let keys_max = section.value("keys_max", door.ground.keys.unwrap_or(keys), keys_max);
     let debt_max = section.optional("debt_max", burst).or(door.debt_max);
+    let shadow = section.optional("shadow", truth).unwrap_or(false);
     let (unit, algorithm) = counted?;
     let algorithm = capped(unit, algorithm, action, debt_max);
     let (name, action) = (name?, Some(action));
-    let limit = Limit { name, by: by?, when, unit, algorithm, action, weight, keys_max };
+    let by = by?;
+    let limit = Limit { name, by, when, unit, algorithm, action, weight, keys_max, shadow };
     let checked = limit.checked();
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
 }

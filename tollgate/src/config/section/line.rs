@@ -4,7 +4,7 @@
 //! mean: `settings`; how they count: `tollgate_core::bucket`.
 
 use super::limits::{keys_max, name};
-use super::proxy::{count, duration};
+use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of, within};
 use crate::config::settings::{Line, Listen, TagPolicy};
@@ -83,9 +83,11 @@ pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
     let burst = line.value("burst", 10, burst);
     let refill = line.value("refill", Refill::Grid, refill);
     let keys_max = line.value("keys_max", keys_default.unwrap_or(KEYS), keys_max);
-    let limit = limit("line".into(), &rate, burst, refill, keys_max);
+    let shadow = line.value("shadow", false, truth);
+    let limit = Limit { shadow, ..limit("line".into(), &rate, burst, refill, keys_max) };
     let mut policies = vec![TagPolicy { prefix: String::new(), limit }];
     policies.extend(limits(line, refill, keys_max));
+    policies.iter_mut().for_each(|policy| policy.limit.shadow |= shadow);
     let drain = Duration::from_nanos(drain.0);
     Line { listen, socket_mode, resp, tag_bytes, keys_max, connections, drain, policies }
 }
@@ -140,7 +142,8 @@ fn policy(section: &mut Section<'_, '_>, door: Refill, keys_default: usize) -> O
     let burst = section.value("burst", second.clamp(1, BURST_MAX), burst);
     let refill = section.value("refill", door, refill);
     let keys_max = section.value("keys_max", keys_default, keys_max);
-    let limit = limit(name, &rate?, burst, refill, keys_max);
+    let shadow = section.optional("shadow", truth).unwrap_or(false);
+    let limit = Limit { shadow, ..limit(name, &rate?, burst, refill, keys_max) };
     Some(TagPolicy { prefix: prefix?, limit })
 }
 
@@ -166,6 +169,7 @@ fn limit(name: Box<str>, rate: &Written, burst: u64, refill: Refill, keys_max: u
         action: None,
         weight: Weight::ONE,
         keys_max,
+        shadow: false,
     }
 }
 

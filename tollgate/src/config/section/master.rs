@@ -129,6 +129,7 @@ fn rule(section: &mut Section<'_, '_>, ground: Ground) -> Option<Limit> {
         action: None,
         weight: Weight::ONE,
         keys_max,
+        shadow: false,
     })
 }
 

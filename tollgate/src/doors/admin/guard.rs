@@ -6,7 +6,7 @@
 //! machine's own name are taken as hosts, on loopback too. Callers from beyond loopback need the
 //! token besides, except for health and metrics.
 
-use super::StartError;
+use super::{StartError, page};
 use crate::config::secret;
 use crate::config::settings::Admin;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -14,15 +14,17 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What anybody may ask who may connect.
+/// What anybody may ask who may connect, beside the files of the page, which tell nothing.
 const OPEN_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+/// Where orders are sent to.
+pub const ORDERS: &str = "/api/overrides";
 
 /// Why a request is refused; in the order of [`crate::watch::counts::REFUSALS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Neither GET nor HEAD.
+    /// Neither GET nor HEAD, nor an order where orders are sent to.
     Method,
-    /// It brings a body.
+    /// It brings a body that is not wanted.
     Body,
     /// It names a host that is not ours.
     Host,
@@ -36,8 +38,11 @@ impl Refused {
     /// What the caller is told: status, and what to do.
     pub const fn answer(self) -> (StatusCode, &'static str) {
         match self {
-            Refused::Method => (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD here\n"),
-            Refused::Body => (StatusCode::PAYLOAD_TOO_LARGE, "no bodies here\n"),
+            Refused::Method => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "only GET and HEAD here, and POST to /api/overrides\n",
+            ),
+            Refused::Body => (StatusCode::PAYLOAD_TOO_LARGE, "no such body here\n"),
             Refused::Host => (
                 StatusCode::FORBIDDEN,
                 "foreign Host refused: ask by address, as localhost or by this machine's name\n",
@@ -75,14 +80,20 @@ impl Guard {
 
     /// Whether `peer` may ask for this.
     pub fn check(&self, head: &Parts, has_body: bool, peer: IpAddr) -> Result<(), Refused> {
+        let reads = head.method == Method::GET || head.method == Method::HEAD;
         let rules = [
-            (head.method == Method::GET || head.method == Method::HEAD, Refused::Method),
-            (!has_body, Refused::Body),
+            (reads || is_order(head), Refused::Method),
+            (!has_body || is_order(head), Refused::Body),
             (self.host_is_ours(head), Refused::Host),
             (origin_is_ours(head), Refused::Origin),
             (self.may_see(head, peer), Refused::Token),
         ];
         rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, refused)| Err(*refused))
+    }
+
+    /// What this machine calls itself.
+    pub fn own_name(&self) -> Option<&str> {
+        self.own_name.as_deref()
     }
 
     /// Browsers always name the host; a probe that names none is no browser.
@@ -107,13 +118,22 @@ impl Guard {
     }
 
     fn may_see(&self, head: &Parts, peer: IpAddr) -> bool {
-        let open = OPEN_PATHS.contains(&head.uri.path()) || is_loopback(peer);
+        let path = head.uri.path();
+        let open = OPEN_PATHS.contains(&path) || page::file(path).is_some();
+        // Where there is a token, whoever changes something shows it, on loopback too: what a site
+        // can be made to fetch comes from there.
+        let open = open || (is_loopback(peer) && !(is_order(head) && self.token.is_some()));
         let Some(token) = &self.token else { return open };
         let sent = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let sent = sent.and_then(|value| value.split_once(' '));
         let bearer = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         open || bearer.is_some_and(|(_, sent)| same(sent.trim().as_bytes(), token.as_bytes()))
     }
+}
+
+/// Whether something is to be changed.
+pub fn is_order(head: &Parts) -> bool {
+    head.method == Method::POST && head.uri.path() == ORDERS
 }
 
 /// The name in front of `:port`; `None` if what follows is no port.

@@ -3,7 +3,7 @@
 //!
 //! Nothing is kept or changed here. How it is written: `watch::prometheus`, `watch::snapshot`.
 
-use super::{DoorEngine, Sources, Stage};
+use super::{DoorEngine, Sources, Stage, act};
 use crate::engine::Standing;
 use crate::engine::counted::Work;
 use crate::watch::counts::peers::Report;
@@ -95,7 +95,9 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
                 let mut rows = engine.top(index);
                 rows.truncate(query.rows);
                 let rows = rows.into_iter().map(|standing| row(standing, now)).collect();
-                snapshot.limits.push(table(door, limiter.policy().action, limit, rows));
+                let mut table = table(door, limiter.policy().action, limit, rows);
+                table.shadow = engine.shadows(index);
+                snapshot.limits.push(table);
             }
         }
     }
@@ -108,7 +110,8 @@ fn peers(report: &Report) -> snapshot::Peers {
     snapshot::Peers { live: report.live, known: report.peers.len() + 1, behind }
 }
 
-fn load(door: &str, work: &Work) -> Load {
+/// What a door's backend does.
+pub fn load(door: &str, work: &Work) -> Load {
     let crowd = work.crowd.as_ref().map(|crowd| snapshot::Crowd {
         waiting: crowd.waiting,
         running: crowd.running,
@@ -123,7 +126,8 @@ fn load(door: &str, work: &Work) -> Load {
     }
 }
 
-fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
+/// A limit and its clients.
+pub fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
     let unit = match limit.unit {
         Unit::Cpu => UNIT_CPU,
         Unit::Hits => UNIT_HITS,
@@ -133,6 +137,7 @@ fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
         name: limit.name.to_string(),
         unit: unit.to_owned(),
         action: limit.action(action).name().to_owned(),
+        shadow: false,
         rows,
     }
 }
@@ -143,13 +148,16 @@ fn list(door: &str, name: &str, rows: Vec<Row>) -> Table {
         name: name.to_owned(),
         unit: UNIT_HITS.to_owned(),
         action: Action::Reject.name().to_owned(),
+        shadow: false,
         rows,
     }
 }
 
-fn row(standing: Standing, now: Time) -> Row {
+/// A client, as it stands.
+pub fn row(standing: Standing, now: Time) -> Row {
     let Standing { row, level, wait } = standing;
     Row {
+        id: act::id(row.hash),
         key: if row.name.is_empty() { "?".to_owned() } else { row.name },
         level: level.map(|level| level as f64 / SECOND as f64),
         wait: wait.as_secs_f64(),

@@ -46,6 +46,7 @@ fn limit(name: &str, by: Part, unit: Unit) -> Limit {
         action: None,
         weight: Weight::ONE,
         keys_max: 100,
+        shadow: false,
     }
 }
 
@@ -171,8 +172,16 @@ fn the_page_and_the_configuration_are_shown_and_nothing_else_is_there() {
     let (_running, address) = open();
     let (status, head, page) = get(address, "/", "");
     assert!(status == 200 && head.contains("content-security-policy: default-src 'none'"));
-    assert!(page.contains("192.0.2.1") && !page.contains("<script"), "{page}");
-    assert!(!page.contains('\x1b'));
+    for header in ["cache-control: no-store", "x-content-type-options: nosniff"] {
+        assert!(head.contains(header), "{head}");
+    }
+    assert!(!page.contains("<style") && !page.contains("style=\""), "nothing inline: {page}");
+    let named = page.split(['"']).filter(|word| word.starts_with('/') && word.contains('.'));
+    let files: Vec<_> = named.collect();
+    assert!(files.len() > 3, "{files:?}");
+    for file in files {
+        assert_eq!(get(address, file, "").0, 200, "{file}");
+    }
     let (status, _, yaml) = get(address, "/api/config", "");
     assert_eq!((status, yaml.as_str()), (200, "proxy:\n  cpus: 4\n"));
     for path in ["/nothing", "/healthz/", "//", "/api"] {
@@ -239,16 +248,22 @@ fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
         let request = hyper::Request::get(path).header("authorization", token).body(());
         guard.check(&request.expect("a request").into_parts().0, false, peer)
     };
-    for path in ["/", "/api/top", "/api/config", "/healthz/x"] {
+    for path in ["/page", "/api/top", "/api/config", "/api/events", "/healthz/x"] {
         assert_eq!(ask(path, "", far), Err(guard::Refused::Token), "{path}");
         assert_eq!(ask(path, "Bearer 0123456789abcdeX", far), Err(guard::Refused::Token));
         assert_eq!(ask(path, "Basic 0123456789abcdef", far), Err(guard::Refused::Token));
         assert_eq!(ask(path, "bearer 0123456789abcdef", far), Ok(()));
         assert_eq!(ask(path, "", near), Ok(()));
     }
-    for path in ["/healthz", "/readyz", "/metrics"] {
+    for path in ["/healthz", "/readyz", "/metrics", "/", "/page.js"] {
         assert_eq!(ask(path, "", far), Ok(()), "{path}");
     }
+    let order = |token: &str| {
+        let request = hyper::Request::post(guard::ORDERS).header("authorization", token).body(());
+        guard.check(&request.expect("a request").into_parts().0, true, near)
+    };
+    assert_eq!(order(""), Err(guard::Refused::Token), "from loopback too");
+    assert_eq!(order("Bearer 0123456789abcdef"), Ok(()));
 }
 
 #[test]
@@ -394,3 +409,5 @@ fn whoever_sends_nothing_is_shown_out() {
         assert!(closed.is_ok(), "{closed:?} {}", String::from_utf8_lossy(&answer));
     }
 }
+
+mod live;

@@ -5,6 +5,7 @@
 //! business.
 
 use crate::engine::Rules;
+use crate::engine::counted::views::Seen;
 use crate::engine::domains::gatekeeper::Judged;
 use crate::engine::named::Named;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use tollgate_core::classify::{self, Attributes, Key, Keys};
 use tollgate_core::limiter::Limiter;
 use tollgate_core::meter::estimate::Foreseen;
-use tollgate_core::units::Time;
+use tollgate_core::units::{Time, Weight};
 
 /// A request that [`crate::engine::Lane::begin`] has looked at.
 pub struct Begun {
@@ -23,6 +24,10 @@ pub struct Begun {
     pub(in crate::engine) foreseen: Foreseen,
     pub(in crate::engine) agent: Option<Box<str>>,
     pub(in crate::engine) client: IpAddr,
+    /// What an operator says that it weighs.
+    pub(in crate::engine) weight: Weight,
+    pub(in crate::engine) seen: Seen,
+    pub(in crate::engine) came: Time,
 }
 
 impl Begun {

@@ -30,6 +30,7 @@ pub(super) fn domain(rules: &[Algorithm]) -> Domain {
         action: None,
         weight: Weight::ONE,
         keys_max: 100,
+        shadow: false,
     };
     let rules = rules.iter().map(rule).collect();
     let settings = Master {

@@ -146,7 +146,10 @@ impl Batch<'_> {
                 if same {
                     self.count(key, tag, hits, wait);
                 }
-                told
+                match self.shadows(key) {
+                    true => Told { served: true, retry: None, ..told },
+                    false => told,
+                }
             }
             By::Here => told(algorithm, 0, Nanos::ZERO, hits, self.now),
         }

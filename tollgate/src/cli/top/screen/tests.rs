@@ -8,6 +8,7 @@ use std::io;
 fn row(key: &str, cpu: f64, level: Option<f64>) -> Row {
     Row {
         key: key.to_owned(),
+        id: String::new(),
         level,
         wait: 4.5,
         cpu_per_second: cpu,
@@ -24,6 +25,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
         name: name.to_owned(),
         unit: unit.to_owned(),
         action: "queue".to_owned(),
+        shadow: false,
         rows,
     };
     let clients = vec![

@@ -140,6 +140,7 @@ mod tests {
             action: None,
             weight: Weight::ONE,
             keys_max: 1,
+            shadow: false,
         };
         let home = Arc::new(Limiter::new(policy, vec![limit], Seed([0; 16])));
         let key = Key { limit: 0, hash: KeyHash::from_bits(1) };

@@ -116,6 +116,7 @@ fn limiter(algorithms: &[Algorithm]) -> Arc<Limiter> {
         action: None,
         weight: Weight::ONE,
         keys_max: 1_000,
+        shadow: false,
     };
     let limits = algorithms.iter().enumerate().map(limit).collect();
     let policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };

@@ -1,0 +1,120 @@
+//! Who watches. Each event is made once and handed to all.
+//!
+//! A watcher that does not read is dropped: events wait for it in a short queue, and when that has
+//! been full for some seconds its connection is closed. So neither the number of watchers nor what
+//! waits for them grows.
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most who watch at once.
+pub const WATCHERS_MAX: usize = 16;
+/// Events that wait for one of them.
+const QUEUE: usize = 4;
+/// For so many events in a row there may be no room.
+const MISSED_MAX: u32 = 10;
+
+/// All who watch.
+#[derive(Debug, Default)]
+pub struct Hub(Vec<Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    events: mpsc::Sender<Bytes>,
+    missed: u32,
+    /// Dropped with this entry, which closes the connection.
+    _open: oneshot::Sender<()>,
+}
+
+/// What one of them is sent, as the body of its answer.
+#[derive(Debug)]
+pub struct Feed(mpsc::Receiver<Bytes>);
+
+/// Ends when a watcher is not to be served any more.
+pub type Watcher = oneshot::Receiver<()>;
+
+impl Hub {
+    /// Whether anybody watches.
+    pub fn is_watched(&mut self) -> bool {
+        self.0.retain(|entry| !entry.events.is_closed());
+        !self.0.is_empty()
+    }
+
+    /// One more, who gets `first` at once; `None`: there are as many as may be.
+    pub fn join(&mut self, first: Bytes) -> Option<(Feed, Watcher)> {
+        self.is_watched();
+        if self.0.len() >= WATCHERS_MAX {
+            return None;
+        }
+        let (events, feed) = mpsc::channel(QUEUE);
+        let (open, watcher) = oneshot::channel();
+        // There is room for the first.
+        let _ = events.try_send(first);
+        self.0.push(Entry { events, missed: 0, _open: open });
+        Some((Feed(feed), watcher))
+    }
+
+    /// Hands an event to all; who has not read for too long is dropped.
+    pub fn send(&mut self, event: &Bytes) {
+        self.0.retain_mut(|entry| match entry.events.try_send(event.clone()) {
+            Ok(()) => {
+                entry.missed = 0;
+                true
+            }
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                entry.missed += 1;
+                entry.missed < MISSED_MAX
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+        });
+    }
+}
+
+impl Body for Feed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|event| event.map(|event| Ok(Frame::data(event))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watchers_are_bounded_and_those_who_left_make_room() {
+        let mut hub = Hub::default();
+        let mut all: Vec<_> = (0..WATCHERS_MAX).map(|_| hub.join(Bytes::new())).collect();
+        assert!(all.iter().all(Option::is_some));
+        assert!(hub.join(Bytes::new()).is_none());
+        all.pop();
+        assert!(hub.join(Bytes::new()).is_some());
+        drop(all);
+        assert!(!hub.is_watched());
+    }
+
+    #[test]
+    fn who_does_not_read_is_dropped_and_who_does_gets_every_event() {
+        let mut hub = Hub::default();
+        let (mut reads, _open) = hub.join(Bytes::from_static(b"first")).expect("room");
+        let (_sleeps, mut closed) = hub.join(Bytes::new()).expect("room");
+        assert_eq!(reads.0.try_recv().ok().as_deref(), Some(&b"first"[..]));
+        let most = QUEUE as u32 + MISSED_MAX;
+        for number in 0..most {
+            assert_eq!(hub.0.len(), if number < most - 1 { 2 } else { 1 }, "{number}");
+            hub.send(&Bytes::from(number.to_string()));
+            assert_eq!(reads.0.try_recv().ok(), Some(Bytes::from(number.to_string())));
+        }
+        assert_eq!(closed.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        assert_eq!(hub.0.len(), 1);
+    }
+}

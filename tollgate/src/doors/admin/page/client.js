@@ -1,0 +1,162 @@
+// One client: its past, and what an operator may do about it.
+
+import { ofClient } from "/charts.js";
+import { get, order } from "/server.js";
+import { amount, element, number, put, time } from "/text.js";
+
+const EVERY_MS = 5_000;
+const WEIGHT = 0.1;
+const DONE = {
+  exempt: "Exempt for an hour: neither counted nor held up.",
+  weigh: "For an hour it weighs a tenth where requests wait for room.",
+  clear: "It owes nothing any more.",
+  undo: "Undone.",
+};
+
+export class Client {
+  constructor(changed, wanted) {
+    this.wanted = wanted;
+    this.dialog = document.getElementById("client");
+    this.changed = changed;
+    this.part = (what) => this.dialog.querySelector(what);
+    this.dialog.addEventListener("close", () => this.closed());
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog) this.dialog.close();
+    });
+    for (const button of this.dialog.querySelectorAll(".acts button")) {
+      button.addEventListener("click", () => this.act(button.dataset.do));
+    }
+  }
+
+  open(limit, row) {
+    this.limit = limit;
+    this.row = row;
+    this.said("");
+    put(this.part(".of"), `${limit.door}, limit ${limit.name}`);
+    put(this.part("h2"), row.key);
+    put(this.part(".unit"), limit.unit === "cpu" ? "CPUs it takes, and its level in CPU-seconds" : "requests a second, and its level");
+    const weigh = this.part("[data-do=weigh]");
+    weigh.disabled = limit.action !== "queue";
+    weigh.title = weigh.disabled ? "weights matter where requests wait for room (queue)" : "";
+    put(this.part("p.about"), "What you do is written to the log, and shown above the list until it ends or is undone. Debts that are cleared stay cleared.");
+    this.facts();
+    this.dialog.showModal();
+    this.past();
+    this.timer = setInterval(() => this.past(), EVERY_MS);
+  }
+
+  closed() {
+    clearInterval(this.timer);
+    this.plot?.destroy();
+    this.plot = undefined;
+    this.row = undefined;
+  }
+
+  // What is shown has happened a second later.
+  update(now) {
+    if (!this.row) return;
+    const limit = now.limits.find((one) => one.door === this.limit.door && one.name === this.limit.name);
+    const row = limit?.rows.find((one) => one.id === this.row.id);
+    if (row) {
+      [this.limit, this.row] = [limit, row];
+      this.facts();
+    }
+  }
+
+  facts() {
+    const { limit, row } = this;
+    const facts = [
+      ["Level", amount(row.level, limit.unit)],
+      ["In credit in", row.wait > 0 ? time(row.wait) : "now"],
+      [limit.unit === "cpu" ? "CPUs of late" : "Hits a second", number(row.cpu_per_second)],
+      ["Requests a second", number(row.requests_per_second)],
+      ["Mean wait", time(row.wait_average)],
+      ["In all", amount(row.cpu_total, limit.unit)],
+    ];
+    const list = this.part(".facts");
+    if (list.children.length !== facts.length) {
+      list.replaceChildren(...facts.map(() => {
+        const pair = element("div");
+        pair.append(element("dt"), element("dd"));
+        return pair;
+      }));
+    }
+    facts.forEach(([name, value], at) => {
+      put(list.children[at].firstChild, name);
+      put(list.children[at].lastChild, value);
+    });
+  }
+
+  async past() {
+    const { limit, row } = this;
+    const where = new URLSearchParams({ door: limit.door, limit: limit.name, id: row.id });
+    const empty = this.part("figure .empty");
+    try {
+      const past = await get(`/api/client?${where}`);
+      if (row.id !== this.row?.id) return;
+      put(empty, "Nothing of its past is known yet: a point is noted each five seconds.");
+      empty.hidden = past.t.length > 0;
+      this.plot?.destroy();
+      this.plot = undefined;
+      if (past.t.length) this.plot = ofClient(document.getElementById("chart-client"), limit.unit, past);
+    } catch (why) {
+      put(empty, String(why.message));
+      empty.hidden = false;
+    }
+  }
+
+  said(text, bad = false) {
+    put(this.part(".done"), text);
+    this.part(".done").classList.toggle("bad", bad);
+  }
+
+  async act(what) {
+    const { limit, row } = this;
+    const sent = { do: what, door: limit.door, limit: limit.name, id: row.id };
+    if (what !== "clear") sent.for_seconds = 3600;
+    if (what === "weigh") sent.weight = WEIGHT;
+    try {
+      this.changed(await order(sent, this.wanted));
+      this.said(DONE[what]);
+    } catch (why) {
+      this.said(why.message, true);
+    }
+  }
+}
+
+// The list of what is overridden, each with a way back.
+export class Overrides {
+  constructor(changed, failed, wanted) {
+    this.at = document.getElementById("overrides");
+    this.list = this.at.querySelector("ul");
+    this.list.addEventListener("click", async ({ target }) => {
+      const button = target.closest("button");
+      if (!button) return;
+      try {
+        changed(await order({ do: "undo", override_id: button.override }, wanted));
+      } catch (why) {
+        failed(why);
+      }
+    });
+  }
+
+  update(all) {
+    this.at.hidden = all.length === 0;
+    const rows = [...this.list.children];
+    all.forEach((said, at) => {
+      const row = rows[at] ?? this.list.appendChild(made());
+      const does = said.do === "exempt" ? "exempt: neither counted nor held up" : `weighs ${number(said.weight)}`;
+      put(row.firstChild, `${said.key} (${said.limit}): ${does}, for ${time(said.left)} more; said from ${said.by}`);
+      row.lastChild.override = said.override_id;
+    });
+    rows.slice(all.length).forEach((row) => row.remove());
+  }
+}
+
+function made() {
+  const row = element("li");
+  const button = element("button", "undo", "Undo");
+  button.type = "button";
+  row.append(element("span"), button);
+  return row;
+}

@@ -1,0 +1,201 @@
+// Clicks through the page while a site is calm, crawled, stopped and started.
+
+import assert from "node:assert/strict";
+import os from "node:os";
+import { after, before, test } from "node:test";
+import { CRAWLER, browse, look, open, until } from "./stage.js";
+
+let browser;
+before(async () => {
+  browser = await browse();
+});
+after(() => browser.close());
+
+// Runs `what` with a site and the page that shows it; nothing may go wrong on that.
+async function stage({ proxy, more, address, ...view }, what) {
+  const site = await open(proxy, more);
+  try {
+    const at = address ? address(site.server.admin) : site.server.admin;
+    const seen = await look(browser, at, view);
+    await what({ site, ...seen });
+    assert.deepEqual(seen.wrong, [], "nothing goes wrong on the page");
+    assert.deepEqual(seen.strangers, [], "no request leaves the host");
+    await seen.page.close();
+  } finally {
+    await site.stop();
+  }
+}
+
+const rows = (page) => page.$$eval("#clients tbody tr", (all) =>
+  all.map((row) => [...row.children].map((cell) => cell.innerText.trim())));
+
+async function choose(page, tab) {
+  await page.evaluate((name) => {
+    const tabs = [...document.querySelectorAll("#tabs button")];
+    tabs.find((one) => one.firstChild.textContent === name).click();
+  }, tab);
+}
+
+async function open_client(page, name) {
+  await until(`${name} is listed`, async () => (await rows(page)).some(([key]) => key.startsWith(name)));
+  await page.evaluate((key) => {
+    const all = [...document.querySelectorAll("#clients td.name button")];
+    all.find((one) => one.textContent === key).click();
+  }, name);
+  await page.waitForSelector("#client[open]");
+}
+
+test("a calm site: nothing is wrong, and it says so", async () => {
+  await stage({}, async ({ site, page, text, live, says }) => {
+    site.people();
+    await live();
+    await says(/Nothing is wrong\. .* of 2 CPUs used; nobody waits, nobody is in debt\./);
+    assert.equal(await text("#tile-waiting b"), "0");
+    assert.equal(await text("#tile-debt b"), "0");
+    await until("answers are timed", async () => /ms|s/.test(await text("#tile-credit b")));
+    await until("people are listed", async () => (await rows(page)).length >= 6);
+    assert.equal((await page.$$(".charts canvas")).length, 4);
+    assert.match(await page.title(), /Nothing is wrong/);
+    await choose(page, "routes");
+    await until("routes", async () => (await rows(page)).some(([key]) => key === "GET /page/*"));
+  });
+});
+
+test("a crawl: who it is, what is done about it, and that it works", async () => {
+  await stage({}, async ({ site, page, text, live, says }) => {
+    site.people();
+    site.crawler();
+    await live();
+    await says(new RegExp(`${CRAWLER.replaceAll(".", "\\.")} takes \\d+ % of the CPU\\. It waits behind everybody in credit: \\d+ requests wait\\.`));
+    await says(/Those in credit are answered within .* those in debt within .* \(95 of 100\)/);
+    const [[first, , level]] = await rows(page);
+    assert.equal(first, CRAWLER);
+    assert.match(level, /^-/);
+    assert.notEqual(await text("#tile-waiting b"), "0");
+    await page.type("#filter", "198.51");
+    assert.ok((await rows(page)).every(([key]) => key.startsWith("198.51")));
+    await page.$eval("#filter", (input) => {
+      input.value = "";
+      input.dispatchEvent(new Event("input"));
+    });
+    await page.click("#clients thead [data-order=key]");
+    const names = (await rows(page)).map(([key]) => key);
+    assert.deepEqual(names, [...names].sort((a, b) => a.localeCompare(b)));
+    await page.click("#ranges [data-seconds='3600']");
+    assert.equal(await page.$eval("#ranges [data-seconds='3600']", (b) => b.ariaPressed), "true");
+  });
+});
+
+test("an operator exempts, weighs and clears a client, and takes it back", async () => {
+  await stage({}, async ({ site, page, text, live }) => {
+    site.people(2);
+    site.crawler();
+    await live();
+    await open_client(page, CRAWLER);
+    assert.equal(await text("#client-name"), CRAWLER);
+    await until("its past is drawn", () => page.$("#chart-client canvas"));
+    const act = async (what, said) => {
+      await page.click(`#client [data-do=${what}]`);
+      await until(said, async () => (await text("#client .acts ~ .done")).includes(said));
+    };
+    await act("exempt", "Exempt for an hour");
+    await until("it is listed", async () => (await text("#overrides ul")).includes(`${CRAWLER} (ip): exempt`));
+    await act("weigh", "weighs a tenth");
+    await until("it is the other", async () => (await text("#overrides ul")).includes("weighs 0.10"));
+    assert.equal((await page.$$("#overrides li")).length, 1);
+    await act("clear", "owes nothing");
+    await page.click("#client .close");
+    assert.match(await text("#clients tbody"), /weighs 0\.10/);
+    await page.click("#overrides .undo");
+    await until("it is undone", () => page.$eval("#overrides", (at) => at.hidden));
+    const said = site.server.lines.map((line) => JSON.parse(line).fields.message);
+    const told = said.filter((message) => message.startsWith("an operator"));
+    assert.equal(told.length, 4, `each is written to the log: ${told}`);
+  });
+});
+
+test("shadow: it says what would be done, and that nothing is", async () => {
+  await stage({ proxy: { shadow: true } }, async ({ site, says, page, live }) => {
+    site.people(2);
+    site.crawler();
+    await live();
+    await says(/203\.0\.113\.7 takes \d+ % of the CPU\. Nothing is done about it: this is shadow\./);
+    await says(/would put it behind everybody in credit/);
+    assert.match(await page.$eval("#about", (at) => at.textContent), /shadow, nothing is enforced/);
+  });
+});
+
+test("a server that goes away is told of, and taken up again when it is back", async () => {
+  await stage({}, async ({ site, page, text, live, expect }) => {
+    expect("ERR_CONNECTION_REFUSED");
+    expect("ERR_INCOMPLETE_CHUNKED_ENCODING");
+    await live();
+    const begin = await site.restart();
+    await until("it is lost", async () => (await text("#state")).startsWith("connection lost"));
+    assert.ok(await page.$("body.stale"), "old figures are seen to be old");
+    assert.match(await page.title(), /connection lost/);
+    await begin();
+    await live();
+    assert.equal(await page.$("body.stale"), null);
+  });
+});
+
+test("what clients call themselves is text and nothing else", async () => {
+  await stage({}, async ({ site, page, live }) => {
+    site.crawler("<img src=x onerror=alert(1)><b>bold</b>");
+    await live();
+    await choose(page, "agents");
+    await until("it is listed", async () => (await rows(page)).some(([key]) => key.includes("<img src=x")));
+    assert.equal(await page.$("#clients img, #clients tbody b"), null);
+  });
+});
+
+test("a narrow screen shows all of it, and nothing sticks out", async () => {
+  for (const width of [360, 320]) {
+    await stage({ width, height: 740 }, async ({ site, page, live, says }) => {
+      site.people(3);
+      site.crawler();
+      await live();
+      await says(/takes \d+ % of the CPU/);
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+      assert.ok(wide <= width, `${wide} of ${width}`);
+      await open_client(page, CRAWLER);
+      const box = await page.$eval("#client", (at) => at.getBoundingClientRect().toJSON());
+      assert.ok(box.left >= 0 && box.right <= width, JSON.stringify(box));
+    });
+  }
+});
+
+test("beyond loopback it asks for the token, and orders want it everywhere", async (t) => {
+  const all = Object.values(os.networkInterfaces()).flat();
+  const own = all.find(({ family, internal }) => family === "IPv4" && !internal)?.address;
+  const token = "correct-horse-battery";
+  const give = async (page, given) => {
+    await page.waitForSelector("#token[open]");
+    await page.type("#token input", given);
+    await page.click("#token button");
+  };
+  if (!own) t.diagnostic("no other address than loopback: only orders are looked at");
+  else {
+    const view = { more: { admin: "0.0.0.0:0", token }, address: (at) => at.replace("0.0.0.0", own) };
+    await stage(view, async ({ page, text, live, expect }) => {
+      expect("status of 401");
+      await give(page, "not-the-right-one");
+      await until("it is refused", async () => (await text("#token .done")).includes("does not take"));
+      await give(page, token);
+      await live();
+    });
+  }
+  await stage({ more: { token } }, async ({ site, page, text, live, expect }) => {
+    expect("status of 401");
+    site.crawler();
+    await live();
+    await page.evaluate(() => sessionStorage.clear());
+    await page.reload();
+    await live();
+    await open_client(page, CRAWLER);
+    await page.click("#client [data-do=exempt]");
+    await give(page, token);
+    await until("it is done", async () => (await text("#client .acts ~ .done")).includes("Exempt"));
+  });
+});
