@@ -1,6 +1,7 @@
 //! Several servers behind, over TCP, TLS and socket files: who is asked, who is left out, what is
 //! sent again and what is not.
 
+mod ends;
 mod frames;
 mod http2;
 mod streams;

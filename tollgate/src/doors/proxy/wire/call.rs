@@ -45,6 +45,8 @@ pub(in crate::doors::proxy) struct Ended {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
+    /// The connection had ended before anything of it was sent.
+    Unsent,
     /// The server has not looked at it.
     Unprocessed,
     /// The server has ended it.
@@ -64,6 +66,11 @@ impl Ended {
             source = error.source();
         }
         Ended { how: How::told(&said), said: said.into() }
+    }
+
+    /// The server has left out the rest of its answer.
+    fn cut() -> Ended {
+        Ended { how: How::Reset, said: "reset before the end of the answer".into() }
     }
 
     pub(super) fn is_syntax(&self) -> bool {
@@ -152,7 +159,7 @@ impl Call {
             return false;
         };
         match how {
-            How::Unprocessed => loan.is_whole(),
+            How::Unsent | How::Unprocessed => loan.is_whole(),
             How::Broken => loan.is_nothing() && head.method.is_idempotent(),
             How::Reset | How::Syntax => false,
         }
@@ -175,7 +182,7 @@ impl Call {
                 let unsent = failed.take_message().is_some();
                 let mut ended = Ended::of(failed.error());
                 if unsent {
-                    ended.how = How::Unprocessed;
+                    ended.how = How::Unsent;
                 }
                 Err(self.failed(ended))
             }
@@ -215,7 +222,7 @@ impl Call {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         let State::Body(body) = &mut self.state else { return Poll::Ready(None) };
-        Poll::Ready(match ready!(Pin::new(body).poll_frame(cx)) {
+        Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 self.look();
                 Some(Ok(frame))
@@ -224,6 +231,9 @@ impl Call {
                 let ended = Ended::of(&error);
                 Some(Err(self.failed(ended)))
             }
+            // The library ends a body so, too, whose stream was reset without an error. That has no
+            // place before the end of an answer (RFC 9113, 8.1).
+            None if !body.is_end_stream() => Some(Err(self.failed(Ended::cut()))),
             None => {
                 self.state = State::Through;
                 self.place = None;

@@ -23,6 +23,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::Join;
 use tokio::sync::watch;
@@ -46,13 +47,17 @@ pub(super) type Answering =
 
 type Connection = http2::Connection<TokioIo<Join<ends::Reader, ends::Writer>>, Lent, Tasks>;
 
+/// A connection while it is driven. `None` once it has ended: to drop it is what tells the sender,
+/// and gives back the requests that wait in it.
+type Driven = Rc<RefCell<Option<Connection>>>;
+
 /// A connection with streams.
 pub(in crate::doors::proxy) struct Session {
     sender: RefCell<SendRequest<Lent>>,
     /// Whether it is under TLS.
     pub(super) secure: bool,
-    /// The library's own, which a task drives.
-    connection: Rc<RefCell<Connection>>,
+    /// The library's own, which a task drives to its end.
+    connection: Driven,
     /// Streams that run, and how many may by our bound.
     streams: Cell<usize>,
     bound: usize,
@@ -84,10 +89,8 @@ impl Session {
             .max_send_buf_size(SEND_BYTES)
             .handshake(TokioIo::new(tokio::io::join(reader, writer)));
         let (sender, connection) = handshake.await?;
-        let connection = Rc::new(RefCell::new(connection));
-        let driven = Rc::clone(&connection);
-        // What goes wrong, the requests on it are told.
-        tasks.execute(poll_fn(move |cx| Pin::new(&mut *driven.borrow_mut()).poll(cx).map(drop)));
+        let connection = Rc::new(RefCell::new(Some(connection)));
+        tasks.execute(drive(Rc::clone(&connection)));
         Ok(Rc::new(Session {
             sender: RefCell::new(sender),
             secure,
@@ -104,7 +107,8 @@ impl Session {
     /// Whether one more stream may be begun.
     pub(in crate::doors::proxy) fn has_room(&self) -> bool {
         // As the server says by now.
-        let allowed = self.connection.borrow().current_max_send_streams();
+        let connection = self.connection.borrow();
+        let allowed = connection.as_ref().map_or(0, Connection::current_max_send_streams);
         !self.is_over() && self.streams.get() < self.bound.min(allowed)
     }
 
@@ -128,6 +132,19 @@ impl Session {
     pub(super) fn send(&self, request: Request<Lent>) -> Answering {
         Box::pin(self.sender.borrow_mut().try_send_request(request))
     }
+}
+
+/// Drives a connection until it has ended, and lets go of it.
+async fn drive(connection: Driven) {
+    poll_fn(|cx| match connection.borrow_mut().as_mut() {
+        // What goes wrong, the requests on it are told.
+        Some(connection) => Pin::new(connection).poll(cx).map(drop),
+        None => Poll::Ready(()),
+    })
+    .await;
+    // Dropped when nothing is borrowed any more: what it gives back may come here.
+    let ended = connection.borrow_mut().take();
+    drop(ended);
 }
 
 /// A stream's place among those of its session, and among the requests that the server has.
