@@ -39,6 +39,8 @@ pub struct Store {
     counters: Arc<Counters>,
     /// Hits that were counted by nobody's lane, for any of them to tell.
     reported: Mutex<Vec<Ask>>,
+    /// What it is owed of buckets.
+    outbox: Outbox,
     clock: Clock,
 }
 
@@ -58,8 +60,8 @@ impl Store {
             settings.place.servers.iter().map(|server| server.end.to_string()).collect(),
             &counts,
         );
-        let reported = Mutex::default();
-        Arc::new(Store { settings: settings.clone(), counts, counters, reported, clock })
+        let (reported, outbox) = (Mutex::default(), Outbox::new(settings.owed_max));
+        Arc::new(Store { settings: settings.clone(), counts, counters, reported, outbox, clock })
     }
 
     /// A lane for the thread that asks, whose tasks run on its runtime.

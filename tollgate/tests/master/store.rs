@@ -78,8 +78,8 @@ fn third_is_delayed(masters: [&Program; 3], domain: &str, identifier: &str) -> O
         let mut gatekeeper = Gatekeeper::new(master, &[&format!("{domain}\0")]);
         gatekeeper.request(domain, identifier, at + number as u64);
         // What comes of another one behind it: by then this one has been decided on. Newcomers
-        // are told of what is in force first.
-        let end = format!("end-{number}");
+        // are told of what is in force first, so nobody else has asked under that name.
+        let end = format!("end-{identifier}-{number}");
         (0..4).for_each(|_| gatekeeper.request(domain, &end, at));
         told = None;
         loop {

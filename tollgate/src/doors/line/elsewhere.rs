@@ -34,6 +34,7 @@ impl Elsewhere {
         for (question, account) in asked.questions.iter_mut().zip(accounts) {
             question.word = account.word;
             question.owes = account.owes;
+            (question.known, question.known_at) = (account.known, account.known_at);
         }
         asked
     }
@@ -52,6 +53,7 @@ impl Elsewhere {
         let name = self.naming.account("line", algorithm, name, &question.tag);
         let mut account = Account::new(name, asked.home(), *key, *cost, now);
         account.algorithm = algorithm.clone();
+        (account.known, account.known_at) = (question.known, question.known_at);
         account
     }
 }

@@ -31,6 +31,10 @@ pub struct Question {
     pub owes: bool,
     /// It was decided here, and served.
     pub served_here: bool,
+    /// When its bucket was known to be full before that,
+    pub known: Time,
+    /// and when that was known.
+    pub known_at: Time,
 }
 
 /// All that is asked at once.
@@ -122,6 +126,7 @@ impl Batch<'_> {
             By::Noted(questions) => {
                 let (algorithm, cost) = (algorithm.clone(), Cost::hits(hits));
                 let (word, owes, served_here) = (None, false, false);
+                let (known, known_at) = (Time::ZERO, Time::ZERO);
                 let tag = tag.into();
                 questions.push_back(Question {
                     key,
@@ -131,6 +136,8 @@ impl Batch<'_> {
                     word,
                     owes,
                     served_here,
+                    known,
+                    known_at,
                 });
                 told(&Algorithm::Debt(super::nothing()), 0, Nanos::ZERO, hits, self.now)
             }

@@ -51,8 +51,11 @@ pub struct Account {
     pub word: Option<Word>,
     /// Whether the store is to be told of what is decided here.
     pub owes: bool,
-    /// What it is short of as far as is known here, where the store is to believe that.
-    pub known: Nanos,
+    /// When it was known here to be full, by our clock, before what is told of it: for a store that
+    /// has lost it. Zero: nothing is known.
+    pub known: Time,
+    /// When that was known.
+    pub known_at: Time,
     /// What it is short of by what is told of it alone.
     pub least: Time,
     /// The times of requests that are told together, where it is a history.
@@ -76,7 +79,8 @@ impl Account {
             back: None,
             word: None,
             owes: false,
-            known: Nanos::ZERO,
+            known: Time::ZERO,
+            known_at: Time::ZERO,
             least: Time::ZERO,
             times: Vec::new(),
         }
@@ -105,15 +109,21 @@ impl Account {
             Algorithm::Sliding(sliding) => self.push_sliding(call, sliding, now),
             Algorithm::History(history) => self.push_history(call, history, now),
             // No door has such limits: windows of the rate limit service are counters.
-            Algorithm::Fixed(_) => (0..7).for_each(|_| _ = call.arg(0)),
+            Algorithm::Fixed(_) => (0..8).for_each(|_| _ = call.arg(0)),
         }
     }
 
     fn push_debt(&self, call: &mut Pipeline, debt: &Debt, now: Time) {
         let time = |cost| debt.rate().time_for(cost).0;
         call.arg(time(self.need)).arg(time(self.cost)).arg(ahead(self.at, now));
-        call.arg(ahead(self.least.max(self.at), now)).arg(self.known.0);
+        call.arg(ahead(self.least.max(self.at), now));
+        self.push_known(call, now);
         call.arg(time(debt.burst())).arg(reach(debt));
+    }
+
+    fn push_known(&self, call: &mut Pipeline, now: Time) {
+        let at = self.known_at.min(now);
+        call.arg(signed(self.known.since(now).0)).arg(ahead(at, now));
     }
 
     fn push_grid(&self, call: &mut Pipeline, grid: &Grid, now: Time) {
@@ -122,7 +132,8 @@ impl Account {
             (tokens, period) = (1, period / tokens);
         }
         call.arg(self.need.whole_hits()).arg(self.cost.whole_hits()).arg(ahead(self.at, now));
-        call.arg(ahead(self.least.max(self.at), now)).arg(self.known.0);
+        call.arg(ahead(self.least.max(self.at), now));
+        self.push_known(call, now);
         call.arg(tokens).arg(period).arg(burst);
         moment(call, Time(now.0 / period * period));
     }

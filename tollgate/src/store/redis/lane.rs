@@ -57,7 +57,7 @@ impl Lane {
     pub fn open(store: Arc<Store>) -> Rc<Lane> {
         let route = Route::new(&store.settings.place);
         let per_second = store.settings.per_second.as_ref().map(Route::new);
-        let outbox = Outbox::new(store.settings.owed_max);
+        let outbox = store.outbox.clone();
         let (owed, open) = (RefCell::default(), RefCell::default());
         let lane = Rc::new(Lane { store, route, per_second, owed, outbox, open });
         lane.keep();

@@ -16,6 +16,8 @@ pub struct Owed {
     entries: HashMap<String, Account, foldhash::fast::RandomState>,
     /// What is given back, each by itself.
     backs: Vec<Account>,
+    /// What was known of buckets that the store is being told of.
+    telling: HashMap<String, (Time, Time), foldhash::fast::RandomState>,
     /// Buckets for which there was no room.
     pub lost: u64,
 }
@@ -23,7 +25,19 @@ pub struct Owed {
 impl Owed {
     /// How many buckets.
     pub fn len(&self) -> usize {
-        self.entries.len() + self.backs.len()
+        self.entries.len() + self.backs.len() + self.telling.len()
+    }
+
+    /// When a bucket was known to be full before it was charged what the store does not know of,
+    /// and when that was known; `None`: it knows of everything.
+    pub fn known(&self, name: &str) -> Option<(Time, Time)> {
+        let told = self.telling.get(name).copied();
+        told.or_else(|| self.entries.get(name).map(|account| (account.known, account.known_at)))
+    }
+
+    /// The store was told of a bucket, or will never be.
+    pub fn told(&mut self, name: &str) {
+        self.telling.remove(name);
     }
 
     /// What the store does not know of a bucket, as a time.
@@ -61,11 +75,14 @@ impl Owed {
         }
     }
 
-    /// Takes out at most `max`.
+    /// Takes out at most `max`, to be told: [`Owed::told`] when they were.
     pub fn take(&mut self, max: usize) -> Vec<Account> {
         let mut taken: Vec<Account> = self.backs.drain(..max.min(self.backs.len())).collect();
         let rest = self.entries.extract_if(|_, _| true).take(max - taken.len());
         taken.extend(rest.map(|(_, account)| account));
+        for one in taken.iter().filter(|one| one.back.is_none()) {
+            self.telling.insert(one.name.clone(), (one.known, one.known_at));
+        }
         taken
     }
 }
@@ -86,6 +103,9 @@ fn charged(account: &Account, state: Time) -> Time {
 }
 
 fn merge(owed: &mut Account, more: &Account) {
+    // What is known later may have in it what is owed here.
+    owed.known = owed.known.min(more.known);
+    owed.known_at = owed.known_at.min(more.known_at);
     match &owed.algorithm {
         Algorithm::Debt(_) | Algorithm::Grid(_) => {
             owed.least = match more.least {
@@ -165,6 +185,7 @@ mod tests {
             for told in owed.take(1) {
                 let sum = (begin.max(told.at.0) + told.cost.0).max(told.least.0);
                 assert_eq!(sum, exact);
+                owed.told(&told.name);
             }
             assert_eq!(owed.len(), 0);
         }

@@ -14,25 +14,40 @@ use crate::store::redis::route::Route;
 use parking_lot::Mutex;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tollgate_core::limiter::told::Word;
 use tollgate_core::units::{Cost, Nanos, Time};
 
-/// What the store is to be told, from whatever thread.
+/// What the store is to be told, from whatever thread and by whichever: what one of them knows of a
+/// bucket has in it what others have charged.
 #[derive(Clone)]
 pub struct Outbox {
     owed: Arc<Mutex<Owed>>,
+    /// Whether there is anything, so that nobody waits for the others where there is not.
+    any: Arc<AtomicBool>,
     max: usize,
 }
 
 impl Outbox {
     /// For at most so many buckets.
-    pub(super) fn new(max: usize) -> Outbox {
-        Outbox { owed: Arc::default(), max }
+    pub(in crate::store::redis) fn new(max: usize) -> Outbox {
+        Outbox { owed: Arc::default(), any: Arc::default(), max }
     }
 
     /// The bucket was charged: that has happened, and is told.
     pub fn add(&self, account: Account) {
-        self.owed.lock().add(account, self.max);
+        self.change(|owed| owed.add(account, self.max));
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Owed) -> R) -> R {
+        let mut owed = self.owed.lock();
+        let result = change(&mut owed);
+        self.any.store(owed.len() > 0, Ordering::Release);
+        result
+    }
+
+    fn look<R: Default>(&self, look: impl FnOnce(&Owed) -> R) -> R {
+        if self.any.load(Ordering::Acquire) { look(&self.owed.lock()) } else { R::default() }
     }
 }
 
@@ -47,14 +62,14 @@ impl Lane {
     /// decided here, and told if it `owes`. With `all_or_none`, none is charged if one refuses.
     /// `now` is the present by our clock.
     pub async fn decide(self: &Rc<Lane>, accounts: &mut [Account], all_or_none: bool, now: Time) {
-        if self.store.is_batched() {
-            accounts.iter_mut().for_each(|account| account.owes = true);
-            return;
-        }
         if accounts.is_empty() {
             return;
         }
         accounts.iter_mut().for_each(|account| self.prepare(account, now));
+        if self.store.is_batched() {
+            accounts.iter_mut().for_each(|account| account.owes = true);
+            return;
+        }
         let groups = self.groups(accounts, 0..accounts.len());
         let deadline = Clock::deadline(self.store.settings.deadline);
         let began = self.now();
@@ -77,10 +92,12 @@ impl Lane {
 
     /// What is known here of a bucket that the store may have lost.
     fn prepare(&self, account: &mut Account, now: Time) {
-        let owed = self.outbox.owed.lock().of(&account.name);
-        let known = account.home.ahead(account.key, now);
-        let counts = account.cost > Cost::ZERO && owed == Nanos::ZERO;
-        account.known = if counts { known } else { Nanos::ZERO };
+        if account.cost == Cost::ZERO {
+            return;
+        }
+        let before = self.outbox.look(|owed| owed.known(&account.name));
+        (account.known, account.known_at) =
+            before.unwrap_or_else(|| (now.plus(account.home.ahead(account.key, now)), now));
     }
 
     /// Counts that there is no answer; whether the question was not put.
@@ -123,23 +140,22 @@ impl Lane {
         (before, after, charged): (Nanos, Nanos, bool),
         clock: Time,
     ) {
-        let owed = self.outbox.owed.lock().of(&account.name);
+        let owed = self.outbox.look(|owed| owed.of(&account.name));
         account.home.raise(account.key, after.plus(owed), self.now());
         account.word = Some(Word { before, after, charged, clock });
     }
 
     /// How many buckets the store has to be told of.
     pub fn owes_accounts(&self) -> usize {
-        let mut owed = self.outbox.owed.lock();
-        let lost = std::mem::take(&mut owed.lost);
+        let (lost, left) = self.outbox.change(|owed| (std::mem::take(&mut owed.lost), owed.len()));
         self.counts().lost.increment(lost);
-        owed.len()
+        left
     }
 
     /// Tells the store all it is owed of buckets, as far as it is there.
     pub async fn settle_accounts(self: &Rc<Lane>) {
         while self.routes().flat_map(Route::links).any(|link: Rc<Link>| link.is_good()) {
-            let owed = self.outbox.owed.lock().take(TOLD_AT_ONCE);
+            let owed = self.outbox.change(|owed| owed.take(TOLD_AT_ONCE));
             if owed.is_empty() {
                 return;
             }
@@ -153,17 +169,25 @@ impl Lane {
                 let Some(mut account) = owed.get_mut(place).and_then(Option::take) else {
                     continue;
                 };
+                let told = |owed: &mut Owed| owed.told(&account.name);
                 match answer {
                     Ok((answer, clock)) => {
+                        self.outbox.change(told);
                         self.counts().told.increment(1);
                         self.hear(&mut account, answer, clock);
                     }
                     Err(Missed::Away | Missed::Unable(_)) => {
                         kept = true;
-                        self.outbox.owed.lock().add(account, usize::MAX);
+                        self.outbox.change(|owed| {
+                            owed.told(&account.name);
+                            owed.add(account, usize::MAX);
+                        });
                     }
                     // It may have been charged, or never will be.
-                    Err(Missed::Late | Missed::Refused(_)) => self.counts().lost.increment(1),
+                    Err(Missed::Late | Missed::Refused(_)) => {
+                        self.outbox.change(told);
+                        self.counts().lost.increment(1);
+                    }
                 }
             }
             if kept {

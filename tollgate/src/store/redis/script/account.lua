@@ -7,13 +7,15 @@
 --   kind      d: debt   g: grid   s: sliding   h: history   r: a debt of which some is given back
 --   patience  the longest wait with which it is charged; -1: whatever the wait
 -- and then
---   d: need, cost, at, least, known, depth, reach (-1: none)
---   g: need and cost in hits, at, least, known, tokens, period, burst, a moment where a period began
+--   d: need, cost, at, least, known, known at, depth, reach (-1: none)
+--   g: need and cost in hits, at, least, known, known at, tokens, period, burst, a moment where a
+--      period began
 --   s: cost, at, round, window, max, part, parts, number of a part, the moment where it began
 --   h: interval, burst, how many times, the times
 --   r: moved, the moment of the charge, reach
 -- where `need` is what has to fit, `at` when it was charged, `least` what the bucket is short of
--- at least after it, `known` what it is short of as far as the asker knows, if it is not here.
+-- at least after it, `known` what it is short of as far as the asker knows, if it is not here, and
+-- `known at` when that was known: what came in since is not in it.
 --
 -- Answers seconds and microseconds of the clock, and for each key three numbers: how long until it
 -- is full (s, h: until it is free) before and after, and 1 if it was charged.
@@ -45,26 +47,59 @@ local function keep(key, value, far, late)
   redis.call('SET', key, value, 'PX', text(math.ceil(left / 1e6) + 1000))
 end
 
-local function full_at(key)
-  local state = redis.call('GET', key)
-  if not state then return nil end
-  local s, n = string.match(state, '^(%d+) (%-?%d+)$')
-  return s and ahead(tonumber(s), tonumber(n))
-end
-
 local kinds = {}
 
--- A bucket is one number: when it is full.
+-- Somebody who asks without having been away is believed to know more for so long,
+local believed = 60e9
+-- if it is more than a round trip makes of it.
+local doubt = 100e6
+-- Nobody is away for longer.
+local remembered = 86400e9
+
+-- A bucket is one number: when it is full. Beside it is kept when it came to be here and what was
+-- charged since. For who does not find it begins it from what is known there; another one may know
+-- more of what was before, to which all that came since is added then, once. Who has known it only
+-- since knows what was charged too.
 local function one_number(b)
-  local x = full_at(b.key)
-  if not x and b.known > 0 then x = b.known end
+  local state = redis.call('GET', b.key) or ''
+  local s, n, more = string.match(state, '^(%d+) (%-?%d+)(.*)$')
+  local x = s and ahead(tonumber(s), tonumber(n))
+  b.sum, b.since = nil, nil
+  if not x then
+    b.sum, b.since = 0, 0
+    if b.known > 0 then x = b.known end
+  else
+    local sum, began_s, began_n = string.match(more, '^ (%d+) (%d+) (%d+)$')
+    local since = sum and ahead(tonumber(began_s), tonumber(began_n))
+    if since and since > -remembered then b.sum, b.since = tonumber(sum), since end
+  end
+  if s and b.since and b.known > 0 then
+    if b.known_at < b.since then
+      x = math.max(x, b.plus(b.known, b.sum))
+    elseif b.since > -believed and b.known - x > doubt then
+      x = b.known
+    end
+  end
   b.x = x or -math.huge
   b.before = math.max(b.x, 0)
 end
 
+-- Keeps it, charged so much more.
+local function keep_one(b, x, more, late)
+  local value = moment(x)
+  if b.since then
+    value = value .. ' ' .. text(math.max(b.sum + more, 0)) .. ' ' .. moment(b.since)
+  end
+  keep(b.key, value, x, late)
+end
+
 function kinds.d()
   local b = { need = number(), cost = number(), at = number(), least = number() }
-  b.known, b.depth, b.reach = number(), number(), number()
+  b.known, b.known_at, b.depth, b.reach = number(), number(), number(), number()
+  function b.plus(x, sum)
+    if b.reach < 0 then return x + sum end
+    return math.max(math.min(x + sum, b.reach), x)
+  end
   function b.look()
     one_number(b)
     b.wait = math.max(b.before + b.need - b.depth, 0)
@@ -73,7 +108,7 @@ function kinds.d()
     local base = math.max(b.x, b.at)
     local x = math.max(base + b.cost, b.least)
     if b.reach >= 0 then x = math.max(math.min(x, b.reach), base) end
-    if b.cost > 0 then keep(b.key, moment(x), x, -b.at) end
+    if b.cost > 0 then keep_one(b, x, x - base, -b.at) end
     b.after = b.cost > 0 and math.max(x, 0) or b.before
   end
   return b
@@ -84,7 +119,7 @@ function kinds.r()
   local elapsed = -ahead(number(), number())
   local reach = number()
   function b.look()
-    b.known, b.wait = 0, 0
+    b.known, b.known_at, b.wait = 0, 0, 0
     one_number(b)
   end
   function b.charge()
@@ -92,7 +127,7 @@ function kinds.r()
     local open = b.moved - elapsed
     if open <= 0 or b.x <= 0 or reach >= 0 and b.x >= reach - elapsed then return end
     local x = b.x - open
-    keep(b.key, moment(x), x)
+    keep_one(b, x, -open)
     b.after = math.max(x, 0)
   end
   return b
@@ -100,7 +135,7 @@ end
 
 function kinds.g()
   local b = { need = number(), cost = number(), at = number(), least = number() }
-  b.known = number()
+  b.known, b.known_at = number(), number()
   local tokens, period, burst = number(), number(), number()
   local origin = ahead(number(), number())
   -- Steps since the origin, and when one of them is.
@@ -114,6 +149,7 @@ function kinds.g()
     local rest = step - whole * tokens
     return origin + whole * period + math.ceil(rest * period / tokens)
   end
+  function b.plus(x, sum) return step_at(steps(x) + sum) end
   function b.look()
     one_number(b)
     local missing = 0
@@ -125,7 +161,7 @@ function kinds.g()
     b.after = b.before
     if b.cost == 0 then return end
     local x = math.max(step_at(steps(math.max(b.x, b.at)) + b.cost), b.least)
-    keep(b.key, moment(x), x, -b.at)
+    keep_one(b, x, b.cost, -b.at)
     b.after = math.max(x, 0)
   end
   return b

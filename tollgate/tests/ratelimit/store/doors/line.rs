@@ -3,6 +3,7 @@
 use super::{Program, ask, calls, connect};
 use crate::program::wait_for;
 use crate::store::redis::Redis;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 /// Nothing comes in while a test runs.
@@ -126,8 +127,77 @@ fn nobody_waits_for_a_store_that_is_away_and_it_is_told_when_it_is_back() {
     });
     println!("told {:?} after the return", began.elapsed());
     assert_eq!(said(&mut streams[0], "D\nD\n"), "OK\nNO\n");
-    assert_eq!(said(&mut streams[1], "C\n"), "OK\n", "what it forgot nobody has asked for again");
+    assert_eq!(said(&mut streams[1], "C\n"), "NO\n", "it heard of the hit that it forgot");
     assert_eq!(said(&mut streams[0], "C\n"), "NO\n");
+}
+
+/// Hits that a tag and a key of its own numbers are served, one by one.
+fn served(program: &Program, which: usize, hits: usize) -> usize {
+    let ask_for = |text: &str, good: &str| -> usize {
+        let mut stream = connect(program.doors[usize::from(which != 0)]);
+        (0..hits).map(|_| usize::from(first(&mut stream, text).starts_with(good))).sum()
+    };
+    match which {
+        0 => ask_for("past:C\n", "OK"),
+        _ => ask_for("CL.THROTTLE past 199 1 86400\r\n", "*5\r\n:0"),
+    }
+}
+
+/// What is replied to one question, as far as it was read at once.
+fn first(stream: &mut TcpStream, text: &str) -> String {
+    stream.write_all(text.as_bytes()).expect("sent");
+    let mut reply = String::new();
+    while !reply.ends_with('\n') || (reply.starts_with('*') && reply.matches('\n').count() < 6) {
+        let mut bytes = [0; 256];
+        let count = stream.read(&mut bytes).expect("a reply");
+        assert!(count > 0, "{reply}");
+        reply += &String::from_utf8_lossy(&bytes[..count]);
+    }
+    reply
+}
+
+/// Two instances, of which one knows more of the past than the other, and whichever of them is back
+/// first: it is counted once, with all that came in meanwhile.
+#[test]
+fn a_store_that_comes_back_empty_hears_the_past_with_what_it_is_owed() {
+    let more = "limits: [{prefix: 'past:', rate: 1/d, burst: 200, refill: continuous}]";
+    let section = SECTION.split("limits:").next().expect("it is there").to_owned() + more + "}";
+    for outage in [[10, 50], [1, 0], [0, 1], [3, 3]] {
+        let redis = Redis::start(&[]);
+        let two = [0, 1].map(|_| Program::start(&section, "", &redis, "line open"));
+        for door in [0, 1] {
+            assert_eq!(served(&two[0], door, 50) + served(&two[1], door, 50), 100);
+        }
+        redis.kill();
+        for program in &two {
+            let good = || program.metric("tollgate_store_connections{state=\"good\"}");
+            wait_for("the loss to be noticed", || (good() == 0).then_some(()));
+        }
+        for door in [0, 1] {
+            for (program, hits) in two.iter().zip(outage) {
+                assert_eq!(served(program, door, hits), hits);
+            }
+        }
+        redis.restart();
+        for program in &two {
+            let good = || program.metric("tollgate_store_connections{state=\"good\"}");
+            wait_for("the return", || (good() > 1 && good_all(program)).then_some(()));
+            let owed = || program.metric("tollgate_store_owed");
+            wait_for("the store to be told", || (owed() == 0).then_some(()));
+        }
+        for door in [0, 1] {
+            let left = served(&two[1], door, 1) + served(&two[0], door, 200);
+            let (exact, all) = (100 - outage[0] - outage[1], outage[0] + outage[1]);
+            // Who owes nothing knows of the past, and not when the others' hits came in.
+            let missing = if outage.contains(&0) { all } else { 0 };
+            println!("door {door}, {outage:?}: {left} left, {exact} are");
+            assert!((exact..=exact + missing).contains(&left), "{left}, not {exact}");
+        }
+    }
+}
+
+fn good_all(program: &Program) -> bool {
+    program.metric("tollgate_store_connections{state=\"failed\"}") == 0
 }
 
 #[test]
