@@ -284,8 +284,10 @@ fn tell_cgroups(settings: &Settings) {
     for proxy in settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty()) {
         for backend in &proxy.backends {
             let groups = cgroup::behind(backend);
-            let written: Vec<String> =
-                groups.iter().map(|path| format!("`cost: cgroup:{path}`")).collect();
+            // The root is the whole machine, and has no figures where cgroups are of version 1.
+            let useful = |path: &&String| *path != "/" && cgroup::used(Path::new(path)).is_ok();
+            let named = |path: &String| format!("`cost: cgroup:{path}`");
+            let written: Vec<String> = groups.iter().filter(useful).map(named).collect();
             if !written.is_empty() && !matches!(proxy.cost, CostSource::Cgroup(_)) {
                 let written = written.join(" or ");
                 eprintln!("note: the processes behind {backend} could be measured by {written}");
