@@ -21,7 +21,7 @@ pub fn yaml(node: &Node) -> String {
 }
 
 fn entry(out: &mut String, key: &str, node: &Node, indent: usize) {
-    let _ = write!(out, "{:indent$}{key}:", "");
+    let _ = write!(out, "{:indent$}{}:", "", scalar(key));
     match &node.value {
         Value::Null => out.push('\n'),
         Value::Text(text) => {
