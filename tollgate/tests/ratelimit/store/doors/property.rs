@@ -159,6 +159,11 @@ fn standing(algorithm: &Algorithm, state: &[u64], now: Time) -> Nanos {
     }
 }
 
+/// The same, but for what Lua's numbers leave out: nanoseconds beyond 104 days are rounded.
+fn alike(one: Nanos, other: Nanos) -> bool {
+    one == other || (one.0 >> 53 > 0 && one.0.abs_diff(other.0) <= 2)
+}
+
 /// One random question about one bucket, which the model answers at the moment of the store's.
 async fn ask_both(
     lane: &Rc<Lane>,
@@ -196,14 +201,14 @@ async fn ask_both(
     let state = model.entry((limit, key)).or_insert_with(|| vec![0; algorithm.words()]);
     let clock = word.clock;
     let what = format!("{algorithm:?} of {cost:?}, late {late:?}, early {early:?}: {word:?}");
-    assert_eq!(standing(algorithm, state, clock), word.before, "before: {what}");
+    assert!(alike(standing(algorithm, state, clock), word.before), "before: {what}");
     let charged = patient.is_none() || algorithm.wait(state, cost, clock) == Nanos::ZERO;
     assert_eq!(charged, word.charged, "{what}");
     // Nothing moves no bucket, where it is only looked at.
     if charged && cost > Cost::ZERO {
         algorithm.charge(state, cost, clock.plus(early).minus(late), clock);
     }
-    assert_eq!(standing(algorithm, state, clock), word.after, "after: {what}");
+    assert!(alike(standing(algorithm, state, clock), word.after), "after: {what}");
     charged
 }
 
@@ -282,8 +287,10 @@ fn all_buckets_of_a_request_are_charged_or_none_is() {
         let home = limiter(&bursts.map(|burst| debt("1/d", burst)));
         let (mut dice, clock) = (Dice::new(), Clock::start());
         for number in 0..300 {
-            let (now, mut left) = (clock.now(), bursts);
+            let mut left = bursts;
             for _ in 0..10 {
+                // What an instance knows of the past is as old as the question.
+                let now = clock.now();
                 let among: Vec<u8> = (0..3).filter(|_| dice.below(3) > 0).collect();
                 let one = |limit: &u8| account(&home, *limit, number, Cost::hits(1), now);
                 let mut accounts: Vec<Account> = among.iter().map(one).collect();
