@@ -33,6 +33,8 @@ use tollgate_core::windows::{Hit, Policy};
 
 /// Counters in one call when the store is told what it is owed.
 const TOLD_AT_ONCE: usize = 256;
+/// Names that are tried for one that a server has. Of a hundred nodes each has one among them.
+const PROOFS_MAX: u32 = 1_000;
 
 /// The store gives no answer, and what is known here is not to decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -298,6 +300,18 @@ impl Lane {
                 self.counts().lost.increment(1);
             }
         }
+    }
+
+    /// A key of the server of `link` that nobody has: to set it if it is there leaves nothing
+    /// behind, and who cannot write says so. Of a node whose slots are not known it may be
+    /// another's key, and proves nothing.
+    pub fn proof(&self, link: &Rc<Link>) -> String {
+        let name = |n: u32| format!("{}proof:{n}", self.store.settings.prefix);
+        let is_its = |name: &String| {
+            let mut links = self.routes().filter_map(|route| route.link(name));
+            links.any(|to| Rc::ptr_eq(&to, link))
+        };
+        (0..PROOFS_MAX).map(name).find(is_its).unwrap_or_else(|| name(0))
     }
 
     /// Some of what the server of `link` is owed.

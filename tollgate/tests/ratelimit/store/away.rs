@@ -222,6 +222,22 @@ fn admin(address: &str, path: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
+/// A connection to it is no good one, again and again, before anybody asks.
+#[test]
+fn a_server_that_cannot_write_is_away_until_it_can() {
+    let redis = Redis::start(&["--maxmemory", "1"]);
+    let address = format!("127.0.0.1:{}", crate::envoy::free_port());
+    let _server = unready(&redis, C1, &[("TOLLGATE_ADMIN", &address)]);
+    let told = || -> serde_json::Value {
+        serde_json::from_str(&admin(&address, "/api/store").1).expect("JSON")
+    };
+    wait_for("the refusal", || told()["why"].as_str()?.contains("OOM").then_some(()));
+    assert_eq!(told()["good"], 0);
+    redis.text(&["CONFIG", "SET", "maxmemory", "0"]);
+    wait_for("all connections", || (told()["failed"] == 0 && told()["good"] != 0).then_some(()));
+    assert_eq!(redis.text(&["DBSIZE"]), "0", "it leaves nothing behind");
+}
+
 #[test]
 fn it_starts_without_the_store_and_is_ready() {
     let redis = Redis::start(&[]);
