@@ -85,11 +85,52 @@ def wait_for(port):
     raise SystemExit(f"nobody listens on {port}")
 
 
-class Server:
-    """A proxy before a backend of its own; `port` for HTTP/1.1, `frames` for HTTP/2 in clear."""
+class Streams:
+    """A backend that speaks HTTP/2 in clear and answers each request with frames as it is told."""
 
-    def __init__(self, name, folder, program):
-        self.name, self.backend = name, Backend()
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        self.answer = lambda stream: []
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            stream, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(stream,), daemon=True).start()
+
+    def serve(self, stream):
+        got = b""
+        try:
+            stream.sendall(frame(4, 0, 0))
+            while piece := stream.recv(65536):
+                got += piece
+                if got.startswith(b"PRI"):
+                    if len(got) < 24:
+                        continue
+                    got = got[24:]
+                while len(got) >= 9 and len(got) >= 9 + (size := int.from_bytes(got[:3], "big")):
+                    kind, flags, number = got[3], got[4], int.from_bytes(got[5:9], "big")
+                    got = got[9 + size:]
+                    if kind == 4 and not flags & 1:
+                        stream.sendall(frame(4, 1, 0))
+                    if kind == 1:
+                        first, *later = self.answer(number)
+                        stream.sendall(first)
+                        for piece in later:
+                            time.sleep(0.2)
+                            stream.sendall(piece)
+        except OSError:
+            pass
+
+
+class Server:
+    """A proxy before a backend of its own; `port` for HTTP/1.1, `frames` for HTTP/2 in clear. With
+    `streams` the backend is one that speaks HTTP/2."""
+
+    def __init__(self, name, folder, program, streams=False):
+        self.name, self.streams = name, streams
+        self.backend = Streams() if streams else Backend()
         self.port = self.frames = free_port()
         text, command = getattr(self, name)(folder, program)
         path = folder / f"{name}.conf"
@@ -102,7 +143,8 @@ class Server:
     def tollgate(self, _, program):
         text = (
             f"admin: off\nproxy:\n  listen: 127.0.0.1:{self.port}\n  limits: []\n"
-            f"  backend: http://127.0.0.1:{self.backend.port}\n  timeouts: {{header: 1s}}\n"
+            f"  backend: {'h2c' if self.streams else 'http'}://127.0.0.1:{self.backend.port}\n"
+            "  timeouts: {header: 1s}\n"
             "  bounds: {header_bytes: 16k}\n"
         )
         return text, [program, "serve", "--config", "CONF"]
@@ -128,7 +170,7 @@ class Server:
             "defaults\n mode http\n timeout connect 3s\n timeout client 5s\n timeout server 5s\n"
             " timeout http-request 1s\n"
             f"frontend f\n bind 127.0.0.1:{self.port}\n default_backend b\n"
-            f"backend b\n server s 127.0.0.1:{self.backend.port}\n"
+            f"backend b\n server s 127.0.0.1:{self.backend.port}{' proto h2' * self.streams}\n"
         )
         return text, ["haproxy", "-db", "-f", "CONF"]
 
@@ -379,6 +421,52 @@ FRAMES = [
 ]
 
 
+def status(stream, flags=4, *lines):
+    return head([(":status", "200"), *lines], flags, stream)
+
+
+THREE = ("content-length", "3")
+
+# What a server behind answers on a stream: pieces, of which each but the first comes later.
+ANSWERS = [
+    ("a whole answer", lambda s: [status(s, 4, THREE) + frame(0, 1, s, b"abc")]),
+    ("a length and no body", lambda s: [status(s, 5, THREE)]),
+    ("a body longer than stated", lambda s: [status(s, 4, THREE) + frame(0, 1, s, b"abcd")]),
+    ("a body shorter than stated", lambda s: [status(s, 4, THREE) + frame(0, 1, s, b"ab")]),
+    ("two lengths that differ",
+     lambda s: [status(s, 4, THREE, ("content-length", "2")) + frame(0, 1, s, b"ab")]),
+    ("longer than stated, later", lambda s: [status(s, 4, THREE), frame(0, 1, s, b"abcd")]),
+    ("shorter than stated, later",
+     lambda s: [status(s, 4, THREE) + frame(0, 0, s, b"ab"), frame(0, 1, s, b"")]),
+    ("a reset within the body",
+     lambda s: [status(s, 4, THREE) + frame(0, 0, s, b"ab"), frame(3, 0, s, b"\0\0\0\2")]),
+    ("a reset without an error within the body",
+     lambda s: [status(s, 4, THREE) + frame(0, 0, s, b"ab"), frame(3, 0, s, b"\0\0\0\0")]),
+    ("a connection that ends within the body",
+     lambda s: [status(s, 4, THREE) + frame(0, 0, s, b"ab"), frame(7, 0, 0, b"\0" * 8), b"\0" * 9]),
+    ("a field of connections", lambda s: [status(s, 4, THREE, ("connection", "x")) + frame(0, 1, s, b"abc")]),
+    ("no status", lambda s: [head([THREE], 4, s) + frame(0, 1, s, b"abc")]),
+]
+
+
+def answered(server, answer):
+    """What a client of HTTP/1.1 gets of it: `whole`, `broken` after a head, or a status."""
+    server.backend.answer = answer
+    with socket.create_connection(("127.0.0.1", server.port), 5) as stream:
+        send(stream, [get()])
+        def whole(got):
+            head, end, body = bytes(got).partition(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head, re.I)
+            return end and (b"0\r\n\r\n" in body if not length else len(body) >= int(length[1]))
+        got, ended = receive(stream, whole)
+    if not got:
+        return "nothing" if ended else "waits"
+    code = bytes(got).split(b" ")[1].decode()
+    if not whole(got):
+        return "broken" if ended else "waits"
+    return "whole" if code == "200" else code
+
+
 def table(title, servers, cases, play):
     print(f"\n## {title}\n\n| case | " + " | ".join(server.name for server in servers) + " |")
     print("|---|" + "---|" * len(servers))
@@ -398,6 +486,10 @@ def main():
         try:
             table("HTTP/1.1", servers, PLAIN, plain)
             table("HTTP/2", servers, FRAMES, framed)
+            # This nginx speaks HTTP/2 behind for gRPC only.
+            behind = [Server(name, folder, program, True) for name in ("tollgate", "haproxy")]
+            servers += behind
+            table("Answers over HTTP/2", behind, ANSWERS, answered)
         finally:
             for server in servers:
                 server.stop()

@@ -4,6 +4,7 @@
 mod ends;
 mod frames;
 mod http2;
+mod lengths;
 mod streams;
 
 use crate::front::Authority;

@@ -296,6 +296,8 @@ pub(super) struct Download {
     account: Account,
     /// Whether the client is being sent the answer; before, it is held.
     released: bool,
+    /// Why it breaks off when it is asked for the next time.
+    broken: Option<Broken>,
 }
 
 impl Download {
@@ -306,24 +308,39 @@ impl Download {
         account: Account,
     ) -> Download {
         let (link, worker) = (Rc::clone(link), Rc::clone(worker));
-        Download { source: Some(wire), link, worker, account, released: false }
+        Download { source: Some(wire), link, worker, account, released: false, broken: None }
     }
 
     /// The hold is over: the client gets the answer.
-    pub(super) fn release(mut self) -> Body {
+    ///
+    /// # Errors
+    /// If it is known to be broken by now, and the client can be told so.
+    pub(super) async fn release(mut self) -> Result<Body, Failure> {
         self.released = true;
-        let Some(wire) = &mut self.source else { return Body::Whole(None) };
+        poll_fn(|cx| Poll::Ready(self.look_ahead(cx))).await?;
+        let Some(wire) = &mut self.source else { return Ok(Body::Whole(None)) };
         let whole = wire.whole();
         if wire.is_through() {
             self.finish();
-            return Body::Whole(whole);
+            return Ok(Body::Whole(whole));
         }
         self.link.offers();
-        Body::Stream(self)
+        Ok(Body::Stream(self))
+    }
+
+    fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        let Some(wire) = &mut self.source else { return Ok(()) };
+        let Err(fault) = wire.look_ahead(cx) else { return Ok(()) };
+        let failure = Failure::from(fault).by(&wire.far().backend);
+        self.source = None;
+        self.account.settle();
+        Err(failure)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
-        let Some(wire) = &mut self.source else { return Poll::Ready(None) };
+        let Some(wire) = &mut self.source else {
+            return Poll::Ready(self.broken.take().map(Err));
+        };
         self.link.is_asked();
         let polled = wire.poll_frame(cx);
         if polled.is_pending() {
@@ -352,7 +369,11 @@ impl Download {
             }
             Some(Err(fault)) => {
                 self.give_up(&Failure::from(fault));
-                Poll::Ready(Some(Err(Broken::BackendEnded)))
+                // A moment later: hyper throws away what it has not written yet when a body
+                // fails, and who got no byte takes it that nobody has looked at the request.
+                self.broken = Some(Broken::BackendEnded);
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
             None => {
                 self.finish();
@@ -406,7 +427,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Body::Whole(bytes) => bytes.is_none(),
-            Body::Stream(download) => download.source.is_none(),
+            Body::Stream(download) => download.source.is_none() && download.broken.is_none(),
         }
     }
 

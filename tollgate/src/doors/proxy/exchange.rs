@@ -15,7 +15,7 @@ use super::worker::{Site, Worker};
 use crate::engine::Asked;
 use crate::watch::counts::{BackendFault, Maker};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -57,7 +57,7 @@ impl Attributes for Seen<'_> {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.head.headers.get(name).map(http::HeaderValue::as_bytes)
+        self.head.headers.get(name).map(HeaderValue::as_bytes)
     }
 }
 
@@ -129,21 +129,35 @@ async fn answered(
         headers::ask_upgrade(&mut head.headers, protocol);
     }
     let request = wire::Request { head, peer, body: upload };
-    match ask_backend(worker, link, site, &account, request).await {
-        Ok((answer, wire)) => Ok(held(worker, link, site, answer, wire, account).await),
+    let failure = match ask_backend(worker, link, site, &account, request).await {
+        Ok((answer, wire)) => match held(worker, link, site, answer, wire, account).await {
+            Ok(response) => return Ok(response),
+            Err(failure) => failure,
+        },
         Err(failure) => {
             account.settle();
-            let status = failure.status(link);
-            let mut headers = HeaderMap::new();
-            headers.extend(accept.map(|accept| (http::header::ACCEPT, accept)));
-            if status.is_client_error() {
-                return Err(fatal(worker, &headers, status));
-            }
-            let by = failure.by.as_ref().map_or("", |backend| &backend.name);
-            worker.failed(link, by, &failure);
-            Err(Box::new(answer::fault(&headers, status)))
+            failure
         }
+    };
+    Err(told(worker, link, accept, &failure))
+}
+
+/// What the client is told for want of an answer.
+fn told(
+    worker: &Worker,
+    link: &Link,
+    accept: Option<HeaderValue>,
+    failure: &Failure,
+) -> Box<Response<Body>> {
+    let status = failure.status(link);
+    let mut headers = HeaderMap::new();
+    headers.extend(accept.map(|accept| (http::header::ACCEPT, accept)));
+    if status.is_client_error() {
+        return fatal(worker, &headers, status);
     }
+    let by = failure.by.as_ref().map_or("", |backend| &backend.name);
+    worker.failed(link, by, failure);
+    Box::new(answer::fault(&headers, status))
 }
 
 /// Tells what a client did wrong; who is over a limit is told of as a decision.
@@ -225,7 +239,7 @@ impl Failure {
     }
 
     /// It is this one's.
-    fn by(self, backend: &Rc<Backend>) -> Failure {
+    pub(super) fn by(self, backend: &Rc<Backend>) -> Failure {
         Failure { by: Some(Rc::clone(backend)), ..self }
     }
 
@@ -421,7 +435,7 @@ async fn held(
     answer: Answer,
     wire: Wire,
     account: Account,
-) -> Response<Body> {
+) -> Result<Response<Body>, Failure> {
     let (answer, found) = answer;
     let (mut head, ()) = answer.into_parts();
     let until = account.head(&mut head.headers, site.keep_cost_header);
@@ -429,7 +443,7 @@ async fn held(
         headers::quotas(&mut head.headers, &account.quotas());
     }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return switched(worker, link, (head, found), wire, (account, until)).await;
+        return Ok(switched(worker, link, (head, found), wire, (account, until)).await);
     }
     if headers::is_stream(&head.headers) {
         account.leave();
@@ -439,7 +453,7 @@ async fn held(
     if let Some(until) = until {
         Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }
-    Response::from_parts(head, download.release())
+    Ok(Response::from_parts(head, download.release().await?))
 }
 
 /// The backend switches protocols: what follows is neither HTTP nor on the meter, and is carried as

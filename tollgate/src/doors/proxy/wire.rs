@@ -160,6 +160,15 @@ impl Wire {
         }
     }
 
+    /// Looks whether what has come of the answer's body is proper, while the client can be told.
+    /// (In HTTP/1.1 the head tells as much.)
+    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+        match self {
+            Wire::Whole(_) => Ok(()),
+            Wire::Stream(call) => call.look_ahead(cx),
+        }
+    }
+
     /// The next frame of the answer's body.
     pub(super) fn poll_frame(
         &mut self,

@@ -89,8 +89,12 @@ impl Behind {
     }
 
     pub fn head(&mut self, stream: u32) -> &mut Behind {
-        let lines = fields(&[(":status", "200")]);
-        self.0.send(frame(HEADERS, END_HEADERS, stream, &lines));
+        self.send(&[head(stream, 0, &[])])
+    }
+
+    /// Sends frames so that they come together.
+    pub fn send(&mut self, frames: &[Vec<u8>]) -> &mut Behind {
+        self.0.send(frames.concat());
         self
     }
 
@@ -112,6 +116,12 @@ impl Behind {
     pub fn goes_away(&mut self, last: u32) {
         self.0.send(frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat()));
     }
+}
+
+/// The head of an answer, with these fields besides.
+pub fn head(stream: u32, flags: u8, lines: &[(&str, &str)]) -> Vec<u8> {
+    let lines = fields(&[&[(":status", "200")], lines].concat());
+    frame(HEADERS, END_HEADERS | flags, stream, &lines)
 }
 
 /// Until the proxy has nothing open to any backend.

@@ -106,6 +106,8 @@ pub(in crate::doors::proxy) struct Call {
     pub(super) session: Rc<Session>,
     pub(super) far: Rc<Far>,
     state: State,
+    /// A frame of the answer's body that was looked at before anybody asked for it.
+    ahead: Option<Frame<Bytes>>,
     /// What was sent, until the answer begins.
     sent: Option<(Parts, Rc<Loan>)>,
     /// Counts as a stream while it runs.
@@ -129,6 +131,7 @@ impl Call {
             session: Rc::clone(session),
             far: Far::of(backend),
             state: State::Begun,
+            ahead: None,
             sent: None,
             place: Some(Place::take(session, backend)),
         })
@@ -217,10 +220,22 @@ impl Call {
         }
     }
 
+    /// Whether the answer is proper as far as it has come: a body that contradicts its length shows
+    /// with its first frame (RFC 9113, 8.1.1).
+    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+        if let Poll::Ready(Some(next)) = self.poll_frame(cx) {
+            self.ahead = Some(next?);
+        }
+        Ok(())
+    }
+
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        if let Some(frame) = self.ahead.take() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
         let State::Body(body) = &mut self.state else { return Poll::Ready(None) };
         Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
             Some(Ok(frame)) => {
@@ -243,15 +258,20 @@ impl Call {
     }
 
     pub(super) fn is_through(&self) -> bool {
-        matches!(self.state, State::Through)
+        self.ahead.is_none() && matches!(self.state, State::Through)
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        match &self.state {
+        let ahead = self.ahead.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
+        let rest = match &self.state {
             State::Body(body) => body.size_hint(),
             State::Through => SizeHint::with_exact(0),
             _ => SizeHint::default(),
-        }
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(ahead));
+        rest.upper().into_iter().for_each(|upper| hint.set_upper(upper.saturating_add(ahead)));
+        hint
     }
 }
 
