@@ -113,6 +113,9 @@ pub struct Table {
     /// Whether that is only decided and counted, and nothing is enforced.
     #[serde(default)]
     pub shadow: bool,
+    /// Its decisions since the start that shadow kept from being carried out.
+    #[serde(default)]
+    pub would: u64,
     /// Its clients.
     pub rows: Vec<Row>,
 }

@@ -28,6 +28,7 @@ fn snapshot() -> Snapshot {
         unit: "cpu".to_owned(),
         action: "hold".to_owned(),
         shadow: false,
+        would: 0,
         rows,
     };
     Snapshot {

@@ -14,9 +14,11 @@ use ratatui::widgets::{Clear, Paragraph};
 /// Columns of a bar.
 const BAR: usize = 16;
 const KEYS: &str = " q quit   Tab limit   s sort   r reverse   / filter   p pause   ? help";
-const HELP: [&str; 12] = [
+const HELP: [&str; 14] = [
     "Level   what is left to the client: CPU-seconds or hits; below zero it is debt",
     "Wait    seconds that its requests waited, on average, of late",
+    "Would   of a limit in shadow: for how many seconds it would act on the client;",
+    "        nobody waits for it",
     "/s      CPU-seconds (or hits) per second, of late; Share: of all that are listed",
     "Total   since it is listed;  Last: seconds since it was last seen",
     "",
@@ -94,8 +96,17 @@ fn limits(view: &View) -> Line<'static> {
         let name = if at == view.shown() { name.reversed() } else { Span::raw(name) };
         line.push_span(name);
     }
-    if let Some(table) = view.limits().get(view.shown()) {
-        line.push_span(format!("  {}, {}", printable(&table.door), printable(&table.action)));
+    let Some(table) = view.limits().get(view.shown()) else { return line };
+    line.push_span(format!("  {}, ", printable(&table.door)));
+    if table.shadow {
+        line.push_span("shadow: ".magenta().bold());
+        line.push_span(format!("would {}", printable(&table.action)));
+        if let Some(rate) = view.would.get(view.shown()).copied().flatten() {
+            line.push_span(format!(" {rate:.1}/s"));
+        }
+        line.push_span(format!(", {} so far; nothing is enforced", table.would));
+    } else {
+        line.push_span(printable(&table.action).into_owned());
     }
     line
 }
@@ -105,7 +116,8 @@ fn clients(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let all: f64 = table.rows.iter().map(|row| row.cpu_per_second).sum();
     let mut lines = vec![head(table, view.order)];
     let rows = view.rows();
-    lines.extend(rows.iter().take(usize::from(area.height)).map(|row| client(row, all)));
+    let shown = rows.iter().take(usize::from(area.height));
+    lines.extend(shown.map(|row| client(row, all, table.shadow)));
     if rows.is_empty() {
         let none =
             if table.rows.is_empty() { "no client yet" } else { "no client fits the filter" };
@@ -118,7 +130,7 @@ fn head(table: &Table, order: Order) -> Line<'static> {
     let cost = if table.unit == UNIT_HITS { "Hits/s" } else { "Cpu/s" };
     let columns = [
         (format!("{:>10}", "Level"), order == Order::Debt),
-        (format!("{:>9}", "Wait"), order == Order::Wait),
+        (format!("{:>9}", if table.shadow { "Would" } else { "Wait" }), order == Order::Wait),
         (format!("{cost:>9}"), order == Order::Cost),
         (format!("{:>7}", "Share"), false),
         (format!("{:>9}", "Req/s"), order == Order::Requests),
@@ -130,12 +142,13 @@ fn head(table: &Table, order: Order) -> Line<'static> {
     Line::from(spans.to_vec())
 }
 
-fn client(row: &Row, all: f64) -> Line<'static> {
+/// In `shadow` nobody waits: shown is until when the limit would do something about the client.
+fn client(row: &Row, all: f64, shadow: bool) -> Line<'static> {
     let share = if all > 0.0 { 100.0 * row.cpu_per_second / all } else { 0.0 };
     let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
     let line = Line::from(format!(
         "{level:>10}{:>9.2}{:>9.2}{share:>6.0}%{:>9.2}{:>10.1}{:>6.0}  {}",
-        row.wait_average,
+        if shadow { row.wait } else { row.wait_average },
         row.cpu_per_second,
         row.requests_per_second,
         row.cpu_total,
@@ -143,7 +156,11 @@ fn client(row: &Row, all: f64) -> Line<'static> {
         printable(&row.key)
     ));
     let in_debt = row.level.is_some_and(|level| level < 0.0);
-    if in_debt { line.red().bold() } else { line }
+    match (in_debt, shadow) {
+        (true, false) => line.red().bold(),
+        (true, true) => line.magenta().bold(),
+        (false, _) => line,
+    }
 }
 
 fn footer(view: &View) -> Line<'static> {

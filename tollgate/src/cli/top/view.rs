@@ -41,12 +41,14 @@ impl Order {
         Order::ALL[(at + 1) % Order::ALL.len()]
     }
 
-    fn compare(self, a: &Row, b: &Row) -> Ordering {
+    /// In `shadow` nobody waits; what counts is for how long the limit would act.
+    fn compare(self, a: &Row, b: &Row, shadow: bool) -> Ordering {
         // A level that is not known is no debt.
         let level = |row: &Row| row.level.unwrap_or(f64::INFINITY);
         match self {
             Order::Cost => b.cpu_per_second.total_cmp(&a.cpu_per_second),
             Order::Debt => level(a).total_cmp(&level(b)),
+            Order::Wait if shadow => b.wait.total_cmp(&a.wait),
             Order::Wait => b.wait_average.total_cmp(&a.wait_average),
             Order::Requests => b.requests_per_second.total_cmp(&a.requests_per_second),
             Order::Total => b.cpu_total.total_cmp(&a.cpu_total),
@@ -67,6 +69,8 @@ pub struct View {
     pub snapshot: Option<Snapshot>,
     /// CPU-seconds per second that each door's backend worked between the last two answers.
     pub busy: Vec<Option<f64>>,
+    /// Decisions per second of each limit that shadow kept from being carried out, likewise.
+    pub would: Vec<Option<f64>>,
     /// Why the last question was not answered.
     pub fault: Option<String>,
     /// Rows that are scrolled past.
@@ -96,6 +100,7 @@ impl View {
             mode: Mode::Look,
             snapshot: None,
             busy: Vec::new(),
+            would: Vec::new(),
             fault: None,
             scrolled: 0,
             paused: false,
@@ -119,6 +124,7 @@ impl View {
         };
         self.fault = None;
         self.busy = snapshot.load.iter().map(|load| self.busy(load, snapshot.now)).collect();
+        self.would = snapshot.limits.iter().map(|table| self.would(table, snapshot.now)).collect();
         if let Some(wanted) = self.wanted.take() {
             let found = snapshot.limits.iter().find(|table| table.name == wanted);
             self.limit = found.map(place);
@@ -141,6 +147,14 @@ impl View {
         (time > 0.0 && worked >= 0.0).then(|| worked / time)
     }
 
+    /// How often shadow kept a limit from doing something since the last answer.
+    fn would(&self, table: &Table, now: f64) -> Option<f64> {
+        let before = self.snapshot.as_ref()?;
+        let was = before.limits.iter().find(|was| place(was) == place(table))?;
+        let (more, time) = (table.would.checked_sub(was.would)?, now - before.now);
+        (time > 0.0).then(|| more as f64 / time)
+    }
+
     /// All limits.
     pub fn limits(&self) -> &[Table] {
         self.snapshot.as_ref().map(|snapshot| &snapshot.limits[..]).unwrap_or_default()
@@ -158,7 +172,8 @@ impl View {
         let filter = self.filter.to_lowercase();
         let fits = |row: &&Row| row.key.to_lowercase().contains(&filter);
         let mut rows: Vec<&Row> = table.rows.iter().filter(fits).collect();
-        rows.sort_by(|a, b| self.order.compare(a, b).then_with(|| a.key.cmp(&b.key)));
+        let compare = |a: &Row, b: &Row| self.order.compare(a, b, table.shadow);
+        rows.sort_by(|a, b| compare(a, b).then_with(|| a.key.cmp(&b.key)));
         if self.reversed {
             rows.reverse();
         }

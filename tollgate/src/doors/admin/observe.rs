@@ -8,11 +8,12 @@ use crate::engine::Standing;
 use crate::engine::counted::Work;
 use crate::watch::counts::peers::Report;
 use crate::watch::metrics::{
-    BUSY, CAPACITY, CLIENTS_HELD, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS, SLOTS_USED,
-    SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
+    BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS,
+    SLOTS_USED, SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
 };
 use crate::watch::prometheus::Observed;
 use crate::watch::snapshot::{self, Load, Query, Row, Snapshot, Table, UNIT_CPU, UNIT_HITS};
+use std::collections::HashMap;
 use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::units::{Nanos, SECOND, Time};
 
@@ -67,6 +68,7 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
 /// The busiest clients that `query` asks for.
 pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
     let now = sources.clock.now();
+    let not_enforced = not_enforced(sources);
     let mut snapshot = Snapshot {
         now: now.0 as f64 / SECOND as f64,
         load: Vec::new(),
@@ -97,11 +99,25 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
                 let rows = rows.into_iter().map(|standing| row(standing, now)).collect();
                 let mut table = table(door, limiter.policy().action, limit, rows);
                 table.shadow = engine.shadows(index);
+                table.would = not_enforced.get(&table.name).copied().unwrap_or_default();
                 snapshot.limits.push(table);
             }
         }
     }
     snapshot
+}
+
+/// How many decisions of each limit were counted and not carried out, by its name.
+fn not_enforced(sources: &Sources) -> HashMap<String, u64> {
+    let mut counts = HashMap::new();
+    sources.watch.registry().visit(&DECISIONS, |labels, count| {
+        if let [_, limit, shadow] = labels
+            && shadow == "true"
+        {
+            *counts.entry(limit.clone()).or_default() += count;
+        }
+    });
+    counts
 }
 
 fn peers(report: &Report) -> snapshot::Peers {
@@ -138,6 +154,7 @@ pub fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table
         unit: unit.to_owned(),
         action: limit.action(action).name().to_owned(),
         shadow: false,
+        would: 0,
         rows,
     }
 }
@@ -149,6 +166,7 @@ fn list(door: &str, name: &str, rows: Vec<Row>) -> Table {
         unit: UNIT_HITS.to_owned(),
         action: Action::Reject.name().to_owned(),
         shadow: false,
+        would: 0,
         rows,
     }
 }

@@ -26,6 +26,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
         unit: unit.to_owned(),
         action: "queue".to_owned(),
         shadow: false,
+        would: 0,
         rows,
     };
     let clients = vec![
@@ -94,6 +95,39 @@ fn the_whole_screen() {
     let lines: Vec<_> = drawn.lines().collect();
     assert_eq!(lines[..expected.len()], expected);
     assert_eq!(lines.last(), Some(&KEYS));
+}
+
+#[test]
+fn a_limit_in_shadow_shows_what_it_would_do() {
+    let in_shadow = |now, would| {
+        let mut snapshot = snapshot(now, 100.0);
+        snapshot.limits[0].shadow = true;
+        snapshot.limits[0].would = would;
+        snapshot.limits[0].rows[0].wait = 0.0;
+        snapshot.limits[0].rows[1].wait = 8.25;
+        snapshot
+    };
+    let mut view = View::new("127.0.0.1:9970", None);
+    view.answered(Ok((String::new(), in_shadow(1_790_000_000.0, 312))));
+    assert!(screen(&view).contains("shadow: would queue, 312 so far; nothing is enforced"));
+    view.answered(Ok((String::new(), in_shadow(1_790_000_002.0, 319))));
+    let expected = [
+        "  ip  hits   proxy, shadow: would queue 3.5/s, 319 so far; nothing is enforced",
+        "     Level    Would    Cpu/s  Share    Req/s     Total  Last  Client",
+        "    -12.25     8.25     1.50    75%    10.50     100.0     3  203.0.113.7",
+        "     29.00     0.00     0.50    25%    11.50     100.0     3  198.51.100.1",
+    ];
+    let drawn = screen(&view);
+    assert_eq!(drawn.lines().skip(2).take(4).collect::<Vec<_>>(), expected);
+    press(&mut view, "ssr");
+    assert_eq!(view.rows().last().map(|row| &*row.key), Some("203.0.113.7"), "by what it would");
+    // The other limit is enforced, and says so.
+    press(&mut view, "\t");
+    assert!(screen(&view).contains("proxy, queue\n"), "{}", screen(&view));
+    // A server that was started anew counts from nothing.
+    press(&mut view, "\t");
+    view.answered(Ok((String::new(), in_shadow(1_790_000_004.0, 2))));
+    assert!(screen(&view).contains("shadow: would queue, 2 so far"), "{}", screen(&view));
 }
 
 #[test]

@@ -301,6 +301,7 @@ fn a_limit_in_shadow_stops_nobody_and_is_shown_counted_and_told_apart() {
     let (_, _, body) = get(stage.address, "/api/top", "");
     let top: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!(top["limits"][0]["shadow"], true);
+    assert_eq!(top["limits"][0]["would"], 1);
     assert!(top["limits"][0]["rows"][0]["wait"].as_f64() > Some(20.0), "as if it were enforced");
     let (_, _, metrics) = get(stage.address, "/metrics", "");
     let counted = |verdict: &str, shadow: bool| {
