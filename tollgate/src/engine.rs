@@ -31,7 +31,6 @@ use crate::clock::{Clock, Stopped};
 use crate::config::settings::{self, CostSource, Proxy};
 use crate::watch::Watch;
 use crate::watch::counts::standing::Side;
-use crate::watch::decision::Decision;
 use arc_swap::ArcSwap;
 use counted::overrides::{Effect, InForce, Overrides};
 use counted::views::{Seen, Views};
@@ -40,7 +39,7 @@ use gate::Gate;
 use ipnet::IpNet;
 use named::{Lookups, Named};
 use parking_lot::Mutex;
-use std::net::IpAddr;
+use served::ruling::Ruling;
 use std::path::PathBuf;
 use std::sync::Arc;
 use together::{Elsewhere, Marks, Spent};
@@ -48,9 +47,9 @@ use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Unit};
 use tollgate_core::limiter::told::Word;
-use tollgate_core::limiter::{Limiter, Policy, Reason, Shadowed, Verdict};
+use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
 use tollgate_core::meter::estimate::{Estimates, Foreseen, RouteHash};
-use tollgate_core::meter::{self, Measure, Meter};
+use tollgate_core::meter::{self, Meter};
 use tollgate_core::queue::concurrency::Concurrency;
 use tollgate_core::top::{Row, Top};
 use tollgate_core::units::{Cost, Nanos, Time, Weight};
@@ -404,30 +403,21 @@ impl Lane {
         };
         match verdict {
             Verdict::Deny { reason, .. } if rules.shadow => {
-                self.report("reject", &rules, client, reason, None);
+                self.report(Ruling::new("reject", true), &rules, client, reason, None);
             }
             Verdict::Deny { reason, retry_after } => {
-                self.report("reject", &rules, client, reason, None);
+                self.report(Ruling::new("reject", false), &rules, client, reason, None);
                 return Asked::Refused(refusal(&rules, reason, retry_after));
             }
-            Verdict::Delay(reason) => self.report("delay", &rules, client, reason, None),
+            Verdict::Delay(reason) => {
+                self.report(Ruling::new("delay", rules.shadow), &rules, client, reason, None);
+            }
             Verdict::Allow => {}
         }
-        if let Some(Shadowed { action, reason }) = ticket.shadowed() {
-            self.report(action.name(), &rules, client, reason, None);
-        }
+        let in_shadow = self.report_shadows(&rules, &ticket, latest, client, now);
         if rules.hits && !matches!(verdict, Verdict::Deny { .. }) {
             self.0.books.lock().spend(&rules, &keys, Unit::Hits, Cost::hits(1));
         }
-        let behind = match rules.shadow {
-            true => latest,
-            false => rules.limiter.latest_in_shadow(&keys, now),
-        };
-        if let Some(key) = behind {
-            // In shadow nobody knows how long it would have waited, but behind whom.
-            self.report("queue", &rules, client, turn::standing(&rules.limiter, key, now), None);
-        }
-        let in_shadow = behind.is_some() || ticket.shadowed().is_some();
         let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
         let in_debt = latest.is_some() || in_shadow || verdict != Verdict::Allow;
         let passage = judged.map(|judged| judged.pass(Some(client)));
@@ -501,34 +491,6 @@ impl Lane {
     /// Refuses requests that have waited for room for too long. To be called a few times a second.
     pub fn expire(&self) {
         self.0.engine.gate.expire(self.0.now());
-    }
-
-    /// Counts and logs a request that was held, delayed or refused.
-    fn report(
-        &self,
-        verdict: &'static str,
-        rules: &Rules,
-        client: IpAddr,
-        reason: Reason,
-        cost: Option<(Cost, Measure)>,
-    ) {
-        if let Some(notes) = &self.0.notes {
-            return notes.lock().push(Note { verdict, reason });
-        }
-        let index = usize::from(reason.key.limit);
-        let name = self.0.books.lock().name(index, reason.key.hash);
-        let limit = rules.limiter.limits().get(index);
-        let decision = Decision {
-            verdict,
-            limit: limit.map_or("", |limit| &limit.name),
-            key: name.as_deref().unwrap_or("?"),
-            client: Some(client),
-            level: reason.level,
-            wait: reason.wait,
-            cost,
-            shadow: rules.shadow || limit.is_some_and(|limit| limit.shadow),
-        };
-        self.0.engine.watch.decided(&decision, self.0.now());
     }
 }
 

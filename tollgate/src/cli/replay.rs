@@ -89,10 +89,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let clock = Clock::start();
     let begun = clock.now();
     let (report, lines) = play(options)?;
-    let seconds = clock.now().since(begun).as_secs_f64();
+    if is_watched(options.json) {
+        let seconds = clock.now().since(begun).as_secs_f64();
+        let pace = report::text::count((lines as f64 / seconds.max(1e-3)) as u64);
+        let lines = report::text::count(lines);
+        writeln!(io::stderr(), "{lines} lines in {seconds:.1} s, {pace} a second")?;
+    }
     let text = match options.json {
         true => report.json(),
-        false => report::text::text(&report, Some(lines as f64 / seconds.max(1e-3))),
+        false => report::text::text(&report),
     };
     if let Some(path) = &options.html {
         let written = files::write(path, &report::html::page(&report));
@@ -199,11 +204,15 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
     Ok((Report::new(&tally, about), lines))
 }
 
+/// Whether somebody looks on who wants to know how far it is.
+fn is_watched(json: bool) -> bool {
+    io::stderr().is_terminal() && !json
+}
+
 /// On a terminal: how far it is, by bytes.
 fn bar(places: &[Place], json: bool) -> ProgressBar {
     let sizes: Option<u64> = places.iter().map(Place::size).sum();
-    let seen = io::stderr().is_terminal() && !json;
-    let (Some(bytes), true) = (sizes, seen) else { return ProgressBar::hidden() };
+    let (Some(bytes), true) = (sizes, is_watched(json)) else { return ProgressBar::hidden() };
     let style = "{bar:40} {percent}%  {bytes_per_sec}  {eta} left";
     let bar = ProgressBar::new(bytes);
     bar.set_style(ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()));
@@ -256,7 +265,17 @@ fn doubts(merge: &Merge, past: &Past, tally: &Tally, proxy: &Proxy) -> Vec<Strin
     );
     let gone = tally.visitors.gone;
     doubt(gone > 0, format!("{gone} clients who asked for little are counted, but not by name"));
-    doubt(proxy.shadow, "`shadow` is on: what follows is what would happen without it".to_owned());
+    let door = "`shadow` of the whole section is played as if it were off";
+    doubt(proxy.shadow, format!("{door}: what follows is what would happen then"));
+    let quiet = proxy.limits.iter().filter(|limit| limit.shadow).map(|limit| &*limit.name);
+    let quiet = quiet.collect::<Vec<_>>().join(", ");
+    doubt(
+        !quiet.is_empty(),
+        format!(
+            "in shadow, as in front of the site: {quiet}; they stop nobody, and whom they would \
+             have met stands beside the limits"
+        ),
+    );
     doubt(
         proxy.hosts.matter(),
         "names of clients are not looked up: `host:` patterns match nobody, `by: host` counts \

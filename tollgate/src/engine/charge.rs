@@ -8,6 +8,7 @@ pub mod begun;
 
 use super::counted::views::Seen;
 use super::domains::gatekeeper::Passage;
+use super::served::ruling::Ruling;
 use super::turn::Slot;
 use super::{Lane, Rules};
 use crate::config::settings::CostSource;
@@ -149,7 +150,8 @@ impl Charge {
             return None;
         }
         let rules = &self.rules;
-        self.lane.report("hold", rules, self.client, reason, Some((cost, measure)));
+        let ruling = Ruling::new("hold", rules.shadow);
+        self.lane.report(ruling, rules, self.client, reason, Some((cost, measure)));
         self.reported = true;
         self.indebted = true;
         self.side = Side::Debt;
@@ -163,7 +165,8 @@ impl Charge {
             return;
         };
         if self.ticket.starts_at().plus(reason.wait) > now {
-            self.lane.report("hold", &self.rules, self.client, reason, Some((cost, measure)));
+            let (ruling, known) = (Ruling::new("hold", true), Some((cost, measure)));
+            self.lane.report(ruling, &self.rules, self.client, reason, known);
             self.reported = true;
             self.side = Side::Debt;
         }

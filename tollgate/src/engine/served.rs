@@ -4,6 +4,7 @@
 //! It measures nothing: whoever serves a request says what it took. Who asks so: the `check` door.
 
 mod playback;
+pub(super) mod ruling;
 
 pub use playback::Note;
 
@@ -11,6 +12,7 @@ use super::{Charge, Lane, Refusal, Rules, refusal};
 use crate::config::settings::CostSource;
 use crate::watch::counts::standing::Side;
 use crate::watch::decision::notice::Notice;
+use ruling::Ruling;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::classify::{Attributes, Keys};
 use tollgate_core::limit::Action;
@@ -83,13 +85,15 @@ impl Charge {
         };
         if let Some((reason, while_busy)) = wait(true).filter(|_| !self.reported) {
             let verdict = if while_busy { "queue" } else { "delay" };
-            self.lane.report(verdict, &self.rules, self.client, reason, None);
+            let ruling = Ruling::new(verdict, true);
+            self.lane.report(ruling, &self.rules, self.client, reason, None);
             self.reported = true;
             self.side = Side::Debt;
         }
         let (reason, while_busy) = wait(false)?;
         let verdict = if while_busy { "queue" } else { "delay" };
-        self.lane.report(verdict, &self.rules, self.client, reason, None);
+        let ruling = Ruling::new(verdict, self.rules.shadow);
+        self.lane.report(ruling, &self.rules, self.client, reason, None);
         self.reported = true;
         self.side = Side::Debt;
         let until = now.plus(reason.wait);

@@ -4,6 +4,7 @@
 //! slow client others use it. The queue itself: `gate`.
 
 use super::gate::Entry;
+use super::served::ruling::Ruling;
 use super::{Charge, Lane, Refusal, Rules};
 use std::future::Future;
 use std::net::IpAddr;
@@ -191,7 +192,9 @@ impl Charge {
         let key = self.bucket(arrival);
         let now = self.lane.0.now();
         let reason = Reason { wait, ..standing(&self.rules.limiter, key, now) };
-        self.lane.report(verdict, &self.rules, self.client, reason, None);
+        // It has a place in the queue, so it waits, whatever the limit that names it does.
+        let ruling = Ruling::new(verdict, false);
+        self.lane.report(ruling, &self.rules, self.client, reason, None);
     }
 
     fn turned_away(&mut self, arrival: Arrival, waited: Nanos, retry_after: Nanos) -> Refusal {

@@ -1,13 +1,13 @@
 //! The only place where a replay touches the disk: logs that are opened, and a report that is
 //! written.
 //!
-//! Logs may be packed by gzip or zstd, in several pieces one behind the other; that is seen by
-//! their first bytes, whatever their names. A line is never longer than [`LINE_BYTES_MAX`]: what is
-//! longer is read past.
+//! Logs may be packed by gzip or zstd (`packed`), in several pieces one behind the other; that is
+//! seen by their first bytes, whatever their names. A line is never longer than [`LINE_BYTES_MAX`]:
+//! what is longer is read past.
 
-use flate2::bufread::MultiGzDecoder;
-use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+mod packed;
+
+use packed::{Gzip, Zstd};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -114,12 +114,9 @@ impl Lines {
     pub fn new(bytes: impl Read + Send + 'static) -> io::Result<Lines> {
         let mut bytes = BufReader::with_capacity(BUFFER, bytes);
         let bytes: Box<dyn BufRead + Send> = match bytes.fill_buf()? {
-            [0x1f, 0x8b, ..] => {
-                Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(bytes)))
-            }
+            [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(BUFFER, Gzip::new(bytes))),
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
-                let frames = Frames { source: bytes, decoder: FrameDecoder::new(), open: false };
-                Box::new(BufReader::with_capacity(BUFFER, frames))
+                Box::new(BufReader::with_capacity(BUFFER, Zstd::new(bytes)))
             }
             _ => Box::new(bytes),
         };
@@ -156,57 +153,6 @@ impl Lines {
             (true, true) => Some(Line::TooLong),
             (true, false) => Some(Line::Whole(self.line.trim_ascii_end())),
         })
-    }
-}
-
-/// What zstd has packed, frame by frame.
-struct Frames<R> {
-    source: R,
-    decoder: FrameDecoder,
-    /// Whether the decoder is within a frame.
-    open: bool,
-}
-
-impl<R: BufRead> Frames<R> {
-    /// Begins the next frame that has something in it; false at the end.
-    fn begin(&mut self) -> io::Result<bool> {
-        while !self.source.fill_buf()?.is_empty() {
-            match self.decoder.init(&mut self.source) {
-                Ok(()) => {
-                    self.open = true;
-                    return Ok(true);
-                }
-                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
-                    length,
-                    ..
-                })) => {
-                    let mut skipped = self.source.by_ref().take(u64::from(length));
-                    io::copy(&mut skipped, &mut io::sink())?;
-                }
-                Err(why) => return Err(io::Error::other(why)),
-            }
-        }
-        Ok(false)
-    }
-}
-
-impl<R: BufRead> Read for Frames<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if !self.open && !self.begin()? {
-                return Ok(0);
-            }
-            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
-                let some = BlockDecodingStrategy::UptoBlocks(1);
-                let decoded = self.decoder.decode_blocks(&mut self.source, some);
-                decoded.map_err(io::Error::other)?;
-            }
-            let read = self.decoder.read(buffer)?;
-            if read > 0 || buffer.is_empty() {
-                return Ok(read);
-            }
-            self.open = false;
-        }
     }
 }
 

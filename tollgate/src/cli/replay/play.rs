@@ -40,7 +40,8 @@ pub struct Outcome {
     pub number: u64,
     /// It, and how it went without limits.
     pub was: Was,
-    /// What was decided on it, in that order; nothing if it passed at once.
+    /// What was decided on it, in that order, by limits in shadow as well; nothing if it passed at
+    /// once and no limit minded.
     pub notes: Vec<Note>,
     /// Whether it was refused.
     pub refused: bool,
@@ -51,10 +52,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// What decided most on it: a refusal, else what was decided last.
+    /// What decided most on it: a refusal, else what was decided last. Limits in shadow have no
+    /// say.
     #[must_use]
     pub fn decisive(&self) -> Option<&Note> {
-        self.notes.last()
+        self.notes.iter().rfind(|note| !note.shadow)
     }
 
     /// From its coming to its answer.
@@ -114,8 +116,9 @@ impl Wake for Bell {
 }
 
 impl Play {
-    /// Before the limits of this proxy. Names of clients are not looked up, and what it only
-    /// pretends to do is done.
+    /// Before the limits of this proxy. Names of clients are not looked up. A whole door in shadow
+    /// is played as if it were not, to show what it would do; single limits in shadow stop nobody,
+    /// as they do in front of the site.
     #[must_use]
     pub fn new(proxy: &Proxy) -> Play {
         let shadow = false;

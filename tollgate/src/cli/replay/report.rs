@@ -11,9 +11,9 @@ pub mod text;
 
 use super::people::{self, Kind, Signs};
 use super::reader::Account;
-use super::tally::Tally;
 use super::tally::minute::Kept;
 use super::tally::visitor::{Fate, Visitor};
+use super::tally::{Bucket, Tally};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -208,8 +208,12 @@ pub struct LimitRow {
     pub name: String,
     /// What it does.
     pub action: &'static str,
+    /// Whether it only decides, and keeps nobody.
+    pub shadow: bool,
     /// How many buckets decided something.
     pub buckets: u64,
+    /// How many requests it would have kept or refused, were it not in shadow.
+    pub would: u64,
     /// Those that decided most.
     pub first: Vec<BucketRow>,
 }
@@ -221,6 +225,8 @@ pub struct BucketRow {
     pub key: String,
     /// What became of requests because of it.
     pub fate: FateRow,
+    /// How many requests it would have kept or refused, were its limit not in shadow.
+    pub would: u32,
 }
 
 /// The busiest minute.
@@ -468,20 +474,23 @@ fn swarm_rows(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<SwarmRow> {
 
 fn limit_rows(tally: &Tally, door: tollgate_core::limit::Action, rows: usize) -> Vec<LimitRow> {
     let row = |(limit, decided): (&tollgate_core::limit::Limit, &super::tally::Decided)| {
+        let weight = |bucket: &Bucket| bucket.fate.felt().saturating_add(bucket.would);
         let mut buckets: Vec<_> =
-            decided.iter().map(|(_, bucket)| bucket).filter(|one| one.fate.felt() > 0).collect();
-        buckets.sort_unstable_by(|a, b| {
-            b.fate.felt().cmp(&a.fate.felt()).then_with(|| a.name.cmp(&b.name))
-        });
+            decided.iter().map(|(_, bucket)| bucket).filter(|one| weight(one) > 0).collect();
+        buckets
+            .sort_unstable_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.name.cmp(&b.name)));
         let first = buckets.iter().take(rows).map(|bucket| BucketRow {
             key: bucket.name.clone(),
             fate: FateRow::from(&bucket.fate),
+            would: bucket.would,
         });
         LimitRow {
             name: limit.name.to_string(),
             action: limit.action(door).name(),
+            shadow: limit.shadow,
             first: first.collect(),
             buckets: buckets.len() as u64,
+            would: buckets.iter().map(|bucket| u64::from(bucket.would)).sum(),
         }
     };
     tally.limits.iter().zip(&tally.decided).map(row).collect()

@@ -12,6 +12,7 @@ pub mod visitor;
 
 use super::play::Outcome;
 use super::play::was::{Was, is_file};
+use crate::engine::Note;
 use agents::Agents;
 use bounded::Bounded;
 use minute::Minutes;
@@ -41,6 +42,8 @@ pub struct Bucket {
     pub name: String,
     /// What became of requests that it decided on.
     pub fate: Fate,
+    /// How many requests it would have kept or refused, were its limit not in shadow.
+    pub would: u32,
 }
 
 /// What a limit decided, by bucket.
@@ -104,7 +107,7 @@ impl Tally {
     #[must_use]
     pub fn new(limits: Vec<Limit>, cpus: f64) -> Tally {
         let networks = || Bounded::new(NETWORKS_MAX, |network: &Network| network.needed.0);
-        let felt = |bucket: &Bucket| u64::from(bucket.fate.felt());
+        let felt = |bucket: &Bucket| u64::from(bucket.fate.felt()) + u64::from(bucket.would);
         let decided = limits.iter().map(|_| Bounded::new(KEYS_MAX, felt)).collect();
         let weight = |visitor: &Visitor| {
             // Who was refused or had to wait is not forgotten before those who did not.
@@ -152,22 +155,30 @@ impl Tally {
     /// And this became of it.
     pub fn over(&mut self, outcome: &Outcome) {
         self.totals.fate.add(outcome);
-        self.totals.passed += u64::from(outcome.notes.is_empty());
+        let decisive = outcome.decisive();
+        self.totals.passed += u64::from(decisive.is_none());
         if let Some(visitor) = self.visitors.get_mut(&outcome.was.entry.address) {
             visitor.fate.add(outcome);
         }
         self.series.over(outcome);
         self.minutes.over(outcome);
-        let Some(key) = outcome.decisive().map(|note| note.reason.key) else { return };
+        if let Some(note) = decisive {
+            self.bucket(outcome, note).into_iter().for_each(|bucket| bucket.fate.add(outcome));
+        }
+        for note in outcome.notes.iter().filter(|note| note.shadow) {
+            self.bucket(outcome, note).into_iter().for_each(|bucket| bucket.would += 1);
+        }
+    }
+
+    /// The bucket that decided.
+    fn bucket(&mut self, outcome: &Outcome, note: &Note) -> Option<&mut Bucket> {
+        let key = note.reason.key;
         let place = usize::from(key.limit);
-        let (Some(limit), Some(decided)) = (self.limits.get(place), self.decided.get_mut(place))
-        else {
-            return;
-        };
+        let (limit, decided) = (self.limits.get(place)?, self.decided.get_mut(place)?);
         let (bucket, made) = decided.entry(key.hash);
         if made {
             bucket.name = classify::name(limit, &outcome.was.entry, key.hash);
         }
-        bucket.fate.add(outcome);
+        Some(bucket)
     }
 }

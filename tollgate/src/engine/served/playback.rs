@@ -10,13 +10,15 @@ use std::sync::Arc;
 use tollgate_core::limiter::Reason;
 use tollgate_core::units::Time;
 
-/// A decision that kept a request waiting or refused it.
+/// A decision that kept a request waiting or refused it, or in shadow would have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Note {
     /// `hold`, `delay`, `queue` or `reject`.
     pub verdict: &'static str,
     /// Which limit and bucket, how it stood, and how long the request waits or is to stay away.
     pub reason: Reason,
+    /// Whether that was only decided, and kept nobody.
+    pub shadow: bool,
 }
 
 impl Engine {

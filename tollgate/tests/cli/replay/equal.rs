@@ -93,7 +93,7 @@ fn replayed(settings: &Proxy, requests: &[Was]) -> (Vec<Told>, Arc<Engine>, BTre
     for note in outcomes.iter().flat_map(|outcome| &outcome.notes) {
         let limit = limits.get(usize::from(note.reason.key.limit));
         let limit = limit.map_or("", |limit| &limit.name);
-        *counted.entry(format!("{} {limit}", note.verdict)).or_default() += 1;
+        *counted.entry(format!("{} {limit} {}", note.verdict, note.shadow)).or_default() += 1;
     }
     let told = |outcome: &Outcome| Told {
         refused_by: outcome.refused.then(|| {
@@ -331,7 +331,7 @@ fn due(world: &World, now: Time) -> Option<usize> {
     Some(first.remove())
 }
 
-/// The counters of decisions that kept somebody waiting, by verdict and limit.
+/// The counters of decisions that kept somebody waiting, by verdict, limit and shadow.
 fn decisions(watch: &Watch) -> BTreeMap<String, u64> {
     let text = tollgate::watch::prometheus::text(watch.registry(), &[]);
     let word = |line: &str, name: &str| {
@@ -341,7 +341,8 @@ fn decisions(watch: &Watch) -> BTreeMap<String, u64> {
     let lines = text.lines().filter(|line| line.starts_with("tollgate_decisions_total{"));
     let counted = lines.map(|line| {
         let (_, count) = line.rsplit_once(' ').expect("a figure");
-        let key = format!("{} {}", word(line, "verdict"), word(line, "limit"));
+        let words = ["verdict", "limit", "shadow"].map(|label| word(line, label));
+        let key = words.join(" ");
         (key, count.parse().expect("a figure"))
     });
     counted.filter(|(key, count)| !key.starts_with("allow") && *count > 0).collect()
@@ -407,4 +408,22 @@ fn requests_are_delayed_and_refused_alike() {
                  {name: window, by: ip/16, window: 10s, max: 5s}, \
                  {name: turns, by: user-agent, share: 20%, burst: 2s, action: queue}]}";
     compare("mixed", mixed, 5);
+}
+
+#[test]
+fn limits_in_shadow_stop_nobody_and_are_counted_alike() {
+    let text = "proxy: {cpus: 4, action: queue, limits: [\
+                {name: crawlers, by: ip/32, share: 2%, burst: 1s, shadow: true}, \
+                {name: logins, by: ip/32, rate: 2/s, burst: 3, shadow: true}, \
+                {name: slow, by: ip/24, share: 3%, burst: 1s, action: hold, shadow: true}, \
+                {name: net, by: ip/24, share: 5%, burst: 1s}]}";
+    compare("shadow", text, 6);
+    let (settings, requests) = (settings(text), requests(6));
+    let (_, _, noted) = replayed(&settings, &requests);
+    for (limit, verdict) in [("crawlers", "queue"), ("logins", "reject"), ("slow", "hold")] {
+        assert!(noted.contains_key(&format!("{verdict} {limit} true")), "{noted:?}");
+    }
+    // A client in credit that waits is told of by its first limit, and it does wait.
+    assert!(noted.contains_key("queue net false"), "{noted:?}");
+    assert!(!noted.contains_key("reject logins false"), "{noted:?}");
 }

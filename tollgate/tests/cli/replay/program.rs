@@ -71,6 +71,59 @@ fn a_log_is_the_same_however_it_comes() {
     }
 }
 
+#[test]
+fn what_a_cut_file_still_has_is_played_and_said_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = log(1);
+    let lines = whole.iter().filter(|b| **b == b'\n').count() as u64;
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let zstd = ruzstd::encoding::compress_to_vec(&whole[..], level);
+    let cut = save(folder.path(), "access.log.zst", &zstd[..zstd.len() * 4 / 5]);
+    let report = json(&tollgate(&["replay", &cut, "--cpus", "4", "--json"], None));
+    let read = report["logs"][0]["requests"].as_u64().expect("a figure");
+    assert!(read > lines / 3 && read < lines, "{read} of {lines}");
+    let fault = report["logs"][0]["fault"].as_str().expect("told of");
+    assert!(fault.starts_with("it is cut off in the middle of what zstd packed"), "{fault}");
+    let output = tollgate(&["replay", &cut, "--cpus", "4"], None);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains(fault), "{shown}");
+    assert!(
+        !shown.contains("a second\n") && output.stderr.is_empty(),
+        "no pace without a terminal"
+    );
+}
+
+#[test]
+fn limits_in_shadow_stop_nobody_and_say_whom_they_would_have_met() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = save(folder.path(), "access.log", &log(1));
+    let config = |shadow: &str| {
+        let limit = "{name: slow, by: ip/32, share: 1%, burst: 1s, action: reject";
+        let text = format!("proxy: {{cpus: 4, action: reject, limits: [{limit}{shadow}}}]}}");
+        save(folder.path(), "t.yaml", text.as_bytes())
+    };
+    let report =
+        |shadow| json(&tollgate(&["replay", &path, "--config", &config(shadow), "--json"], None));
+    let enforced = report("");
+    let refused = enforced["all"]["fate"]["refused"].as_u64().expect("a figure");
+    assert!(refused > 10, "{refused}");
+    assert_eq!(enforced["limits"][0]["would"], 0);
+    let quiet = report(", shadow: true");
+    assert_eq!(quiet["all"]["fate"]["refused"], 0);
+    assert_eq!(quiet["all"]["passed"], quiet["all"]["requests"]);
+    let limit = &quiet["limits"][0];
+    assert_eq!((&limit["shadow"], limit["would"].as_u64() > Some(10)), (&true.into(), true));
+    assert_eq!(limit["first"][0]["key"], enforced["limits"][0]["first"][0]["key"]);
+    let note = quiet["warnings"].to_string();
+    assert!(note.contains("in shadow, as in front of the site: slow"), "{note}");
+    let page = folder.path().join("report.html").display().to_string();
+    let config = config(", shadow: true");
+    let output = tollgate(&["replay", &path, "--config", &config, "--html", &page], None);
+    let told = "in shadow: stopped nobody, would have met";
+    assert!(String::from_utf8_lossy(&output.stdout).contains(told));
+    assert!(std::fs::read_to_string(&page).expect("a page").contains(told));
+}
+
 /// A log in two, between two seconds: those of one second are spread over it.
 fn halves(log: &[u8]) -> (&[u8], &[u8]) {
     let stamp = |line: &[u8]| {

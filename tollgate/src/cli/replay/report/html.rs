@@ -282,13 +282,22 @@ fn limits(out: &mut String, report: &Report) -> Written {
     );
     for limit in &report.limits {
         let (name, buckets) = (escaped(&limit.name), count(limit.buckets));
-        write!(
-            out,
-            "<tr class=is><td>{name} ({})<td colspan=5>{buckets} buckets</tr>",
-            limit.action
-        )?;
+        write!(out, "<tr class=is><td>{name} ({})<td colspan=5>{buckets} buckets", limit.action)?;
+        if limit.shadow {
+            let would = count(limit.would);
+            write!(out, "; in shadow: stopped nobody, would have met {would} requests")?;
+        }
+        out.push_str("</tr>");
         for bucket in &limit.first {
-            write!(out, "<tr><td><td>{}{}</tr>", escaped(&bucket.key), fate(&bucket.fate))?;
+            let key = escaped(&bucket.key);
+            match bucket.would {
+                0 => write!(out, "<tr><td><td>{key}{}</tr>", fate(&bucket.fate))?,
+                would => write!(
+                    out,
+                    "<tr><td><td>{key}<td colspan=4>would have met {} requests</tr>",
+                    count(would.into())
+                )?,
+            }
         }
     }
     out.push_str("</table></div></section>");

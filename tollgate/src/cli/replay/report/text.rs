@@ -14,19 +14,19 @@ const BUCKETS: usize = 5;
 /// The longest name of an agent that is shown, in characters.
 const AGENT_MAX: usize = 60;
 
-/// All of it. `pace`: lines a second, where somebody measured.
+/// All of it.
 #[must_use]
-pub fn text(report: &Report, pace: Option<f64>) -> String {
+pub fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail, here and below.
-    let _ = write(&mut text, report, pace);
+    let _ = write(&mut text, report);
     text
 }
 
 type Written = std::fmt::Result;
 
-fn write(out: &mut String, report: &Report, pace: Option<f64>) -> Written {
-    logs(out, report, pace)?;
+fn write(out: &mut String, report: &Report) -> Written {
+    logs(out, report)?;
     outcome(out, report)?;
     kinds(out, report)?;
     clients(out, report)?;
@@ -68,7 +68,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-fn logs(out: &mut String, report: &Report, pace: Option<f64>) -> Written {
+fn logs(out: &mut String, report: &Report) -> Written {
     for log in &report.logs {
         let name = printable(&log.name);
         match log.format {
@@ -104,9 +104,6 @@ fn logs(out: &mut String, report: &Report, pace: Option<f64>) -> Written {
         time(all.from),
         time(all.until)
     )?;
-    if let Some(pace) = pace {
-        writeln!(out, "{} lines a second", count(pace as u64))?;
-    }
     for warning in &report.warnings {
         writeln!(out, "note: {}", printable(warning))?;
     }
@@ -260,11 +257,20 @@ fn swarms(out: &mut String, report: &Report) -> Written {
 fn limits(out: &mut String, report: &Report) -> Written {
     writeln!(out, "\nWhich limits decided\n")?;
     for limit in &report.limits {
-        let buckets = count(limit.buckets);
-        writeln!(out, "  {} ({}): {buckets} buckets", printable(&limit.name), limit.action)?;
+        let (name, buckets) = (printable(&limit.name), count(limit.buckets));
+        write!(out, "  {name} ({}): {buckets} buckets", limit.action)?;
+        if limit.shadow {
+            let would = count(limit.would);
+            write!(out, "; in shadow: stopped nobody, would have met {would} requests")?;
+        }
+        writeln!(out)?;
         for bucket in limit.first.iter().take(BUCKETS) {
             writeln!(out, "    {}", printable(&bucket.key))?;
             fate(out, &bucket.fate)?;
+            if bucket.would > 0 {
+                let would = count(bucket.would.into());
+                writeln!(out, "                  would have met {would} requests")?;
+            }
         }
     }
     Ok(())

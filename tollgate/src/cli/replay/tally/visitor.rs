@@ -106,7 +106,7 @@ pub struct Fate {
 impl Fate {
     /// Adds one request.
     pub fn add(&mut self, outcome: &Outcome) {
-        for note in &outcome.notes {
+        for note in outcome.notes.iter().filter(|note| !note.shadow) {
             match note.verdict {
                 "hold" => self.held += 1,
                 "delay" => self.delayed += 1,
