@@ -13,7 +13,9 @@
 //!
 //! What a second shows is a matter of chance, the more so the fewer requests end in it: see
 //! `evidence`. Nothing is ever rejected to find out. Driven by completions alone, it needs no
-//! timer; without a backlog it changes nothing. Takes some nanoseconds and 67 kB.
+//! timer. Without a backlog the limit is not what decides, and stays; but those whom it lets in may
+//! wait inside the backend, so it falls for a try when they take longer than fewer did, and now and
+//! then. Takes some nanoseconds and 67 kB.
 
 mod evidence;
 mod latency;
@@ -63,6 +65,12 @@ const REST: u32 = 12;
 const IDLE: u32 = 2;
 /// At most so many times.
 const IDLE_MAX: u32 = 6;
+/// So many times as many with the backend as it has processors may wait inside it.
+const CROWD: f64 = 1.5;
+/// After so many windows with that many it is tried whether fewer would do, twice as long after
+/// each time in vain, at most so often doubled.
+const AGAIN: u32 = 8;
+const AGAIN_DOUBLED: u32 = 5;
 /// A fall goes on for at most so many windows in doubt at one limit.
 const DOUBT: u32 = 2;
 /// More than this many times what was completed before a fall is not for the fall: the backend is
@@ -93,6 +101,8 @@ struct Fall {
     top: Seen,
     /// The limit before the present one, which did no harm yet.
     above: usize,
+    /// The limit when it began.
+    origin: usize,
     /// What the present limit has shown so far, and in how many windows.
     seen: Option<Seen>,
     windows: u32,
@@ -128,6 +138,12 @@ pub struct Concurrency {
     retries: u32,
     /// How often the next rest at the least there is is doubled, and by [`IDLE`] more.
     idle: u32,
+    /// How long all have been with the backend that ended in this window, in nanoseconds.
+    spent: u64,
+    /// For how many windows in a row it was crowded without anybody waiting, and how often it was
+    /// in vain to try fewer.
+    crowded: u32,
+    tried_in_vain: u32,
     /// Where the last rise began.
     from: usize,
     /// The window before.
@@ -157,6 +173,9 @@ impl Concurrency {
             backlogged: 0,
             retries: 0,
             idle: 0,
+            spent: 0,
+            crowded: 0,
+            tried_in_vain: 0,
             from: 0,
             last: None,
             odd: 0,
@@ -194,6 +213,7 @@ impl Concurrency {
             return self.begin(now);
         }
         self.latency.note(route, elapsed);
+        self.spent = self.spent.saturating_add(elapsed.0);
         self.backlogged += u32::from(waiting);
         if self.is_in_vain() {
             return self.leave(now);
@@ -248,7 +268,7 @@ impl Concurrency {
 
     fn begin(&mut self, now: Time) {
         self.since = Some(now);
-        self.backlogged = 0;
+        (self.backlogged, self.spent) = (0, 0);
         self.latency.clear();
     }
 
@@ -259,11 +279,14 @@ impl Concurrency {
         if self.limit == self.floor {
             self.latency.compare_with();
         }
+        let rate = self.latency.work() / age.as_secs_f64().max(1e-9);
+        let seen = Seen { limit: self.limit, rate, count };
         if u64::from(self.backlogged) * 2 >= u64::from(count) {
-            let rate = self.latency.work() / age.as_secs_f64().max(1e-9);
-            self.judge(Seen { limit: self.limit, rate, count }, now);
+            self.crowded = 0;
+            self.judge(seen, now);
         } else {
             self.stop_trying(now);
+            self.look_for_crowd(seen, self.spent as f64 / age.0.max(1) as f64, now);
         }
         self.begin(now);
     }
@@ -271,15 +294,32 @@ impl Concurrency {
     /// Nobody waits, so the limit is not what decides.
     fn stop_trying(&mut self, now: Time) {
         self.latency.learn();
-        self.odd = 0;
         self.last = None;
         match &mut self.course {
             Course::Rise(trail) => trail.clear(),
             Course::Rest(_) | Course::Settle(_) => {}
             Course::Fall(Fall { above: home, .. }) | Course::Sway(Sway { home, .. }) => {
                 let home = *home;
+                self.latency.compare_with();
                 self.rest_at(home, now);
             }
+        }
+    }
+
+    /// Where nobody waits here, all that come may wait inside the backend: `there` are with it in
+    /// the mean. Whether fewer would get as much done is tried when these took less time, and now
+    /// and then.
+    fn look_for_crowd(&mut self, seen: Seen, there: f64, now: Time) {
+        let slower = self.latency.is_slower(CHANGED);
+        self.odd = if slower { self.odd + 1 } else { 0 };
+        if there < CROWD * self.floor as f64 {
+            self.crowded = 0;
+            return;
+        }
+        self.crowded += 1;
+        if self.crowded >= AGAIN << self.tried_in_vain || self.odd >= CHANGED_WINDOWS {
+            let limit = (there as usize).saturating_add(1).min(self.limit);
+            self.fall_from(Seen { limit, ..seen }, now);
         }
     }
 
@@ -365,8 +405,10 @@ impl Concurrency {
         if top.limit <= self.floor {
             return self.rest_at(self.floor, now);
         }
-        self.course = Course::Fall(Fall { top, above: top.limit, seen: None, windows: 0 });
-        self.set(less(top.limit), now);
+        (self.odd, self.crowded) = (0, 0);
+        let (above, origin) = (top.limit, self.limit);
+        self.course = Course::Fall(Fall { top, above, origin, seen: None, windows: 0 });
+        self.set(less(above), now);
     }
 
     fn fall(&mut self, fall: Fall, seen: Seen, now: Time) {
@@ -386,17 +428,25 @@ impl Concurrency {
             }
             verdict => verdict.unwrap_or(seen.rate > harmless * top.rate),
         };
-        if !verdict && above == top.limit && self.may_retry() {
+        let first = above == top.limit;
+        if !verdict {
+            self.latency.compare_with();
+        }
+        if first {
+            self.tried_in_vain =
+                if verdict { 0 } else { (self.tried_in_vain + 1).min(AGAIN_DOUBLED) };
+        }
+        if !verdict && first && self.may_retry() {
             // The very first step does harm, so it was not congested, or only just.
             self.course = Course::Rise(Vec::new());
-            self.set(above, now);
+            self.set(fall.origin, now);
         } else if !verdict {
             self.rest_at(knee(&seen, &top, above), now);
         } else if seen.limit <= self.floor {
             self.rest_at(self.floor, now);
         } else {
             let above = seen.limit;
-            self.course = Course::Fall(Fall { top, above, seen: None, windows: 0 });
+            self.course = Course::Fall(Fall { above, seen: None, windows: 0, ..fall });
             self.set(less(above), now);
         }
     }

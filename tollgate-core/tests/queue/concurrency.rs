@@ -14,6 +14,8 @@ use tollgate_core::units::{Nanos, SECOND, Time};
 const CORES: f64 = 2.0;
 const START: Time = Time(1_700_000_000 * SECOND);
 /// From which second on CPU time and waiting take how many times as long.
+type Speeds = &'static [(u64, f64, f64)];
+const STEADY: Speeds = &[(0, 1.0, 1.0)];
 const SPEEDS: [(u64, f64, f64); 5] =
     [(0, 1.0, 1.0), (60, 10.0, 10.0), (120, 1.0, 1.0), (180, 1.0, 10.0), (240, 1.0, 1.0)];
 /// Each of these lasts so long, of which the first part is for finding out.
@@ -41,6 +43,7 @@ struct Job {
 struct Backend {
     kinds: Vec<Kind>,
     workers: usize,
+    speeds: Speeds,
     chance: Random,
     now: u64,
     /// CPU time that a request has had which is there from the beginning.
@@ -53,10 +56,11 @@ struct Backend {
 }
 
 impl Backend {
-    fn new(kinds: &[Kind], workers: usize, seed: u64) -> Backend {
+    fn new(kinds: &[Kind], workers: usize, speeds: Speeds, seed: u64) -> Backend {
         Backend {
             kinds: kinds.to_vec(),
             workers,
+            speeds,
             chance: Random::new(seed, 1),
             now: 0,
             virtual_time: 0.0,
@@ -92,7 +96,7 @@ impl Backend {
     fn take(&mut self) {
         while self.busy() < self.workers {
             let Some(mut job) = self.line.pop_front() else { break };
-            let speed = SPEEDS.iter().rfind(|speed| speed.0 * SECOND <= self.now);
+            let speed = self.speeds.iter().rfind(|speed| speed.0 * SECOND <= self.now);
             let (_, cpu, io) = *speed.expect("one from the start");
             (job.cpu, job.io) = (job.cpu * cpu, job.io * io);
             self.taken += 1;
@@ -133,6 +137,10 @@ fn run(kinds: &[Kind], workers: usize, fixed: Option<usize>, seed: u64) -> Vec<(
     run_for((SPEEDS.len() * PHASE) as u64, kinds, workers, fixed, seed)
 }
 
+fn route(kind: &Kind) -> RouteHash {
+    RouteHash::of(&Seed([1; 16]), "GET", kind.path)
+}
+
 fn run_for(
     length: u64,
     kinds: &[Kind],
@@ -140,9 +148,8 @@ fn run_for(
     fixed: Option<usize>,
     seed: u64,
 ) -> Vec<(f64, usize)> {
-    let route = |kind: &Kind| RouteHash::of(&Seed([1; 16]), "GET", kind.path);
     let routes: Vec<RouteHash> = kinds.iter().map(route).collect();
-    let mut backend = Backend::new(kinds, workers, seed);
+    let mut backend = Backend::new(kinds, workers, &SPEEDS, seed);
     let mut auto = Concurrency::new(CORES);
     let mut seconds = Vec::new();
     for second in 1..=length {
@@ -272,6 +279,94 @@ fn quick_requests_have_room_soon() {
     for seed in SEEDS {
         let seconds = run_for(3, &kinds, 64, None, seed);
         assert!(seconds[1].1 >= 40, "{seconds:?}");
+    }
+}
+
+/// Some time in which so many requests are on their way at any moment.
+#[derive(Clone, Copy)]
+struct Stretch<'a> {
+    kinds: &'a [Kind],
+    workers: usize,
+    speeds: Speeds,
+    demand: usize,
+    seconds: u64,
+}
+
+/// Clients that ask again as soon as they are answered, in one stretch after the other: how many
+/// were done in each second of the last one, and the limit at its end.
+fn in_turns(stretches: &[Stretch], seed: u64) -> Vec<(f64, usize)> {
+    let mut auto = Concurrency::new(CORES);
+    let (mut start, mut seconds) = (START.0, Vec::new());
+    for stretch in stretches {
+        let routes: Vec<RouteHash> = stretch.kinds.iter().map(route).collect();
+        let mut backend = Backend::new(stretch.kinds, stretch.workers, stretch.speeds, seed);
+        seconds.clear();
+        for second in 1..=stretch.seconds {
+            let mut done = 0.0;
+            while backend.now < second * SECOND {
+                while backend.in_flight() < auto.concurrency().min(stretch.demand) {
+                    backend.send();
+                }
+                if let Some(job) = backend.step(second * SECOND) {
+                    let elapsed = Nanos(backend.now - job.sent);
+                    let waiting = stretch.demand > auto.concurrency();
+                    let now = Time(start + backend.now);
+                    auto.handle_done(routes[job.kind], elapsed, waiting, now);
+                    done += 1.0;
+                }
+            }
+            seconds.push((done, auto.concurrency()));
+        }
+        start += stretch.seconds * SECOND;
+    }
+    seconds
+}
+
+/// A dozen of connections never fill the slots that a busy time has left behind, and wait inside
+/// the backend.
+#[test]
+fn who_waits_inside_the_backend_is_seen_though_nobody_waits_here() {
+    let long = [kind("/long", 1.0, about(400), ms(1))];
+    for (kinds, workers) in [
+        ([kind("/a", 1.0, Length::ZERO, ms(200))], 2),
+        ([kind("/a", 1.0, Length::ZERO, about(50))], 64),
+    ] {
+        let usual = Stretch { kinds: &kinds, workers, speeds: STEADY, demand: 12, seconds: 300 };
+        let slower = Stretch { speeds: &[(0, 10.0, 1.0)], seconds: 60, ..usual };
+        let elsewhere = Stretch { kinds: &long, workers: 64, demand: 1_000, ..slower };
+        for first in [&[usual, slower][..], &[usual, elsewhere], &[elsewhere]] {
+            let after = |seed| in_turns(&[first, &[usual]].concat(), seed).split_off(120);
+            let limits: Vec<usize> = SEEDS.flat_map(after).map(|second| second.1).collect();
+            let few =
+                limits.iter().filter(|limit| **limit <= 4).count() as f64 / limits.len() as f64;
+            println!("{workers:2} workers: {few:.3}");
+            assert!(few >= 0.8, "{few}");
+        }
+    }
+}
+
+/// Where they do not, trying fewer costs little, also where it is slower for other reasons.
+#[test]
+fn a_backend_that_has_room_keeps_it() {
+    let busy = [kind("/busy", 1.0, about(100), ms(1))];
+    let kinds = [kind("/a", 1.0, about(100), ms(1))];
+    for (speeds, length) in [(STEADY, 0.101), (&[(0, 1.0, 10.0)], 1.001)] {
+        for demand in [12, 30] {
+            for first in [&busy, &kinds] {
+                let last = Stretch { kinds: &kinds, workers: 64, speeds, demand, seconds: 300 };
+                let first =
+                    Stretch { kinds: first, speeds: STEADY, demand: 1_000, seconds: 60, ..last };
+                let part = |seed| {
+                    let seconds = in_turns(&[first, last], seed);
+                    let done: f64 = seconds.iter().map(|second| second.0).sum();
+                    done * length / (last.seconds * demand as u64) as f64
+                };
+                let parts: Vec<f64> = SEEDS.map(part).collect();
+                let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+                println!("{demand} at once: {mean:.3} {parts:.3?}");
+                assert!(mean >= 0.93, "{mean}");
+            }
+        }
     }
 }
 

@@ -57,6 +57,17 @@ struct Mean {
     count: f64,
 }
 
+impl Mean {
+    /// Whether this is surely more than `times` as long as `other`.
+    fn is_surely(&self, times: f64, other: &Mean) -> bool {
+        let ratio = self.nanos / other.nanos;
+        let spread = self.spread.max(other.spread);
+        let chance = ratio * ratio * spread * (1.0 / self.count + 1.0 / other.count);
+        let beyond = ratio - times;
+        beyond > 0.0 && beyond * beyond > SURE * SURE * chance
+    }
+}
+
 impl Times {
     const NONE: Times = Times {
         route: None,
@@ -169,7 +180,9 @@ impl Latency {
 
     /// What is now is what the next windows are compared with as they run.
     pub fn compare_with(&mut self) {
-        self.routes.iter_mut().for_each(|times| times.before = times.mean(ENOUGH));
+        for times in &mut self.routes {
+            times.before = times.mean(ENOUGH).or(times.before);
+        }
     }
 
     /// Whether requests surely take more than `times` as long as those they are compared with:
@@ -177,16 +190,10 @@ impl Latency {
     pub fn is_slower(&self, times: f64) -> bool {
         let (mut sure, mut all) = (0.0, 0.0);
         for route in self.routes.iter().filter(|route| route.count > 0) {
-            let (Some(before), Some(mean)) = (route.before, route.mean(GLIMPSE)) else {
-                continue;
-            };
+            let Some((before, now)) = route.before.zip(route.mean(GLIMPSE)) else { continue };
             let work = f64::from(route.count) * before.nanos;
-            let ratio = mean.nanos / before.nanos;
-            let spread = before.spread.max(mean.spread);
-            let chance = ratio * ratio * spread * (1.0 / before.count + 1.0 / mean.count);
-            let beyond = ratio - times;
             all += work;
-            if beyond > 0.0 && beyond * beyond > SURE * SURE * chance {
+            if now.is_surely(times, &before) {
                 sure += work;
             }
         }
