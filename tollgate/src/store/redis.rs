@@ -24,9 +24,10 @@ use crate::watch::Watch;
 use crate::watch::counts::store::StoreCounts;
 pub use account::Account;
 pub use lane::accounts::Outbox;
+use lane::shared::Shared;
 pub use lane::{Lane, Unanswered};
 pub use name::Naming;
-use parking_lot::Mutex;
+use owed::Owed;
 pub use script::Ask;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,9 +38,9 @@ pub struct Store {
     counts: Arc<StoreCounts>,
     /// What was counted here, and what is known of the store's count.
     counters: Arc<Counters>,
-    /// Hits that were counted by nobody's lane, for any of them to tell.
-    reported: Mutex<Vec<Ask>>,
-    /// What it is owed of buckets.
+    /// What it is owed of counters,
+    owed: Shared<Owed>,
+    /// and of buckets.
     outbox: Outbox,
     clock: Clock,
 }
@@ -60,8 +61,8 @@ impl Store {
             settings.place.servers.iter().map(|server| server.end.to_string()).collect(),
             &counts,
         );
-        let (reported, outbox) = (Mutex::default(), Outbox::new(settings.owed_max));
-        Arc::new(Store { settings: settings.clone(), counts, counters, reported, outbox, clock })
+        let (owed, outbox) = (Shared::default(), Outbox::new(settings.owed_max));
+        Arc::new(Store { settings: settings.clone(), counts, counters, owed, outbox, clock })
     }
 
     /// A lane for the thread that asks, whose tasks run on its runtime.
@@ -72,11 +73,14 @@ impl Store {
 
     /// These hits have happened and were counted here: the store is told by whatever lane comes
     /// first. What finds no room is lost to it.
-    pub fn report(&self, ask: Ask) {
-        let mut reported = self.reported.lock();
-        match reported.len() < self.settings.owed_max {
-            true => reported.push(ask),
-            false => self.counts.lost.increment(1),
+    pub fn report(&self, ask: &Ask) {
+        self.owe(ask, ask.hit.hits.into());
+    }
+
+    /// The same of so many; below zero they are given back.
+    fn owe(&self, ask: &Ask, hits: i64) {
+        if hits != 0 && !self.owed.change(|owed| owed.add(ask, hits, self.settings.owed_max)) {
+            self.counts.lost.increment(1);
         }
     }
 

@@ -18,7 +18,8 @@ impl Redis {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = free.local_addr().expect("bound").port();
         drop(free);
-        let mut command = Command::new("redis-server");
+        let server = std::env::var_os("TOLLGATE_TEST_REDIS");
+        let mut command = Command::new(server.unwrap_or_else(|| "redis-server".into()));
         command.args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let redis = Redis { child: command.spawn().expect("redis-server is installed"), port };
@@ -58,13 +59,17 @@ const DOMAINS: &str = "domains: {h: [{rate: 1/hour, burst: 3}], k: [{rate: 1/hou
                        algorithm: gcra}]}";
 
 fn master(redis: &Redis) -> Program {
+    master_on(&format!("redis: '127.0.0.1:{}'", redis.port), 1)
+}
+
+/// Of a store with so many servers.
+fn master_on(place: &str, servers: usize) -> Program {
     let program = Program::start_with(&format!(
         "master: {{accounting: 'tcp://127.0.0.1:0', control: 'tcp://127.0.0.1:0', {DOMAINS}}}\n\
-         store: {{redis: '127.0.0.1:{}', deadline: 5s}}\n",
-        redis.port
+         store: {{{place}, deadline: 5s}}\n"
     ));
     let end = Instant::now() + Duration::from_secs(60);
-    while !program.get("/metrics").contains("tollgate_store_connections{state=\"good\"} 1") {
+    while program.metric("tollgate_store_connections{state=\"good\"}") < servers as u64 {
         assert!(Instant::now() < end, "{}", program.get("/metrics"));
     }
     program
@@ -107,6 +112,24 @@ fn two_masters_have_one_history() {
     assert!(told.is_some_and(|told| told.starts_with("k\\x00|DELAY_UNTIL|c|")));
     assert!(third_is_delayed([&two[0], &two[1], &two[0]], "h", "d").is_some());
     assert!(redis.keys() >= 3);
+}
+
+/// Histories and buckets of several identifiers, which fall to both servers.
+#[test]
+fn two_masters_on_a_ring_have_one_history() {
+    let ring = [Redis::start(), Redis::start()];
+    let place = format!(
+        "layout: ring, redis: ['127.0.0.1:{}', '127.0.0.1:{}']",
+        ring[0].port, ring[1].port
+    );
+    let two = [master_on(&place, 2), master_on(&place, 2)];
+    for identifier in ["a", "b", "c"] {
+        for domain in ["h", "k"] {
+            let told = third_is_delayed([&two[0], &two[1], &two[0]], domain, identifier);
+            assert!(told.is_some(), "{domain} {identifier}");
+        }
+    }
+    assert!(ring.iter().all(|redis| redis.keys() > 0));
 }
 
 #[test]

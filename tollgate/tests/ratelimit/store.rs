@@ -1,12 +1,15 @@
 //! The service on real Redis servers: one count for all, the reference's keys, and what it costs.
 //!
-//! What happens while a server is away: `away`. Several servers: `several`. That two instances
-//! never grant more than a limit, and count as memory does: `property`. The other doors: `doors`;
-//! Envoys that decide: `quota`.
+//! What happens while a server is away: `away`; while it is full: `full`; what several instances
+//! make of an outage: `apart`. Several servers: `several`. That two instances never grant more than
+//! a limit, and count as memory does: `property`. The other doors: `doors`; Envoys that decide:
+//! `quota`.
 
+mod apart;
 mod away;
 mod batches;
 mod doors;
+mod full;
 mod property;
 mod quota;
 pub mod redis;

@@ -220,9 +220,18 @@ impl Question for Account {
     }
 
     fn late(lane: &Lane, mut asks: Vec<Account>, value: &Value) {
-        let Ok((clock, answers)) = Account::read(value, asks.len()) else { return };
-        for (ask, answer) in asks.iter_mut().zip(answers) {
-            lane.hear(ask, answer, clock);
+        match Account::read(value, asks.len()) {
+            Ok((clock, answers)) => {
+                for (ask, answer) in asks.iter_mut().zip(answers) {
+                    lane.hear(ask, answer, clock);
+                }
+            }
+            // Of a question nobody knows any more what was decided without it.
+            Err(Refusal::Wrong(_)) => {}
+            Err(_) => {
+                let told = asks.into_iter().filter(|ask| ask.patience.is_none());
+                told.for_each(|ask| lane.outbox().add(ask));
+            }
         }
     }
 }

@@ -73,6 +73,11 @@ impl Wire {
         self.redis.clone()
     }
 
+    /// Whether a question would be answered at once, as far as is known.
+    pub fn may_be_asked(&self) -> bool {
+        self.overdue.get() == 0 && self.broken.borrow().is_none()
+    }
+
     /// It is not to be used any more.
     pub fn break_off(&self, why: String) {
         self.broken.borrow_mut().get_or_insert(why);

@@ -8,33 +8,37 @@
 pub mod accounts;
 pub mod asking;
 mod merge;
+pub mod shared;
 pub mod together;
 
 use super::Store;
-use super::link::{Link, Missed, calls};
-use super::owed::Owed;
+use super::link::{Link, Missed};
 use super::route::Route;
-use super::script::{self, Ask, Refusal};
+use super::script::{Ask, Refusal};
 use super::tend::{explore, settle};
 use crate::clock::Clock;
 use crate::config::settings::store::StoreFail;
 use crate::watch::counts::store::StoreCounts;
 use accounts::Outbox;
 use asking::{Answers, Group, Question};
-use merge::Call;
+use merge::{Call, Told};
 use redis::Value;
-use std::cell::RefCell;
+use shared::Notes;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_core::units::Time;
-use tollgate_core::windows::{Hit, Policy};
+use tollgate_core::units::{Nanos, SECOND, Time};
+use tollgate_core::windows::{Algorithm, Hit, Policy};
 
 /// Counters in one call when the store is told what it is owed.
 const TOLD_AT_ONCE: usize = 256;
 /// Names that are tried for one that a server has. Of a hundred nodes each has one among them.
 const PROOFS_MAX: u32 = 1_000;
+
+/// A server that was away may lack what others have not told it for so long.
+const DOUBTED: Nanos = Nanos(60 * SECOND);
 
 /// The store gives no answer, and what is known here is not to decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,11 +51,12 @@ pub struct Lane {
     route: Route,
     /// Where counters of one second are, if they are elsewhere.
     per_second: Option<Route>,
-    owed: RefCell<Owed>,
     /// What it is owed of buckets.
     outbox: Outbox,
     /// The call that goes out next.
     open: RefCell<Option<Rc<RefCell<Call>>>>,
+    /// When a server that was away was good again.
+    returned: Cell<Option<Time>>,
 }
 
 impl Lane {
@@ -60,8 +65,8 @@ impl Lane {
         let route = Route::new(&store.settings.place);
         let per_second = store.settings.per_second.as_ref().map(Route::new);
         let outbox = store.outbox.clone();
-        let (owed, open) = (RefCell::default(), RefCell::default());
-        let lane = Rc::new(Lane { store, route, per_second, owed, outbox, open });
+        let (open, returned) = (RefCell::default(), Cell::default());
+        let lane = Rc::new(Lane { store, route, per_second, outbox, open, returned });
         lane.keep();
         for second in [false, true] {
             if lane.routes().nth(usize::from(second)).is_some_and(Route::is_cluster) {
@@ -109,7 +114,17 @@ impl Lane {
 
     /// How many counters the store has to be told of.
     pub fn owes(&self) -> usize {
-        self.owed.borrow().len()
+        self.store.owed.look(Notes::len)
+    }
+
+    /// A server that was away is good again.
+    pub fn has_returned(&self) {
+        self.returned.set(Some(self.now()));
+    }
+
+    /// Whether a server may lack what is known of it here.
+    fn is_doubted(&self, now: Time) -> bool {
+        self.returned.get().is_some_and(|at| now.since(at) < DOUBTED)
     }
 
     /// How long a server may take that no request waits for.
@@ -161,16 +176,21 @@ impl Lane {
     /// there are such.
     fn look_here(&self, asks: &mut [Ask], policy: Policy, now: Time) -> bool {
         let mut spared = false;
-        let owed = self.owed.borrow();
         for ask in asks {
-            self.store.counters.look_at(std::slice::from_mut(&mut ask.hit), now);
-            let used = i64::from(ask.hit.before);
-            ask.known = u32::try_from(used - owed.of(&ask.name)).unwrap_or(0);
+            self.look_up(ask, now);
             let over = ask.hit.before > ask.hit.limit && !ask.hit.give_back;
             ask.hit.spared = policy.spare_over && over;
             spared |= ask.hit.spared;
         }
         spared
+    }
+
+    /// Notes what is known of a counter, and of that what the store has heard.
+    fn look_up(&self, ask: &mut Ask, now: Time) {
+        self.store.counters.look_at(std::slice::from_mut(&mut ask.hit), now);
+        let unheard = self.store.owed.look(|owed| owed.unheard(&ask.name));
+        ask.known = u32::try_from(i64::from(ask.hit.before) - unheard).unwrap_or(0);
+        ask.returned = self.is_doubted(now);
     }
 
     /// Where what one server answers decides what another one is asked: first all are looked at.
@@ -204,19 +224,32 @@ impl Lane {
         self.ask_all(&stopped, groups, false, deadline).await
     }
 
-    /// An answer that came too late: what it says is known at least.
-    pub fn heard(&self, mut asks: Vec<Ask>, value: &Value) {
-        if let Ok((now, pairs)) = Ask::read(value, asks.len()) {
-            for (ask, (before, after)) in asks.iter_mut().zip(pairs) {
-                ask.answered(before, after, now);
-                self.learn(ask, now);
+    /// An answer that came too late: what it says is known at least. What was refused was counted
+    /// here alone.
+    pub fn heard_late(&self, mut asks: Vec<Ask>, value: &Value) {
+        match Ask::read(value, asks.len()) {
+            Ok((now, pairs)) => {
+                for (ask, (before, after)) in asks.iter_mut().zip(pairs) {
+                    ask.answered(before, after, now);
+                    self.learn(ask, now);
+                }
+            }
+            Err(Refusal::Wrong(_)) => {}
+            Err(_) => {
+                // Whether the others fitted in here nobody knows any more.
+                let counted = |ask: &&Ask| ask.force || ask.hit.algorithm == Algorithm::Fixed;
+                for ask in asks.iter().filter(counted) {
+                    let hits = i64::from(ask.hit.hits);
+                    self.store.owe(ask, if ask.hit.give_back { -hits } else { hits });
+                }
             }
         }
     }
 
     /// What the store says of a counter, and what it has yet to be told, is what is known.
     fn learn(&self, ask: &Ask, now: Time) {
-        let owed = u32::try_from(self.owed.borrow().of(&ask.name)).unwrap_or(0);
+        let owed = self.store.owed.look(|owed| owed.of(&ask.name));
+        let owed = u32::try_from(owed).unwrap_or(0);
         let after = ask.hit.after.saturating_add(owed);
         self.store.counters.learn(&Hit { after, ..ask.hit }, now);
     }
@@ -279,26 +312,12 @@ impl Lane {
 
     /// Notes what was counted here alone.
     fn owe(&self, asks: &[Ask], places: &[usize]) {
-        let mut owed = self.owed.borrow_mut();
         for ask in places.iter().map(|place| &asks[*place]) {
             let hits = match ask.hit.give_back {
                 true => i64::from(ask.hit.after) - i64::from(ask.hit.before),
                 false => i64::from(ask.hit.charged()),
             };
-            if !owed.add(ask, hits, self.store.settings.owed_max) {
-                self.counts().lost.increment(1);
-            }
-        }
-    }
-
-    /// Takes over what was reported and no lane has counted.
-    pub fn take_reported(&self) {
-        let reported = std::mem::take(&mut *self.store.reported.lock());
-        let mut owed = self.owed.borrow_mut();
-        for ask in reported {
-            if !owed.add(&ask, ask.hit.hits.into(), self.store.settings.owed_max) {
-                self.counts().lost.increment(1);
-            }
+            self.store.owe(ask, hits);
         }
     }
 
@@ -314,71 +333,55 @@ impl Lane {
         (0..PROOFS_MAX).map(name).find(is_its).unwrap_or_else(|| name(0))
     }
 
-    /// Some of what the server of `link` is owed.
+    /// Some of what the server of `link` is owed, as it stands.
     pub fn owed_to(&self, link: &Rc<Link>, max: usize) -> Vec<Ask> {
-        let mut lost = 0;
-        let now = self.now();
-        let mut owed = self.owed.borrow_mut();
-        if owed.len() == 0 {
+        if self.owes() == 0 {
             return Vec::new();
         }
-        let asks = owed.take(max, now, &mut lost, |ask| {
-            self.link_of(ask).is_some_and(|to| Rc::ptr_eq(&to, link))
-        });
+        let (mut lost, now) = (0, self.now());
+        let is_its = |ask: &Ask| self.link_of(ask).is_some_and(|to| Rc::ptr_eq(&to, link));
+        let mut asks = self.store.owed.change(|owed| owed.take(max, now, &mut lost, is_its));
         self.counts().lost.increment(lost);
+        for ask in &mut asks {
+            self.look_up(ask, now);
+            if ask.hit.algorithm == Algorithm::Bucket && !ask.hit.give_back {
+                // What has come in again since is not owed any more.
+                ask.hit.hits = ask.hit.hits.min(ask.hit.before);
+            }
+        }
         asks
     }
 
-    /// The server has answered for what it was owed.
-    pub fn told(&self, asks: Vec<Ask>, answers: &[Value]) {
-        for (ask, answer) in asks.into_iter().zip(answers) {
-            match Ask::read(answer, 1) {
-                Ok(_) => {
-                    self.counts().told.increment(1);
-                    self.heard(vec![ask], answer);
-                }
-                Err(Refusal::Wrong(why)) => {
-                    self.counts().lost.increment(1);
-                    tracing::debug!(target: "tollgate::store", why, "a counter was refused");
-                }
-                Err(_) => self.take_back(vec![ask], std::slice::from_ref(answer)),
-            }
-        }
-    }
-
-    /// The server has not taken what it was owed, unless it says so.
-    pub fn take_back(&self, asks: Vec<Ask>, answers: &[Value]) {
-        for (ask, answer) in asks.into_iter().zip(answers) {
-            if script::taken(answer).is_ok() {
+    /// What became of what a server was told. Whether it is still to be told.
+    pub fn told(&self, ask: &mut Ask, answer: Result<(Told, Time), Missed>) -> bool {
+        let kept = matches!(answer, Err(Missed::Away | Missed::Unable(_)));
+        self.store.owed.change(|owed| match kept {
+            true => owed.not_told(&ask.name),
+            false => owed.told(&ask.name),
+        });
+        match answer {
+            Ok(((before, after), now)) => {
                 self.counts().told.increment(1);
-                continue;
+                ask.answered(before, after, now);
+                self.learn(ask, now);
             }
-            let hits = i64::from(ask.hit.hits);
-            let hits = if ask.hit.give_back { -hits } else { hits };
-            let ask = Ask { force: false, ..ask };
-            self.owed.borrow_mut().add(&ask, hits, usize::MAX);
+            // It may have been counted, or never will be.
+            Err(_) if !kept => self.counts().lost.increment(1),
+            Err(_) => {}
         }
+        kept
     }
 
     /// Tells the server of `link` all it is owed.
     pub async fn settle_with(self: &Rc<Lane>, link: &Rc<Link>) {
         while link.is_good() {
-            let owed = self.owed_to(link, TOLD_AT_ONCE);
-            if owed.is_empty() {
-                return;
-            }
+            let mut owed = self.owed_to(link, TOLD_AT_ONCE);
+            let groups = self.groups(&owed, 0..owed.len());
             let deadline = Clock::deadline(self.store.settings.connect);
-            match link.ask(calls(&owed), deadline, |_| {}).await {
-                Ok(answers) => {
-                    let unable = answers.iter().find_map(|answer| match script::taken(answer) {
-                        Err(Refusal::Unable(why)) => Some(why),
-                        _ => None,
-                    });
-                    self.told(owed, &answers);
-                    unable.iter().for_each(|why| link.give_up(why));
-                }
-                // They may have been counted.
-                Err(_) => self.counts().lost.increment(owed.len() as u64),
+            let answers = self.ask_all(&owed, &groups, false, deadline).await;
+            let kept = answers.into_iter().map(|(at, answer)| self.told(&mut owed[at], answer));
+            if kept.filter(|kept| *kept).count() > 0 || owed.is_empty() {
+                return;
             }
         }
     }

@@ -19,6 +19,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
+use tollgate_core::units::Time;
 
 /// Before the first attempt to connect again, twice as long before each further one,
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -26,12 +27,13 @@ const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 /// A connection on which an answer is overdue for so long is given up.
 const STALLED: Duration = Duration::from_secs(1);
+/// What has not been answered by then never will be.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+const _: () = assert!(FORGOTTEN.as_nanos() > STALLED.as_nanos() + LOOK.as_nanos());
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// Counters that a server is told of before it is asked for any.
 const PROOF: usize = 64;
-/// Answers before those: whether it writes, and to the scripts.
-const BEFORE: usize = 1 + script::SCRIPTS;
 
 /// Why a question was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,12 +79,12 @@ impl Link {
     /// The connection, if it may be asked on.
     fn good_wire(&self) -> Option<Rc<Wire>> {
         let wire = self.wire.borrow();
-        wire.as_ref().filter(|wire| wire.overdue.get() == 0).cloned()
+        wire.as_ref().filter(|wire| wire.may_be_asked()).cloned()
     }
 
     /// Whether questions are answered.
     pub fn is_good(&self) -> bool {
-        self.wire.borrow().as_ref().is_some_and(|wire| wire.overdue.get() == 0)
+        self.good_wire().is_some()
     }
 
     /// Asks, and waits until `deadline`. An answer that comes later makes the link good again, and
@@ -104,9 +106,9 @@ impl Link {
             Err(_) => {
                 wire.overdue.set(wire.overdue.get() + 1);
                 tokio::task::spawn_local(async move {
-                    let answer = answer.await;
+                    let answer = timeout(FORGOTTEN, answer).await;
                     wire.overdue.set(wire.overdue.get().saturating_sub(1));
-                    if let Ok(values) = answer {
+                    if let Ok(Ok(values)) = answer {
                         late(values);
                     }
                 });
@@ -120,13 +122,12 @@ impl Link {
         self.wire.borrow().iter().for_each(|wire| wire.break_off(why.to_owned()));
     }
 
-    /// Nobody wants it any more.
+    /// Nobody wants it any more. What is with the server may still be answered.
     pub fn end(&self, counts: &StoreCounts) {
         let wire = self.wire.borrow_mut().take();
         if wire.is_some() || self.failed.get() {
             counts.gone(wire.is_some());
         }
-        wire.iter().for_each(|wire| wire.close());
     }
 
     /// Keeps the link good, for as long as there is somebody to ask.
@@ -143,7 +144,9 @@ impl Link {
                     let counts = Arc::clone(lane.counts());
                     drop(lane);
                     let why = self.until_broken().await;
-                    self.wire.borrow_mut().take().iter().for_each(|wire| wire.close());
+                    // A server that can do nothing says so to all who have asked: the connection is
+                    // closed when the last of them has heard.
+                    self.wire.borrow_mut().take();
                     self.failed.set(true);
                     counts.failed(true, &self.name(), &why);
                     // One that fails at once is not a good one.
@@ -168,33 +171,29 @@ impl Link {
             Some(server) => connect::connect(&self.place, server, within).await?,
             None => connect::connect_to_master(&self.place, within).await?,
         };
-        let owed = lane.owed_to(self, PROOF);
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd("SET").arg(lane.proof(self)).arg(1).arg("XX");
-        script::load(&mut pipeline);
-        for ask in &owed {
-            Ask::call(&mut pipeline, std::slice::from_ref(ask), false);
-        }
-        let mut redis = wire.redis();
-        let asked = redis.send_packed_commands(&pipeline, 0, owed.len() + BEFORE);
-        let answers = match timeout(within, asked).await {
-            Ok(answers) => answers?,
-            Err(_) => return Err(Fault::Late(within)),
-        };
-        let unable = answers.iter().enumerate().find_map(|(place, answer)| {
-            match script::taken(answer) {
-                // Who may write its counters may write no other key.
-                Err(Refusal::Unable(why)) if place == 0 && why.starts_with("NOPERM") => None,
-                Err(Refusal::Unable(why)) => Some(why),
-                _ => None,
-            }
-        });
-        if let Some(why) = unable {
-            lane.take_back(owed, answers.get(BEFORE..).unwrap_or_default());
+        let mut proof = Pipeline::new();
+        proof.cmd("SET").arg(lane.proof(self)).arg(1).arg("XX");
+        script::load(&mut proof);
+        let answers = exchange(&wire, &proof, within).await?;
+        let unable = script::unable(answers.iter().skip(1));
+        // Who may write its counters may write no other key.
+        let cannot = script::unable(answers.iter().take(1)).filter(|why| !why.contains("NOPERM"));
+        if let Some(why) = cannot.or(unable) {
             return Err(Fault::Unable(why));
         }
-        lane.told(owed, answers.get(BEFORE..).unwrap_or_default());
-        Ok(wire)
+        if self.failed.get() {
+            lane.has_returned();
+        }
+        let owed = lane.owed_to(self, PROOF);
+        if owed.is_empty() {
+            return Ok(wire);
+        }
+        let answers = exchange(&wire, &calls(&owed), within).await;
+        let mut each = answers.iter().flatten();
+        for mut ask in owed {
+            lane.told(&mut ask, each.next().map_or(Err(Missed::Late), read));
+        }
+        script::unable(answers?.iter()).map_or(Ok(wire), |why| Err(Fault::Unable(why)))
     }
 
     /// Until the connection is lost or given up.
@@ -211,10 +210,27 @@ impl Link {
             }
             stalled = if wire.overdue.get() > 0 { stalled + LOOK } else { Duration::ZERO };
             if stalled >= STALLED {
+                wire.close();
                 return format!("no answer for {STALLED:?}");
             }
         }
     }
+}
+
+/// What is answered for one counter that a server was told of.
+fn read(answer: &Value) -> Result<((u32, u32), Time), Missed> {
+    match Ask::read(answer, 1) {
+        Ok((now, pairs)) => pairs.first().map(|pair| (*pair, now)).ok_or(Missed::Late),
+        Err(Refusal::Wrong(why)) => Err(Missed::Refused(why)),
+        Err(_) => Err(Missed::Away),
+    }
+}
+
+/// What a connection that nobody else asks on yet answers in time.
+async fn exchange(wire: &Wire, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Fault> {
+    let mut redis = wire.redis();
+    let asked = redis.send_packed_commands(pipeline, 0, pipeline.len());
+    Ok(timeout(within, asked).await.map_err(|_| Fault::Late(within))??)
 }
 
 /// Sends what was put together and waits for all answers.

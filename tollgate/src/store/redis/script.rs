@@ -66,6 +66,8 @@ pub struct Ask {
     pub known: u32,
     /// It has happened, and is counted whatever the limit.
     pub force: bool,
+    /// The store was away a moment ago, and may have lost some of what is known.
+    pub returned: bool,
 }
 
 impl Ask {
@@ -127,7 +129,7 @@ impl Question for Ask {
                 .arg(ask.length())
                 .arg(ask.known)
                 .arg(ask.end())
-                .arg(u8::from(ask.force));
+                .arg(u8::from(ask.force) + 2 * u8::from(ask.returned));
         }
     }
 
@@ -139,8 +141,12 @@ impl Question for Ask {
         Ok((now, pairs.collect()))
     }
 
+    fn alone(&self) -> bool {
+        self.force
+    }
+
     fn late(lane: &Lane, asks: Vec<Ask>, value: &Value) {
-        lane.heard(asks, value);
+        lane.heard_late(asks, value);
     }
 }
 
@@ -190,15 +196,15 @@ pub fn numbers(answer: &Value, count: usize) -> Result<(Time, Vec<i64>), Refusal
     Ok((Time(unsigned(second)?.saturating_mul(SECOND).saturating_add(nanos)), rest))
 }
 
-/// Whether a server took a call that answers with nothing to be read.
-///
-/// # Errors
-/// [`Refusal`].
-pub fn taken(answer: &Value) -> Result<(), Refusal> {
-    match answer {
-        Value::ServerError(error) => Err(refusal(error)),
-        _ => Ok(()),
-    }
+/// Why a server can do nothing at present, if it says so to any of what it was asked.
+pub fn unable<'a>(mut answers: impl Iterator<Item = &'a Value>) -> Option<String> {
+    answers.find_map(|answer| match answer {
+        Value::ServerError(error) => match refusal(error) {
+            Refusal::Unable(why) => Some(why),
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 /// Codes of servers that can do nothing at present, for whatever they are asked.

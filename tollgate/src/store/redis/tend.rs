@@ -20,7 +20,6 @@ pub async fn settle(lane: Weak<Lane>, period: Duration) {
     loop {
         ticks.tick().await;
         let Some(lane) = lane.upgrade() else { return };
-        lane.take_reported();
         if lane.owes() > 0 {
             let links: Vec<Rc<Link>> = lane.routes().flat_map(Route::links).collect();
             let good = links.iter().filter(|link| link.is_good());

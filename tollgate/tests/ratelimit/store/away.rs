@@ -16,11 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SHORT: (&str, &str) = ("TOLLGATE_STORE_DEADLINE", "20ms");
-const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: day, \
+pub const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: day, \
                      requests_per_unit: 1000000}}\n";
 
 /// What is left of the counter of `v`.
-fn used(redis: &Redis, value: &str) -> u64 {
+pub fn used(redis: &Redis, value: &str) -> u64 {
     let keys = redis.text(&["KEYS", &format!("t_*_{value}_*")]);
     let Some(key) = keys.lines().next() else { return 0 };
     redis.text(&["GET", key]).parse().unwrap_or(0)
@@ -67,7 +67,7 @@ fn who_comes_back_empty_is_told_what_was_counted() {
 
 /// Asks as fast as it is answered until told to stop; how many hits were let in, and how long each
 /// took.
-fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
+pub fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
     let grpc = server.grpc();
     let message = request("t: h=load").encode_to_vec();
     let mut took = Vec::new();
@@ -211,7 +211,7 @@ fn a_wrong_password_costs_nobody_an_error() {
 }
 
 /// What the admin port answers: the status and the body.
-fn admin(address: &str, path: &str) -> (u16, String) {
+pub fn admin(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("sent");

@@ -28,7 +28,7 @@ async fn let_in(lane: &Rc<Lane>, algorithm: Algorithm, times: u32) -> u32 {
     count
 }
 
-async fn until(what: impl Fn() -> bool) {
+pub async fn until(what: impl Fn() -> bool) {
     while !what() {
         let pause = std::future::pending::<()>();
         tokio::time::timeout(Duration::from_millis(1), pause).await.ok();

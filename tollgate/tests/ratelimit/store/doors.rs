@@ -1,10 +1,11 @@
 //! One count for the line door, the proxy and the master: the real program on real servers.
 //!
-//! That buckets in the store are those of memory: `property`.
+//! That buckets in the store are those of memory: `property`. Several servers: `several`.
 
 mod line;
 mod property;
 mod requests;
+mod several;
 
 use super::redis::Redis;
 use crate::program::wait_for;
@@ -27,6 +28,8 @@ pub struct Program {
     pub admin: SocketAddr,
     /// The other addresses that it told, in that order.
     pub doors: Vec<SocketAddr>,
+    /// What it logged by then.
+    said: String,
 }
 
 impl Program {
@@ -36,12 +39,12 @@ impl Program {
         // A machine that is busy with other tests answers late.
         let deadline = if store.contains("deadline") { "" } else { "deadline: 5s, " };
         let text = format!("store: {{redis: '{}', {deadline}{store}}}", redis.url());
-        let before = loaded(redis);
         let program = Program::alone(&format!("{text}\n{sections}"), open);
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // The master's door has one thread.
-        let wanted = before + if open.starts_with("master") { 1 } else { threads };
-        wait_for("connections", || (loaded(redis) >= wanted).then_some(()));
+        let wanted = if open.starts_with("master") { 1 } else { threads as u64 };
+        let good = || program.metric("tollgate_store_connections{state=\"good\"}");
+        wait_for("connections", || (good() >= wanted).then_some(()));
         program
     }
 
@@ -59,17 +62,21 @@ impl Program {
             let mut line = String::new();
             let count = log.read_line(&mut line).expect("a log");
             assert!(count > 0, "the log ended without {open}:\n{all}");
+            all += &line;
             if line.contains(open) {
                 break line;
             }
-            all += &line;
         };
         let admin = line.split("admin=[").nth(1).and_then(|rest| rest.split(']').next());
         let admin = admin.and_then(|one| one.parse().ok()).expect("an admin door");
-        let words = line.split(|c: char| "[]= ,\"/".contains(c));
-        let doors = words.filter_map(|word| word.parse().ok()).filter(|one| *one != admin);
-        let doors = doors.collect();
-        Program { child, _log: log, _folder: folder, admin, doors }
+        let doors = addresses(&line, admin);
+        Program { child, _log: log, _folder: folder, admin, doors, said: all }
+    }
+
+    /// The addresses of another door that opened before.
+    pub fn opened(&self, open: &str) -> Vec<SocketAddr> {
+        let line = self.said.lines().find(|line| line.contains(open)).expect("it is open");
+        addresses(line, self.admin)
     }
 
     /// Ends it at once.
@@ -96,16 +103,15 @@ impl Program {
     }
 }
 
+fn addresses(line: &str, admin: SocketAddr) -> Vec<SocketAddr> {
+    let words = line.split(|c: char| "[]= ,\"/".contains(c));
+    words.filter_map(|word| word.parse().ok()).filter(|one| *one != admin).collect()
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// How many connections have shown that they can be used.
-fn loaded(redis: &Redis) -> usize {
-    let used = |line: &&str| line.contains("cmd=script|load") || line.contains("cmd=evalsha");
-    redis.text(&["CLIENT", "LIST"]).lines().filter(used).count()
 }
 
 /// A connection to a door.

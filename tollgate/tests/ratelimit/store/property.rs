@@ -47,7 +47,7 @@ pub fn settings(redis: &Redis) -> Settings {
 }
 
 /// A lane of an instance of its own, once it is connected.
-async fn lane(redis: &Redis) -> Rc<Lane> {
+pub async fn lane(redis: &Redis) -> Rc<Lane> {
     lane_by(&settings(redis)).await
 }
 
@@ -67,18 +67,22 @@ pub fn local<F: Future>(future: F) -> F::Output {
     runtime.expect("a runtime").block_on(future)
 }
 
-struct Dice(Random);
+pub struct Dice(Random);
 
 impl Dice {
-    fn new() -> Dice {
+    pub fn new() -> Dice {
         let seed = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
         let seed = seed.unwrap_or_else(|| Clock::start().now().0);
         println!("SIM_SEED={seed}");
         Dice(Random::new(seed, 0))
     }
 
-    fn below(&mut self, bound: u32) -> u32 {
-        (self.0.bits() % u64::from(bound)) as u32
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.bits() % bound
+    }
+
+    fn few(&mut self, bound: u32) -> u32 {
+        self.below(bound.into()) as u32
     }
 }
 
@@ -89,7 +93,16 @@ pub fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Ti
     bits[4..].copy_from_slice(&crc32fast::hash(&name.as_bytes()[3..]).to_le_bytes());
     let key = KeyHash::from_bits(u64::from_le_bytes(bits));
     let hit = Hit { algorithm, ..Hit::new(key, length.window(now), limit, 0) };
-    Ask { name, hit, length, compatible: None, per_second: false, known: 0, force: false }
+    Ask {
+        name,
+        hit,
+        length,
+        compatible: None,
+        per_second: false,
+        known: 0,
+        force: false,
+        returned: false,
+    }
 }
 
 /// Windows of one and two seconds begin and end while this runs.
@@ -106,20 +119,20 @@ fn the_store_counts_as_memory_does() {
         let clock = Clock::start();
         let (mut now, mut seconds) = (clock.now(), 0);
         while seconds < 5 {
-            let policy = Policy { stop_when_over: dice.below(4) == 0, spare_over: false };
-            let mut asks: Vec<Ask> = (0..1 + dice.below(4))
+            let policy = Policy { stop_when_over: dice.few(4) == 0, spare_over: false };
+            let mut asks: Vec<Ask> = (0..1 + dice.few(4))
                 .map(|_| {
-                    let algorithm = KINDS[dice.below(3) as usize];
-                    let length = lengths[dice.below(4) as usize];
+                    let algorithm = KINDS[dice.few(3) as usize];
+                    let length = lengths[dice.few(4) as usize];
                     // Rates whose steps are whole microseconds.
-                    let limit = [0, 1, 10, 100][dice.below(4) as usize];
-                    let mut ask = ask(&dice.below(3).to_string(), algorithm, length, limit, now);
+                    let limit = [0, 1, 10, 100][dice.few(4) as usize];
+                    let mut ask = ask(&dice.few(3).to_string(), algorithm, length, limit, now);
                     ask.name = format!("{}:{limit}", ask.name);
                     ask.hit.key = KeyHash::from_bits(
                         ask.hit.key.bits() ^ u64::from(limit).wrapping_mul(0x9e37_79b9_7f4a_7c15),
                     );
-                    ask.hit.hits = dice.below(4);
-                    ask.hit.give_back = ask.hit.hits > 0 && dice.below(6) == 0;
+                    ask.hit.hits = dice.few(4);
+                    ask.hit.give_back = ask.hit.hits > 0 && dice.few(6) == 0;
                     ask
                 })
                 .collect();
@@ -141,19 +154,19 @@ fn the_store_counts_as_memory_does() {
 
 /// One schedule: two instances ask for one counter in any order, and at once.
 async fn schedule(lanes: &[Rc<Lane>; 2], dice: &mut Dice, number: u32, clock: Clock) {
-    let algorithm = KINDS[dice.below(3) as usize];
-    let (limit, length) = (1 + dice.below(8), Length::Seconds(3_600));
+    let algorithm = KINDS[dice.few(3) as usize];
+    let (limit, length) = (1 + dice.few(8), Length::Seconds(3_600));
     let mut asked = Vec::new();
-    for _ in 0..4 + dice.below(12) {
-        let lane = Rc::clone(&lanes[dice.below(2) as usize]);
+    for _ in 0..4 + dice.few(12) {
+        let lane = Rc::clone(&lanes[dice.few(2) as usize]);
         let mut ask = ask(&number.to_string(), algorithm, length, limit, clock.now());
-        ask.hit.hits = 1 + dice.below(2);
+        ask.hit.hits = 1 + dice.few(2);
         let task = tokio::task::spawn_local(async move {
             let mut asks = [ask];
             lane.count(&mut asks, Policy::default(), clock.now()).await.map(|_| asks[0].hit)
         });
         // Some wait for those before, others do not.
-        match dice.below(3) {
+        match dice.few(3) {
             0 => asked.push(Ok(task.await.expect("it ended").expect("an answer"))),
             _ => asked.push(Err(task)),
         }

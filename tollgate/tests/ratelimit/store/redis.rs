@@ -3,6 +3,7 @@
 use crate::envoy::free_port;
 use crate::program::wait_for;
 use redis::{Connection, ConnectionLike, Value};
+use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -34,7 +35,7 @@ impl Redis {
     pub fn sentinel(file: &std::path::Path) -> Redis {
         let port = free_port();
         let folder = tempfile::tempdir().expect("a folder");
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(program());
         command.arg(file).arg("--sentinel").args(["--port", &port.to_string()]);
         command.args(["--bind", "127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null());
         let child = Mutex::new(command.spawn().expect("redis-server is installed"));
@@ -98,8 +99,13 @@ impl Drop for Redis {
     }
 }
 
+/// Redis, or what is to be tried in its place.
+fn program() -> OsString {
+    std::env::var_os("TOLLGATE_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
+}
+
 fn run(port: u16, folder: &tempfile::TempDir, more: &[String]) -> Child {
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(program());
     command.args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1"]);
     command.arg("--dir").arg(folder.path()).args(more);
     command.stdout(Stdio::null()).stderr(Stdio::null());

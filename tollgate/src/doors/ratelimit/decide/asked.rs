@@ -63,13 +63,14 @@ impl Decider {
             per_second: limited.limit.length == Length::Seconds(1),
             known: 0,
             force: false,
+            returned: false,
         }
     }
 
     /// Has the store told of hits that have happened, and were counted here.
     pub(super) fn tell(&self, limited: &mut Limited<'_>) {
         if let Some(store) = &self.store {
-            store.report(self.ask_of(limited));
+            store.report(&self.ask_of(limited));
         }
     }
 

@@ -5,6 +5,7 @@
 //! are no more entries than a bound. Who notes: lanes, and accounts that end on their own.
 
 use super::Account;
+use crate::store::redis::lane::shared::Notes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tollgate_core::bucket::Algorithm;
@@ -22,12 +23,13 @@ pub struct Owed {
     pub lost: u64,
 }
 
-impl Owed {
-    /// How many buckets.
-    pub fn len(&self) -> usize {
+impl Notes for Owed {
+    fn len(&self) -> usize {
         self.entries.len() + self.backs.len() + self.telling.len()
     }
+}
 
+impl Owed {
     /// When a bucket was known to be full before it was charged what the store does not know of,
     /// and when that was known; `None`: it knows of everything.
     pub fn known(&self, name: &str) -> Option<(Time, Time)> {

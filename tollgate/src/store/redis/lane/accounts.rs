@@ -5,16 +5,15 @@
 //! is noted, and told soon after. Accounts that end on other threads note into a box of their own.
 
 use super::asking::Group;
+use super::shared::{Notes, Shared};
 use super::{Lane, TOLD_AT_ONCE};
 use crate::clock::Clock;
 use crate::store::redis::account::owed::Owed;
 use crate::store::redis::account::{Account, How};
 use crate::store::redis::link::{Link, Missed};
 use crate::store::redis::route::Route;
-use parking_lot::Mutex;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tollgate_core::limiter::told::Word;
 use tollgate_core::units::{Cost, Nanos, Time};
 
@@ -22,32 +21,19 @@ use tollgate_core::units::{Cost, Nanos, Time};
 /// bucket has in it what others have charged.
 #[derive(Clone)]
 pub struct Outbox {
-    owed: Arc<Mutex<Owed>>,
-    /// Whether there is anything, so that nobody waits for the others where there is not.
-    any: Arc<AtomicBool>,
+    owed: Arc<Shared<Owed>>,
     max: usize,
 }
 
 impl Outbox {
     /// For at most so many buckets.
     pub(in crate::store::redis) fn new(max: usize) -> Outbox {
-        Outbox { owed: Arc::default(), any: Arc::default(), max }
+        Outbox { owed: Arc::default(), max }
     }
 
     /// The bucket was charged: that has happened, and is told.
     pub fn add(&self, account: Account) {
-        self.change(|owed| owed.add(account, self.max));
-    }
-
-    fn change<R>(&self, change: impl FnOnce(&mut Owed) -> R) -> R {
-        let mut owed = self.owed.lock();
-        let result = change(&mut owed);
-        self.any.store(owed.len() > 0, Ordering::Release);
-        result
-    }
-
-    fn look<R: Default>(&self, look: impl FnOnce(&Owed) -> R) -> R {
-        if self.any.load(Ordering::Acquire) { look(&self.owed.lock()) } else { R::default() }
+        self.owed.change(|owed| owed.add(account, self.max));
     }
 }
 
@@ -95,7 +81,7 @@ impl Lane {
         if account.cost == Cost::ZERO {
             return;
         }
-        let before = self.outbox.look(|owed| owed.known(&account.name));
+        let before = self.outbox.owed.look(|owed| owed.known(&account.name));
         (account.known, account.known_at) =
             before.unwrap_or_else(|| (now.plus(account.home.ahead(account.key, now)), now));
     }
@@ -140,14 +126,15 @@ impl Lane {
         (before, after, charged): (Nanos, Nanos, bool),
         clock: Time,
     ) {
-        let owed = self.outbox.look(|owed| owed.of(&account.name));
+        let owed = self.outbox.owed.look(|owed| owed.of(&account.name));
         account.home.raise(account.key, after.plus(owed), self.now());
         account.word = Some(Word { before, after, charged, clock });
     }
 
     /// How many buckets the store has to be told of.
     pub fn owes_accounts(&self) -> usize {
-        let (lost, left) = self.outbox.change(|owed| (std::mem::take(&mut owed.lost), owed.len()));
+        let (lost, left) =
+            self.outbox.owed.change(|owed| (std::mem::take(&mut owed.lost), owed.len()));
         self.counts().lost.increment(lost);
         left
     }
@@ -155,7 +142,7 @@ impl Lane {
     /// Tells the store all it is owed of buckets, as far as it is there.
     pub async fn settle_accounts(self: &Rc<Lane>) {
         while self.routes().flat_map(Route::links).any(|link: Rc<Link>| link.is_good()) {
-            let owed = self.outbox.change(|owed| owed.take(TOLD_AT_ONCE));
+            let owed = self.outbox.owed.change(|owed| owed.take(TOLD_AT_ONCE));
             if owed.is_empty() {
                 return;
             }
@@ -172,20 +159,20 @@ impl Lane {
                 let told = |owed: &mut Owed| owed.told(&account.name);
                 match answer {
                     Ok((answer, clock)) => {
-                        self.outbox.change(told);
+                        self.outbox.owed.change(told);
                         self.counts().told.increment(1);
                         self.hear(&mut account, answer, clock);
                     }
                     Err(Missed::Away | Missed::Unable(_)) => {
                         kept = true;
-                        self.outbox.change(|owed| {
+                        self.outbox.owed.change(|owed| {
                             owed.told(&account.name);
                             owed.add(account, usize::MAX);
                         });
                     }
                     // It may have been charged, or never will be.
                     Err(Missed::Late | Missed::Refused(_)) => {
-                        self.outbox.change(told);
+                        self.outbox.owed.change(told);
                         self.counts().lost.increment(1);
                     }
                 }

@@ -31,6 +31,11 @@ pub trait Question: Clone + 'static {
     /// Whether it is in the store for counters of one second, if there is such.
     fn per_second(&self) -> bool;
 
+    /// Whether it is asked in a call of its own, so that no other suffers if it is refused.
+    fn alone(&self) -> bool {
+        false
+    }
+
     /// Adds one call for all of them.
     fn call(pipeline: &mut Pipeline, asks: &[Self], how: Self::How);
 
@@ -126,8 +131,8 @@ impl Lane {
         let Some(link) = &group.link else {
             return group.places.iter().map(|place| (*place, Err(Missed::Away))).collect();
         };
-        let cluster = self.route_of(&asks[group.places[0]]).is_cluster();
-        let calls: Vec<Vec<usize>> = match cluster {
+        let first = &asks[group.places[0]];
+        let calls: Vec<Vec<usize>> = match first.alone() || self.route_of(first).is_cluster() {
             true => group.places.iter().map(|place| vec![*place]).collect(),
             false => vec![group.places.clone()],
         };

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 const MERGED_MAX: usize = 128;
 
 /// What is answered for each counter.
-type Told = <Ask as Question>::Answer;
+pub type Told = <Ask as Question>::Answer;
 
 /// A call that others may join.
 #[derive(Default)]

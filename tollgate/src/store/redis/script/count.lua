@@ -11,7 +11,8 @@
 --   known     what was counted when it was last seen: taken up if the key is gone
 --   end       the window that this was seen in, by the second at which it ends; 0 with b and c
 --   force     1: it has happened elsewhere and is counted whatever the limit, unless that
---             window has ended
+--             window has ended; 2 more: what is known of a window is taken up if it is more than is
+--             here, for this server was away and may have lost it
 --
 -- Answers seconds and microseconds of the clock, and for each key the hits before and after; over
 -- the limit also where they were not counted for that (s, n and b).
@@ -43,7 +44,7 @@ local function window(length, months)
 end
 
 -- A count that Redis forgets when the window ends, so it needs no word of which window it is.
-local function fixed(key, hits, known, keep)
+local function fixed(key, hits, known, returned, keep)
   if hits <= 0 then
     local there = redis.call('GET', key)
     local used = math.max(tonumber(there) or known, 0)
@@ -55,6 +56,8 @@ local function fixed(key, hits, known, keep)
   if used == hits and redis.call('TTL', key) == -1 then
     if known > 0 then used = redis.call('INCRBY', key, known) end
     keep(key)
+  elseif returned and known > used - hits then
+    used = redis.call('INCRBY', key, known - (used - hits))
   end
   return used - hits, used
 end
@@ -111,10 +114,11 @@ local function count(index, look)
   local at, key = 7 * index - 5, KEYS[index]
   local kind, hits, limit = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local length, known = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local of, force = tonumber(ARGV[at + 5]), ARGV[at + 6] == '1'
+  local of, word = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
+  local force, returned = word % 2 == 1, word >= 2
   if look then hits = 0 end
   if kind == 'c' then
-    return fixed(key, hits, known, function(k) redis.call('EXPIRE', k, length) end)
+    return fixed(key, hits, known, returned, function(k) redis.call('EXPIRE', k, length) end)
   elseif kind == 'b' then
     return bucket(key, hits, limit, length, known, force)
   end
@@ -130,7 +134,7 @@ local function count(index, look)
       local left = redis.call('PTTL', key)
       if left >= 0 and left <= 500 then redis.call('DEL', key) end
     end
-    return fixed(key, hits, known, function(k) redis.call('EXPIREAT', k, finish) end)
+    return fixed(key, hits, known, returned, function(k) redis.call('EXPIREAT', k, finish) end)
   end
   return sliding(key, hits, limit, begin, finish, known, force)
 end

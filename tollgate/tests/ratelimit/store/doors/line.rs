@@ -144,7 +144,7 @@ fn served(program: &Program, which: usize, hits: usize) -> usize {
 }
 
 /// What is replied to one question, as far as it was read at once.
-fn first(stream: &mut TcpStream, text: &str) -> String {
+pub fn first(stream: &mut TcpStream, text: &str) -> String {
     stream.write_all(text.as_bytes()).expect("sent");
     let mut reply = String::new();
     while !reply.ends_with('\n') || (reply.starts_with('*') && reply.matches('\n').count() < 6) {

@@ -4,19 +4,13 @@
 //! The store's clock cannot be set, so memory follows it: a model, made of the core's own
 //! functions, is asked at the moment that the store says it answered.
 
+use crate::store::property::{Dice, lane, local};
 use crate::store::redis::Redis;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::runtime::{Builder, LocalOptions};
 use tollgate::clock::Clock;
-use tollgate::config::settings::store::{
-    End, Layout, Server, Store as Settings, StoreFail, StoreMode, StorePlace, StoreTls,
-};
-use tollgate::engine::windows::Counters;
-use tollgate::store::redis::{Account, Lane, Store};
-use tollgate::watch::Watch;
+use tollgate::store::redis::{Account, Lane};
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::grid::Grid;
@@ -26,62 +20,7 @@ use tollgate_core::classify::Key;
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::limit::{Action, Limit, Part, Unit, When};
 use tollgate_core::limiter::{Limiter, Policy};
-use tollgate_core::sim::random::Random;
 use tollgate_core::units::{Cost, Nanos, Pace, Time, Weight};
-
-fn settings(redis: &Redis) -> Settings {
-    let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
-    Settings {
-        place: StorePlace {
-            servers: vec![Server { end, login: None, database: 0 }],
-            layout: Layout::Single,
-            login: None,
-            credentials_file: None,
-            tls: StoreTls::default(),
-        },
-        per_second: None,
-        deadline: Duration::from_secs(20),
-        connect: Duration::from_secs(20),
-        mode: StoreMode::Exact,
-        period: Duration::from_millis(100),
-        fail: StoreFail::Local,
-        prefix: "tollgate:".to_owned(),
-        compatible_keys: false,
-        jitter: Duration::ZERO,
-        owed_max: 1_000,
-    }
-}
-
-/// A lane of an instance of its own, once it is connected.
-async fn lane(redis: &Redis) -> Rc<Lane> {
-    let clock = Clock::start();
-    let counters = Arc::new(Counters::new(1, clock));
-    let lane = Store::new(&settings(redis), counters, clock, &Watch::new(clock.now())).lane();
-    while !lane.store().is_good() {
-        tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.ok();
-    }
-    lane
-}
-
-fn local<F: Future>(future: F) -> F::Output {
-    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
-    runtime.expect("a runtime").block_on(future)
-}
-
-struct Dice(Random);
-
-impl Dice {
-    fn new() -> Dice {
-        let seed = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-        let seed = seed.unwrap_or_else(|| Clock::start().now().0);
-        println!("SIM_SEED={seed}");
-        Dice(Random::new(seed, 0))
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0.bits() % bound
-    }
-}
 
 fn pace(text: &str) -> Pace {
     text.parse().expect("a pace")
@@ -130,7 +69,7 @@ fn account(limiter: &Arc<Limiter>, limit: u8, key: u64, cost: Cost, now: Time) -
 }
 
 /// Steps that are so short that they begin and end while this runs, and long ones.
-fn all_kinds() -> Vec<Algorithm> {
+pub fn all_kinds() -> Vec<Algorithm> {
     let capped = Debt::new(pace("20/s").rate(), Cost::hits(2)).capped(Cost::hits(3));
     vec![
         debt("100/s", 3),
@@ -212,23 +151,28 @@ async fn ask_both(
     charged
 }
 
+/// Asks random questions, at least so many and for some seconds; how many were refused.
+pub async fn charges_as_memory(lane: &Rc<Lane>, kinds: &[Algorithm], least: u32) -> u32 {
+    let home = limiter(kinds);
+    let (mut dice, mut model) = (Dice::new(), HashMap::new());
+    let (mut refused, mut asked) = (0, 0);
+    let clock = Clock::start();
+    let begin = clock.now();
+    while clock.now().since(begin) < Nanos::from_secs(5) || asked < least {
+        let charged = ask_both(lane, &home, &mut model, &mut dice, clock.now()).await;
+        asked += 1;
+        refused += u32::from(!charged);
+    }
+    println!("{asked} questions, {refused} refused");
+    refused
+}
+
 #[test]
 fn the_store_charges_as_memory_does() {
     let redis = Redis::start(&[]);
     local(async {
         let lane = lane(&redis).await;
-        let home = limiter(&all_kinds());
-        let (mut dice, mut model) = (Dice::new(), HashMap::new());
-        let (mut refused, mut asked) = (0, 0);
-        let clock = Clock::start();
-        let begin = clock.now();
-        while clock.now().since(begin) < Nanos::from_secs(5) || asked < 2_000 {
-            let charged = ask_both(&lane, &home, &mut model, &mut dice, clock.now()).await;
-            asked += 1;
-            refused += u32::from(!charged);
-        }
-        println!("{asked} questions, {refused} refused");
-        assert!(refused > 0);
+        assert!(charges_as_memory(&lane, &all_kinds(), 2_000).await > 0);
     });
 }
 
