@@ -300,7 +300,6 @@ impl Concurrency {
             Course::Rest(_) | Course::Settle(_) => {}
             Course::Fall(Fall { above: home, .. }) | Course::Sway(Sway { home, .. }) => {
                 let home = *home;
-                self.latency.compare_with();
                 self.rest_at(home, now);
             }
         }
