@@ -103,6 +103,8 @@ pub struct Ticket {
     hold: Option<Reason>,
     /// What limits in shadow would have done.
     shadowed: Option<Shadowed>,
+    /// The places of keys whose limits, in shadow, would have refused it and so did not count it.
+    uncounted: u64,
 }
 
 impl Ticket {
@@ -117,6 +119,7 @@ impl Ticket {
             at: now,
             hold: None,
             shadowed: None,
+            uncounted: 0,
         }
     }
 
@@ -136,6 +139,17 @@ impl Ticket {
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// The keys that it was charged to when it was let in: all but those whose limits would have
+    /// refused it, were they not in shadow.
+    #[must_use]
+    pub fn counted(&self) -> Keys {
+        let mut counted = Keys::default();
+        let keys = self.keys.as_slice().iter().enumerate();
+        let those = keys.filter(|(place, _)| self.uncounted >> place & 1 == 0);
+        those.for_each(|(_, key)| counted.push(*key));
+        counted
     }
 
     /// What a limit in shadow would have done so far; of several, the one whose wait is longest.
@@ -479,7 +493,9 @@ impl Limiter {
     ) {
         let limit = &self.limits[usize::from(key.limit)];
         let cost = self.known(&key, ticket.estimate);
-        if cost > Cost::ZERO && !self.would_refuse(&key, entry, now) {
+        if cost > Cost::ZERO && self.would_refuse(&key, entry, now) {
+            ticket.uncounted |= 1 << place;
+        } else if cost > Cost::ZERO {
             // A history keeps when requests run; a debt bucket, when their place was taken.
             let history = matches!(limit.algorithm, Algorithm::History(_));
             let at = if history { ticket.at } else { now };

@@ -125,14 +125,24 @@ impl Top {
 
     /// A request has cost `cost` and waited for `wait`. A client that is not tracked (any more)
     /// comes in without a name: else a flood between a request and its end would hide its cost.
-    pub fn add(&mut self, hash: KeyHash, cost: Cost, wait: Nanos, now: Time) {
+    /// Returns whether it has none, for whoever knows it to [`Top::call`] it something.
+    pub fn add(&mut self, hash: KeyHash, cost: Cost, wait: Nanos, now: Time) -> bool {
         let weight = self.weight_at(now) * cost.0 as f64;
         let entry = self.entry(hash, now);
         entry.weight += weight;
         entry.total = entry.total.plus(cost);
         entry.wait += (wait.0 as f64 - entry.wait) / 10.0;
-        let place = entry.place;
+        let (place, is_nameless) = (entry.place, entry.name.is_empty());
         self.sink(place);
+        is_nameless
+    }
+
+    /// `hash` is called so, if it is tracked.
+    pub fn call(&mut self, hash: KeyHash, name: String) {
+        let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
+        if let Some(i) = found.copied() {
+            self.entries[i as usize].name = bounded(name);
+        }
     }
 
     /// All that are tracked, the heaviest first.

@@ -79,6 +79,23 @@ fn a_flood_of_keys_seen_once_does_not_wash_out_the_heavy_one() {
 }
 
 #[test]
+fn who_was_pushed_out_and_comes_back_at_its_end_can_be_called_again() {
+    let mut top = Top::new(2);
+    top.touch(key(1), Time(START), || String::from("slow"));
+    for i in 10..20 {
+        top.touch(key(i), Time(START), || String::from("quick"));
+        assert!(!top.add(key(i), Cost(1), Nanos::ZERO, Time(START)), "it has a name");
+    }
+    assert!(top.add(key(1), Cost(SECOND), Nanos::ZERO, Time(START)), "its name went with it");
+    assert_eq!(top.name(key(1)), None);
+    top.call(key(1), String::from("slow"));
+    assert_eq!(top.name(key(1)).as_deref(), Some("slow"));
+    assert!(!top.add(key(1), Cost(SECOND), Nanos::ZERO, Time(START)));
+    top.call(key(2), String::from("who is not there"));
+    assert_eq!(top.name(key(2)), None);
+}
+
+#[test]
 fn rates_settle_at_what_happens_and_fade_when_it_stops() {
     let mut top = Top::new(10);
     let mut now = START;

@@ -30,7 +30,7 @@ use crate::client::hosts::KnownHosts;
 use crate::clock::{Clock, Stopped};
 use crate::config::settings::{self, CostSource, Proxy};
 use crate::watch::Watch;
-use crate::watch::counts::standing::Side;
+use crate::watch::counts::tiers::Tier;
 use arc_swap::ArcSwap;
 use counted::overrides::{Effect, InForce, Overrides};
 use counted::views::{Seen, Views};
@@ -416,7 +416,9 @@ impl Lane {
         }
         let in_shadow = self.report_shadows(&rules, &ticket, latest, client, now);
         if rules.hits && !matches!(verdict, Verdict::Deny { .. }) {
-            self.0.books.lock().spend(&rules, &keys, Unit::Hits, Cost::hits(1));
+            // What a limit in shadow would have refused it has not counted, so nobody else shall.
+            let counted = ticket.counted();
+            self.0.books.lock().spend(&rules, &counted, Unit::Hits, Cost::hits(1));
         }
         let delayed = matches!(verdict, Verdict::Delay(_)) && !rules.shadow;
         let in_debt = latest.is_some() || in_shadow || verdict != Verdict::Allow;
@@ -430,7 +432,6 @@ impl Lane {
             reported: verdict != Verdict::Allow || in_shadow,
             delayed,
             waited,
-            indebted: latest.is_some() || delayed,
             client,
             reading: None,
             began: None,
@@ -448,7 +449,7 @@ impl Lane {
             tell: None,
             seen,
             came,
-            side: if in_debt { Side::Debt } else { Side::Credit },
+            tier: Tier::of(in_debt),
         })
     }
 

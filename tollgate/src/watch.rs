@@ -20,7 +20,6 @@ pub mod snapshot;
 use counts::ProxyCounts;
 use counts::beats::Beats;
 use counts::peers::Board;
-use counts::standing::StandingCounts;
 use counts::store::StoreBoard;
 use counts::tiers::{Tier, TierCounts};
 use decision::Decision;
@@ -54,14 +53,13 @@ pub struct Watch {
     /// How the store stands.
     pub store: StoreBoard,
     /// How those in credit fare beside those in debt.
-    pub standing: StandingCounts,
+    pub tiers: TierCounts,
     /// Makes spans of requests, if anybody wants them.
     pub tracer: Option<Tracer>,
     started: Time,
     registry: Registry,
     cost: Histogram,
     charged: Counter,
-    tiers: TierCounts,
     reloads: [Counter; 2],
     lines_left_out: Counter,
     blocks: Counter,
@@ -100,7 +98,6 @@ impl Watch {
             beats: Beats::default(),
             peers: Board::default(),
             store: StoreBoard::default(),
-            standing: StandingCounts::new(&registry),
             tracer: None,
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),

@@ -3,6 +3,8 @@
 //! A block that begins with ```` ```yaml ```` is one whole configuration file, or the `limits` of
 //! one. What the keys mean is tested in `config`; that links lead somewhere is tested here too.
 
+#[path = "guide/messages.rs"]
+mod messages;
 #[path = "guide/monitoring.rs"]
 mod monitoring;
 #[path = "guide/packaging.rs"]
@@ -81,15 +83,48 @@ fn every_example_is_accepted() {
     }
 }
 
+/// What needs something else to run with is a comment in the large example: without the marks it is
+/// accepted, each part for itself and all of them together.
+#[test]
+fn what_the_example_has_in_comments_is_accepted() {
+    let text = fs::read_to_string(root().join("examples/tollgate.yaml")).expect("text");
+    // Several instances count by `peers` or by a `store`, not by both.
+    let (before, rest) = text.split_once("\npeers:").expect("peers");
+    let (_, comments) = rest.split_once("\n\n").expect("an end");
+    let parts = comments.split("\n#\n").map(|part| {
+        let lines = part.lines().map(|line| line.strip_prefix("# ").unwrap_or("no comment"));
+        lines.map(|line| format!("{line}\n")).collect::<String>()
+    });
+    let parts: Vec<String> = parts.collect();
+    let names: Vec<&str> = parts.iter().filter_map(|part| part.split(':').next()).collect();
+    assert_eq!(names, ["ratelimit", "traces", "store", "master", "gatekeeper"]);
+    let read = |name: &str, more: &str| {
+        let whole = format!("{before}\n{more}");
+        let config = tollgate::config::parse(name, whole.as_bytes(), 4.0);
+        config.unwrap_or_else(|faults| panic!("{name}:\n{more}\n{faults}")).settings
+    };
+    for (name, part) in names.iter().zip(&parts) {
+        let service = if *name == "traces" { &*parts[0] } else { "" };
+        read(name, &format!("{service}{part}"));
+    }
+    let all = read("all", &parts.concat());
+    assert!(all.ratelimit.is_some() && all.master.is_some() && all.gatekeeper.is_some());
+    assert!(all.store.is_some() && all.traces.is_some());
+}
+
+/// The files that a page links to.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let files = targets.filter(|target| !target.contains("://"));
+    files.filter_map(|target| target.split('#').next()).filter(|file| !file.is_empty())
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     for (path, text) in pages() {
         let folder = path.parent().expect("a folder");
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            let elsewhere = target.contains("://") || file.is_empty();
-            let there = elsewhere || folder.join(file).exists();
-            assert!(there, "{} links to {target}", path.display());
+        for target in links(&text) {
+            assert!(folder.join(target).exists(), "{} links to {target}", path.display());
         }
     }
 }

@@ -2,6 +2,8 @@
 
 #[path = "serve/handover.rs"]
 mod handover;
+#[path = "serve/watchdog.rs"]
+mod watchdog;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -13,6 +13,7 @@ use crate::config::settings::gatekeeper::{Remote, RemoteFault};
 use crate::doors::zeromq::gatekeeper::{Running, StartError, start};
 use crate::engine::domains::gatekeeper::Gatekeeper as Engine;
 use crate::watch::Watch;
+use crate::watch::counts::beats::Beats;
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +113,7 @@ impl Gatekeeper {
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let keeper = Engine::new(&settings, seed(), clock, &watch);
-        let thread = start(&settings, &keeper, clock)?;
+        let thread = start(&settings, &keeper, clock, Beats::default())?;
         Ok(Gatekeeper(Arc::new(Gate { keeper, clock, _thread: thread })))
     }
 

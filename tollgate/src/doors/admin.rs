@@ -20,6 +20,7 @@ use crate::config::secret::SecretFault;
 use crate::config::settings;
 use crate::engine::counted::Counted;
 use crate::run::handover::Sockets;
+use crate::run::watchdog;
 use crate::watch::Watch;
 use crate::watch::counts::AdminCounts;
 use answer::{Desk, Watching};
@@ -211,6 +212,8 @@ async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::R
             Err(error) => tracing::error!(target: "tollgate::admin", %error, "cannot listen"),
         }
     }
+    let (beats, clock) = (desk.sources.watch.beats.clone(), desk.sources.clock);
+    tokio::spawn(watchdog::beat("admin", beats, clock));
     tokio::spawn(live::run(desk));
     // An error means that the sender is gone, and that is the sign.
     let _ = stopped.await;

@@ -208,7 +208,7 @@ impl Seat {
 
     async fn run(mut self) {
         let settings = Arc::clone(&self.orders.borrow().settings);
-        tokio::task::spawn_local(watchdog::beat("line", self.watch, self.clock));
+        tokio::task::spawn_local(watchdog::beat("line", self.watch.beats.clone(), self.clock));
         let store = self.store.as_ref().map(Elsewhere::new);
         let worker = Worker::new(&settings, self.lane, store, self.clock, self.house);
         for listener in self.listeners {

@@ -228,7 +228,8 @@ impl Seat {
     async fn run(mut self) {
         let Order { settings, secured, .. } = self.orders.borrow().clone();
         let site = (&*settings, &secured);
-        tokio::task::spawn_local(watchdog::beat("proxy", Arc::clone(&self.watch), self.clock));
+        let beats = self.watch.beats.clone();
+        tokio::task::spawn_local(watchdog::beat("proxy", beats, self.clock));
         let lanes = (self.lane, self.store.as_ref().map(Requests::new));
         let worker = Worker::new(site, lanes, self.clock, self.house, self.watch);
         for (listener, shown) in self.listeners {

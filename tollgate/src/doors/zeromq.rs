@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::config::settings::Master;
 use crate::engine::domains::Domains;
 use crate::run::handover::{Passed, Sockets};
+use crate::run::watchdog;
 use crate::store::redis::Store;
 use crate::watch::Watch;
 use crate::watch::counts::master::MasterCounts;
@@ -116,7 +117,7 @@ pub fn start_on(
     let (ended, alive) = mpsc::channel(1);
     let counts = MasterCounts::new(watch.registry());
     let (domains, settings) = (Arc::clone(domains), settings.clone());
-    let passed = sockets.passed();
+    let (passed, beats) = (sockets.passed(), watch.beats.clone());
     let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
     let run = move || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -124,6 +125,7 @@ pub fn start_on(
             Ok(runtime) => {
                 let _ = ready.send(Ok(()));
                 runtime.block_on(async {
+                    tokio::task::spawn_local(watchdog::beat("master", beats, clock));
                     let (hub, store) = (Hub::new(), store.as_ref().map(Elsewhere::new));
                     let desk = Rc::new(Desk { hub, domains, store, clock, counts });
                     serve(desk, &settings, ([accounting, control], passed), phases).await;

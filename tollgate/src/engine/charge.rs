@@ -10,12 +10,13 @@ use super::counted::views::Seen;
 use super::domains::gatekeeper::Passage;
 use super::served::ruling::Ruling;
 use super::turn::Slot;
-use super::{Lane, Rules};
+use super::{Lane, Rules, named};
+use crate::client::hosts::Known;
 use crate::config::settings::CostSource;
-use crate::watch::counts::standing::Side;
 use crate::watch::counts::tiers::Tier;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tollgate_core::classify::Key;
 use tollgate_core::limit::{Action, Unit};
 use tollgate_core::limiter::{Shadowed, Ticket};
 use tollgate_core::meter::estimate::RouteHash;
@@ -31,8 +32,6 @@ pub struct Charge {
     pub(super) reported: bool,
     pub(super) delayed: bool,
     pub(super) waited: Nanos,
-    /// Whether one of its limits had it stand behind those in credit, or wait.
-    pub(super) indebted: bool,
     pub(super) client: IpAddr,
     /// Where the virtual clock stood when the backend last began to work; `None` while it rests.
     pub(super) reading: Option<Reading>,
@@ -66,7 +65,7 @@ pub struct Charge {
     /// When it came.
     pub(super) came: Time,
     /// How its client stands.
-    pub(super) side: Side,
+    pub(super) tier: Tier,
 }
 
 /// Takes what a request cost, when its place was taken, and when the cost was known.
@@ -153,8 +152,7 @@ impl Charge {
         let ruling = Ruling::new("hold", rules.shadow);
         self.lane.report(ruling, rules, self.client, reason, Some((cost, measure)));
         self.reported = true;
-        self.indebted = true;
-        self.side = Side::Debt;
+        self.tier = Tier::Debt;
         self.waited = self.waited.plus(until.since(now));
         (!rules.shadow).then_some(until)
     }
@@ -168,7 +166,7 @@ impl Charge {
             let (ruling, known) = (Ruling::new("hold", true), Some((cost, measure)));
             self.lane.report(ruling, &self.rules, self.client, reason, known);
             self.reported = true;
-            self.side = Side::Debt;
+            self.tier = Tier::Debt;
         }
     }
 
@@ -204,6 +202,14 @@ impl Charge {
     }
 }
 
+impl Charge {
+    /// What one of its keys is called, where that needs nothing of the request, which is over.
+    fn name_of(&self, key: &Key, known: Known) -> Option<String> {
+        let limit = self.rules.limiter.limits().get(usize::from(key.limit))?;
+        named::name(limit, key.hash, self.client, self.rules.group(known))
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.rest();
@@ -224,19 +230,23 @@ impl Drop for Charge {
             self.lane.0.engine.watch.allowed.increment(1);
         }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
-        let tier = Tier::of(self.indebted);
-        self.lane.0.engine.watch.charged(cost, waited, self.worked, tier);
+        self.lane.0.engine.watch.charged(cost, waited, self.worked, self.tier);
         // What has no end, and what somebody else served and told nothing of, took nobody knows how
         // long.
         let whole = !self.left && measure != Measure::Estimate;
         let took = whole.then(|| now.since(self.came));
-        self.lane.0.engine.watch.standing.served(self.side, cost, took);
+        self.lane.0.engine.watch.tiers.served(self.tier, cost, took);
         let mut books = self.lane.0.books.lock();
         books.spend(&self.rules, self.ticket.keys(), Unit::Cpu, cost);
         books.views.add(self.seen, cost, waited, now);
         for key in self.ticket.keys().as_slice() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
-                top.add(key.hash, cost, waited, now);
+                // A flood of others may have pushed it out while it ran.
+                if top.add(key.hash, cost, waited, now)
+                    && let Some(name) = self.name_of(key, known)
+                {
+                    top.call(key.hash, name);
+                }
             }
         }
     }

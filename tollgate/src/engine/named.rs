@@ -13,7 +13,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tollgate_core::classify::{self, Attributes};
-use tollgate_core::limit::Part;
+use tollgate_core::key::KeyHash;
+use tollgate_core::limit::{Limit, Part};
 use tollgate_core::units::Time;
 
 /// Who is to be looked up, until somebody does it.
@@ -52,6 +53,19 @@ impl<R: Attributes> Attributes for Named<'_, R> {
     fn group(&self) -> Option<&str> {
         self.group
     }
+}
+
+/// What a key of a client is called, where that takes no more of a request than who sent it.
+pub(super) fn name(
+    limit: &Limit,
+    hash: KeyHash,
+    client: IpAddr,
+    group: Option<&str>,
+) -> Option<String> {
+    let enough =
+        |part: &Part| matches!(part, Part::Ip { .. } | Part::Host | Part::Cookie(_) | Part::All);
+    let client = Client(client.to_canonical(), group);
+    limit.by.iter().all(enough).then(|| classify::name(limit, &client, hash))
 }
 
 /// A client, of which only the address and the group are looked at.

@@ -10,7 +10,7 @@ pub use playback::Note;
 
 use super::{Charge, Lane, Refusal, Rules, refusal};
 use crate::config::settings::CostSource;
-use crate::watch::counts::standing::Side;
+use crate::watch::counts::tiers::Tier;
 use crate::watch::decision::notice::Notice;
 use ruling::Ruling;
 use tollgate_core::bucket::Algorithm;
@@ -88,14 +88,14 @@ impl Charge {
             let ruling = Ruling::new(verdict, true);
             self.lane.report(ruling, &self.rules, self.client, reason, None);
             self.reported = true;
-            self.side = Side::Debt;
+            self.tier = Tier::Debt;
         }
         let (reason, while_busy) = wait(false)?;
         let verdict = if while_busy { "queue" } else { "delay" };
         let ruling = Ruling::new(verdict, self.rules.shadow);
         self.lane.report(ruling, &self.rules, self.client, reason, None);
         self.reported = true;
-        self.side = Side::Debt;
+        self.tier = Tier::Debt;
         let until = now.plus(reason.wait);
         (!self.rules.shadow).then_some(Wait { until, while_busy })
     }

@@ -184,7 +184,8 @@ impl Doors {
         let gatekeeper = settings.gatekeeper.as_ref().zip(engines.gatekeeper);
         let gatekeeper = gatekeeper.map(|(settings, keeper)| {
             tell_gatekeeper(settings);
-            zeromq::gatekeeper::start(settings, &keeper, engines.clock)
+            let beats = watch.beats.clone();
+            zeromq::gatekeeper::start(settings, &keeper, engines.clock, beats)
         });
         let gatekeeper = gatekeeper.transpose()?;
         let engine = engines.proxy;

@@ -7,9 +7,9 @@
 
 use crate::clock::Clock;
 use crate::watch::Watch;
+use crate::watch::counts::beats::Beats;
 use crate::watch::sampler::Seldom;
 use sd_notify::NotifyState;
-use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::units::Nanos;
 
@@ -20,8 +20,8 @@ const PERIOD: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_secs(3);
 
 /// The beat of the calling thread's runtime, for as long as it goes round.
-pub async fn beat(door: &'static str, watch: Arc<Watch>, clock: Clock) {
-    let beat = watch.beats.begin(door, clock.now());
+pub async fn beat(door: &'static str, beats: Beats, clock: Clock) {
+    let beat = beats.begin(door, clock.now());
     loop {
         tokio::time::sleep(PERIOD).await;
         beat.at(clock.now());

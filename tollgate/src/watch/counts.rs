@@ -9,7 +9,6 @@ pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
 pub mod peers;
-pub mod standing;
 pub mod store;
 pub mod tiers;
 

@@ -88,8 +88,8 @@ table! {
         "How long the backend worked for requests; tier: of clients in credit, or in debt.";
     COST = Histogram "tollgate_request_cost_seconds" [] "CPU-seconds"
         "What requests were charged.";
-    REQUEST_TOOK = Histogram "tollgate_request_seconds" ["standing"] "seconds"
-        "How long requests took, waits included, by how the client stood: credit or debt.";
+    REQUEST_TOOK = Histogram "tollgate_request_seconds" ["tier"] "seconds"
+        "How long requests took, waits included; tier: of clients in credit, or in debt.";
     CHARGED = Counter "tollgate_cost_seconds_total" [] "CPU-seconds"
         "All that has been charged.";
     HEADER_FAULTS = Counter "tollgate_cost_header_faults_total" [] "headers"

@@ -160,6 +160,15 @@ test("a narrow screen shows all of it, and nothing sticks out", async () => {
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= width, `${wide} of ${width}`);
       await open_client(page, CRAWLER);
+      await page.click("#client [data-do=weigh]");
+      const marks = () => page.$$eval("#clients .mark", (all) => all.filter((mark) => !mark.hidden).map((mark) => {
+        const [own, cell] = [mark, mark.closest("td")].map((at) => at.getBoundingClientRect());
+        return { own: own.toJSON(), cell: cell.toJSON(), lines: mark.getClientRects().length };
+      }));
+      await until("it is marked", async () => (await marks()).length === 1);
+      const [{ own, cell, lines }] = await marks();
+      const whole = own.left >= cell.left && own.right <= cell.right && own.bottom <= cell.bottom;
+      assert.ok(whole && lines === 1 && own.width > 40, JSON.stringify({ own, cell, lines }));
       const box = await page.$eval("#client", (at) => at.getBoundingClientRect().toJSON());
       assert.ok(box.left >= 0 && box.right <= width, JSON.stringify(box));
     });

@@ -4,7 +4,10 @@
 //! Units and scripts are read as text here; `packaging/debian/test` runs them on a clean Debian,
 //! and `ci/long` checks the manifests against the schemas of Kubernetes.
 
+use super::{below, links, root};
+use std::fs;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tollgate::config::{Config, parse};
 
@@ -87,4 +90,46 @@ fn the_image_and_the_manifests_open_the_ports_that_their_configurations_name() {
     let grace = MANIFESTS.split("terminationGracePeriodSeconds: ").nth(1).expect("grace");
     let grace: u64 = grace.lines().next().unwrap_or_default().parse().expect("seconds");
     assert!(grace > drain + 5, "{grace} s for a drain of {drain} s");
+}
+
+/// The Debian package holds some files of ours; whatever page of them links to another file, that
+/// one is among them.
+#[test]
+fn links_of_packaged_documents_stay_within_the_package() {
+    let list = include_str!("../../../packaging/debian/documents");
+    let parts: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+    let root = root().canonicalize().expect("the sources");
+    let files = parts.iter().flat_map(|part| {
+        let path = root.join(part);
+        assert!(path.exists(), "{part} is not there");
+        if path.is_dir() { below(&path) } else { vec![path] }
+    });
+    let files: Vec<PathBuf> = files.collect();
+    let packed = |path: &Path| files.iter().any(|file| file == path || file.starts_with(path));
+    let mut seen = 0;
+    for page in files.iter().filter(|path| path.extension().is_some_and(|kind| kind == "md")) {
+        // README is here for whoever has no sources; what it links to is on the web.
+        if page.ends_with("README.md") && !page.starts_with(root.join("docs")) {
+            continue;
+        }
+        let text = fs::read_to_string(page).expect("text");
+        for target in links(&text) {
+            seen += 1;
+            let at = page.parent().expect("a folder").join(target).canonicalize();
+            let at = at.unwrap_or_else(|_| panic!("{} links to {target}", page.display()));
+            assert!(packed(&at), "{} links to {target}, which is not packed", page.display());
+        }
+    }
+    assert!(seen > 100, "only {seen} links were found");
+}
+
+#[test]
+fn the_list_of_libraries_is_what_cargo_says() {
+    let script = root().join("packaging/debian/crates");
+    let said = Command::new(script).env("CARGO", env!("CARGO")).output().expect("it runs");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let kept = include_str!("../../../packaging/debian/crates.txt");
+    let mend = "packaging/debian/crates >packaging/debian/crates.txt";
+    assert_eq!(String::from_utf8_lossy(&said.stdout), kept, "run {mend}");
+    assert!(kept.lines().count() > 100 && kept.contains("tokio v"), "{kept}");
 }

@@ -224,7 +224,9 @@ fn c72_rules_are_shown_one_a_line() {
     for line in [
         "t.k: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false",
         "t.mid_x.leaf: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false",
-        "t.un: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false",
+        // As in the reference, and then what it means.
+        "t.un: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, \
+         unlimited: true",
     ] {
         assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
     }

@@ -228,7 +228,7 @@ fn sockets_that_nobody_wants_are_told() {
 }
 
 /// What the program tells the service manager, each message once.
-fn notices(manager: &UnixDatagram, what: &str) {
+pub fn notices(manager: &UnixDatagram, what: &str) {
     manager.set_read_timeout(Some(LONG)).expect("a timeout");
     let mut all = Vec::new();
     loop {

@@ -210,8 +210,18 @@ fn by_share(section: &mut Section<'_, '_>, share: Share, cpus: f64) -> Option<Al
 fn by_rate(section: &mut Section<'_, '_>, rate: Rate) -> Algorithm {
     ["max", "round"].into_iter().for_each(|key| section.allow(key));
     let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
-    let burst = section.value("burst", second, |text| within(count(text)?, 1..=BURST_MAX));
+    let burst = section.value("burst", second, requests_saved);
     Algorithm::Debt(Debt::new(rate, Cost::hits(burst)))
+}
+
+/// How many requests can be saved up.
+pub fn requests_saved(text: &str) -> Read<u64> {
+    match count(text)? {
+        0 => Err("0 would let nothing pass: 1 is the least, and saves nothing up, as nginx's \
+                  `burst=0` does"
+            .to_owned()),
+        burst => within(burst, 1..=BURST_MAX),
+    }
 }
 
 fn by_window(section: &mut Section<'_, '_>, window: Nanos, cpus: f64) -> Option<Algorithm> {

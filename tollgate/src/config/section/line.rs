@@ -3,7 +3,7 @@
 //! The section's own numbers are the limit of all tags that no prefix takes. What the settings
 //! mean: `settings`; how they count: `tollgate_core::bucket`.
 
-use super::limits::{keys_max, name};
+use super::limits::{keys_max, name, requests_saved};
 use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of, within};
@@ -80,7 +80,7 @@ pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
         within(duration(text)?, Nanos::ZERO..=Nanos::from_secs(86_400))
     });
     let rate = line.value("rate", default_rate(), pace);
-    let burst = line.value("burst", 10, burst);
+    let burst = line.value("burst", 10, requests_saved);
     let refill = line.value("refill", Refill::Grid, refill);
     let keys_max = line.value("keys_max", keys_default.unwrap_or(KEYS), keys_max);
     let shadow = line.value("shadow", false, truth);
@@ -139,7 +139,7 @@ fn policy(section: &mut Section<'_, '_>, door: Refill, keys_default: usize) -> O
     let name = section.value("name", named.into_boxed_str(), name);
     let rate = section.optional("rate", pace);
     let second = rate.as_ref().map_or(1, |rate| rate.1.rate().per_second() as u64);
-    let burst = section.value("burst", second.clamp(1, BURST_MAX), burst);
+    let burst = section.value("burst", second.clamp(1, BURST_MAX), requests_saved);
     let refill = section.value("refill", door, refill);
     let keys_max = section.value("keys_max", keys_default, keys_max);
     let shadow = section.optional("shadow", truth).unwrap_or(false);
@@ -181,10 +181,6 @@ fn default_rate() -> Written {
 fn pace(text: &str) -> Read<Written> {
     let pace = text.parse::<Pace>().map_err(|error| error.to_string())?;
     Ok(Written(text.to_owned(), pace))
-}
-
-fn burst(text: &str) -> Read<u64> {
-    within(count(text)?, 1..=BURST_MAX)
 }
 
 fn refill(text: &str) -> Read<Refill> {

@@ -6,6 +6,8 @@
 
 use super::DoorEngine;
 use super::answer::Desk;
+use super::live::Who;
+use crate::engine::Standing;
 use crate::engine::counted::overrides::{Effect, Override};
 use crate::watch::printable::printable;
 use serde::{Deserialize, Serialize};
@@ -204,20 +206,38 @@ impl Desk {
                 Some((door, index, limit.name.to_string(), limit.action(limiter.policy().action)))
             })
             .ok_or(Fault::Limit)?;
-        let known = door.engine.top(index);
         let (hash, key) = match (&order.id, &order.key) {
             (Some(id), _) => {
                 let hash = hash(id).ok_or(Fault::Client)?;
-                let row = known.iter().find(|standing| standing.row.hash == hash);
-                (hash, row.map_or_else(|| "?".to_owned(), |standing| standing.row.name.clone()))
+                (hash, self.name_of(door, index, &limit, hash).ok_or(Fault::Client)?)
             }
             (None, Some(key)) => {
+                let known = door.engine.top(index);
                 let row = known.iter().find(|standing| standing.row.name == *key);
                 (row.ok_or(Fault::Client)?.row.hash, key.clone())
             }
             (None, None) => return Err(Fault::Missing("id")),
         };
         Ok(Target { door, index, limit, hash, key, action })
+    }
+
+    /// What a client is called, by its id where it has no name yet; `None` if it was never seen:
+    /// an order for anybody that can be thought of would only take the place of another.
+    fn name_of(
+        &self,
+        door: &DoorEngine,
+        index: usize,
+        limit: &str,
+        hash: KeyHash,
+    ) -> Option<String> {
+        let listed = door.engine.top(index).into_iter().find(|one| one.row.hash == hash);
+        if let Some(Standing { row, .. }) = listed {
+            return Some(if row.name.is_empty() { id(hash) } else { row.name });
+        }
+        // It may have left the list, and be looked at still.
+        let said = door.engine.overrides().unwrap_or_default();
+        let said = said.into_iter().find(|said| said.hash == hash).map(|said| said.key);
+        said.or_else(|| self.remembers(&Who::new(door.door, limit, hash)).then(|| id(hash)))
     }
 }
 

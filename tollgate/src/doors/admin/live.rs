@@ -174,6 +174,11 @@ impl Desk {
         }
     }
 
+    /// Whether a client was among the heaviest within the last hour or so.
+    pub fn remembers(&self, who: &Who) -> bool {
+        self.live.clients.lock().knows(who)
+    }
+
     /// The history of one client as JSON; no points if nothing is known of it.
     pub fn client_history(&self, who: &Who) -> String {
         self.live.clients.lock().json(who)

@@ -226,7 +226,7 @@ impl Desk {
 
     /// The beat of this door's thread.
     pub fn beat(&self) -> impl Future<Output = ()> + use<> {
-        watchdog::beat("check", Arc::clone(&self.watch), self.clock)
+        watchdog::beat("check", self.watch.beats.clone(), self.clock)
     }
 
     /// Settles passes of which nothing was told in time.

@@ -222,11 +222,13 @@ impl Rules {
             let unit = rule.limit.map_or("UNKNOWN", |limit| limit.unit.name());
             let requests = rule.limit.map_or(0, |limit| limit.requests);
             let (path, shadow, quota) = (&rule.path, rule.shadow, rule.quota);
+            // A number of its own would read as a limit that lets nothing pass.
+            let unlimited = if rule.limit.is_none() { ", unlimited: true" } else { "" };
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
                 "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, \
-                 quota_mode: {quota}"
+                 quota_mode: {quota}{unlimited}"
             );
         });
         text

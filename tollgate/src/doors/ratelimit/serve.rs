@@ -18,11 +18,13 @@ use crate::config::settings::{Prometheus, Ratelimit};
 use crate::config::source::mapper;
 use crate::engine::windows::Counters;
 use crate::run::handover::{Passed, Sockets};
+use crate::run::watchdog;
 use crate::store::redis::Store;
 use crate::tls::client;
 use crate::tls::live::Live;
 use crate::tls::pem::Fault;
 use crate::watch::Watch;
+use crate::watch::counts::beats::Beats;
 use crate::watch::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, SHED, TABLE_BYTES,
 };
@@ -92,6 +94,7 @@ pub struct Running {
     stop: watch::Sender<bool>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     cut: Arc<AtomicUsize>,
+    beats: Beats,
 }
 
 /// All listeners, before any thread has them.
@@ -184,6 +187,7 @@ pub fn start_on(
         stop,
         threads: Mutex::default(),
         cut: Arc::default(),
+        beats: watch.beats.clone(),
     };
     running
         .launch(listeners, (loader, live), reporter, (settings, watch), &alive)
@@ -245,10 +249,14 @@ impl Running {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().event_interval(POLLS_PER_LOOK);
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let (beats, clock) = (self.beats.clone(), self.decider.clock);
         let body = move || match builder.build_local(LocalOptions::default()) {
             Ok(runtime) => {
                 let _ = ready.send(Ok(()));
-                runtime.block_on(work());
+                runtime.block_on(async {
+                    tokio::task::spawn_local(watchdog::beat("ratelimit", beats, clock));
+                    work().await;
+                });
                 runtime.shutdown_background();
             }
             Err(error) => _ = ready.send(Err(error)),

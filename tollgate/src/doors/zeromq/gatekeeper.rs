@@ -12,6 +12,8 @@ use crate::clock::Clock;
 use crate::config::settings::{self, gatekeeper::Remote};
 use crate::engine::domains::gatekeeper::Gatekeeper;
 use crate::engine::domains::outbox::{Note, Status};
+use crate::run::watchdog;
+use crate::watch::counts::beats::Beats;
 use crate::watch::registry::{Gauge, Held};
 use rustix::net::sockopt;
 use std::convert::Infallible;
@@ -76,6 +78,7 @@ pub fn start(
     settings: &settings::Gatekeeper,
     keeper: &Arc<Gatekeeper>,
     clock: Clock,
+    beats: Beats,
 ) -> Result<Running, StartError> {
     let (stop, stopped) = watch::channel(false);
     let (master, control) = (settings.master.clone(), settings.control.clone());
@@ -87,7 +90,10 @@ pub fn start(
             Ok(runtime) => {
                 let _ = ready.send(Ok(()));
                 let desk = Rc::new(Desk { keeper, clock });
-                runtime.block_on(serve(desk, master, control, stopped));
+                runtime.block_on(async {
+                    tokio::task::spawn_local(watchdog::beat("gatekeeper", beats, clock));
+                    serve(desk, master, control, stopped).await;
+                });
                 // A name that is still being looked up is not waited for.
                 runtime.shutdown_background();
             }

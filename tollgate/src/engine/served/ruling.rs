@@ -4,7 +4,7 @@
 //! Nothing is decided here. The form of the line and the count: `watch`.
 
 use super::Note;
-use crate::engine::{Lane, Rules, turn};
+use crate::engine::{Lane, Rules, named, turn};
 use crate::watch::decision::Decision;
 use std::net::IpAddr;
 use tollgate_core::classify::Key;
@@ -43,6 +43,10 @@ impl Lane {
         let index = usize::from(reason.key.limit);
         let name = self.0.books.lock().name(index, reason.key.hash);
         let limit = rules.limiter.limits().get(index);
+        let name = name.or_else(|| {
+            let known = rules.known(client.to_canonical(), self.0.now());
+            named::name(limit?, reason.key.hash, client, rules.group(known))
+        });
         let decision = Decision {
             verdict,
             limit: limit.map_or("", |limit| &limit.name),

@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tollgate_core::units::{Nanos, Time};
 
-/// The beats of all threads that live.
-#[derive(Debug, Default)]
-pub struct Beats(Mutex<Vec<(&'static str, Arc<AtomicU64>)>>);
+/// The door of a thread, and when it last went round.
+type Last = (&'static str, Arc<AtomicU64>);
+
+/// The beats of all threads that live; a clone is the same ones.
+#[derive(Clone, Debug, Default)]
+pub struct Beats(Arc<Mutex<Vec<Last>>>);
 
 /// The beat of one thread; dropped when it ends, which is no fault.
 #[derive(Debug)]

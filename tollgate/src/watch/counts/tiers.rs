@@ -1,47 +1,61 @@
-//! The handles that waiting, and the backend's time, are counted with: apart for clients in credit
-//! and for those in debt.
+//! The handles that waiting, the backend's time and the time of whole requests are counted with:
+//! apart for clients in credit and for those in debt.
 //!
 //! Whether the throttle is right shows here: those in credit wait shortly, whatever the others do.
-//! What each means: `watch::metrics`.
+//! Who is of which tier is the engine's word; what each figure means: `watch::metrics`.
 
-use crate::watch::metrics::{BACKEND_TIME, WAITS};
-use crate::watch::registry::{Histogram, Registry};
-use tollgate_core::units::Nanos;
+use crate::watch::metrics::{BACKEND_TIME, REQUEST_TOOK, WAITS};
+use crate::watch::registry::{Counter, Histogram, Registry};
+use tollgate_core::units::{Cost, Nanos};
 
 /// How the client of a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Within its shares.
+    /// Within all its limits.
     Credit,
-    /// Beyond one of them.
+    /// Over one of them, or held up by one; in shadow, as it would be.
     Debt,
 }
 
 impl Tier {
+    /// Both, in the order in which they are counted.
+    pub const ALL: [Tier; 2] = [Tier::Credit, Tier::Debt];
+
     /// Of a client that is in debt by one of its limits, or by none.
     #[must_use]
     pub const fn of(indebted: bool) -> Tier {
         if indebted { Tier::Debt } else { Tier::Credit }
     }
-}
 
-/// Every [`Tier`], in its order, as it is written.
-const NAMES: [&str; 2] = ["credit", "debt"];
+    /// As it is written in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Tier::Credit => "credit",
+            Tier::Debt => "debt",
+        }
+    }
+}
 
 /// Everything that is counted by tier.
 #[derive(Debug)]
 pub struct TierCounts {
-    waits: [Histogram; NAMES.len()],
-    backend: [Histogram; NAMES.len()],
+    waits: [Histogram; 2],
+    backend: [Histogram; 2],
+    took: [Histogram; 2],
+    spent: [Counter; 2],
 }
 
 impl TierCounts {
     /// The handles.
     #[must_use]
     pub fn new(registry: &Registry) -> TierCounts {
+        let each = |metric| Tier::ALL.map(|tier| registry.histogram(metric, &[tier.name()]));
         TierCounts {
-            waits: NAMES.map(|tier| registry.histogram(&WAITS, &[tier])),
-            backend: NAMES.map(|tier| registry.histogram(&BACKEND_TIME, &[tier])),
+            waits: each(&WAITS),
+            backend: each(&BACKEND_TIME),
+            took: each(&REQUEST_TOOK),
+            spent: Default::default(),
         }
     }
 
@@ -53,6 +67,26 @@ impl TierCounts {
                 spread[tier as usize].record(length.0);
             }
         }
+    }
+
+    /// A request that cost `cost` has ended, `took` after it came; `None`: that says nothing.
+    pub fn served(&self, tier: Tier, cost: Cost, took: Option<Nanos>) {
+        self.spent[tier as usize].increment(cost.0);
+        if let Some(took) = took {
+            self.took[tier as usize].record(took.0);
+        }
+    }
+
+    /// How long requests of this tier took.
+    #[must_use]
+    pub fn took(&self, tier: Tier) -> &Histogram {
+        &self.took[tier as usize]
+    }
+
+    /// What they have cost so far, in nano-units.
+    #[must_use]
+    pub fn spent(&self, tier: Tier) -> u64 {
+        self.spent[tier as usize].get()
     }
 }
 
@@ -68,9 +102,13 @@ mod tests {
         counts.record(Tier::of(false), Nanos::ZERO, second);
         counts.record(Tier::of(true), second, second);
         counts.record(Tier::of(true), second, Nanos::ZERO);
+        counts.served(Tier::Credit, Cost(3), Some(second));
+        counts.served(Tier::Debt, Cost(5), None);
         let count =
             |metric, tier| -> u64 { registry.histogram(metric, &[tier]).counts().iter().sum() };
         assert_eq!((count(&WAITS, "credit"), count(&WAITS, "debt")), (0, 2));
         assert_eq!((count(&BACKEND_TIME, "credit"), count(&BACKEND_TIME, "debt")), (1, 1));
+        assert_eq!((count(&REQUEST_TOOK, "credit"), count(&REQUEST_TOOK, "debt")), (1, 0));
+        assert_eq!((counts.spent(Tier::Credit), counts.spent(Tier::Debt)), (3, 5));
     }
 }

@@ -72,6 +72,11 @@ impl Clients {
         points.push_back((now, values));
     }
 
+    /// Whether there is a point of this client.
+    pub fn knows(&self, who: &Who) -> bool {
+        self.0.contains_key(who)
+    }
+
     /// All points of a client: `t` and each column as a list.
     pub fn json(&self, who: &Who) -> String {
         let none = VecDeque::new();

@@ -5,7 +5,7 @@
 //! that is not known is `null`.
 
 use crate::watch::Watch;
-use crate::watch::counts::standing::Side;
+use crate::watch::counts::tiers::Tier;
 use crate::watch::metrics::DECISIONS;
 use crate::watch::registry::BOUNDS_NS;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -73,8 +73,8 @@ impl Look {
 
     /// Reads what is counted along the way.
     pub fn count(&mut self, watch: &Watch) {
-        self.debt = watch.standing.spent(Side::Debt) as f64 / SECOND as f64;
-        self.spreads = Side::ALL.map(|side| watch.standing.took(side).counts());
+        self.debt = watch.tiers.spent(Tier::Debt) as f64 / SECOND as f64;
+        self.spreads = Tier::ALL.map(|tier| watch.tiers.took(tier).counts());
         self.failed = watch.proxy.failed_so_far() as f64;
         watch.registry().visit(&DECISIONS, |labels, count| {
             let [verdict, _, shadow] = labels else { return };

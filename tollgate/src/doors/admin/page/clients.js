@@ -15,6 +15,8 @@ const VIEWS = {
   agents: "by what clients call themselves; nobody is held to that",
 };
 
+const UNNAMED = "Its name is not known: so many clients came while its request ran that it was pushed off the list. It is told with the next request.";
+
 const in_debt = (row) => row.wait > 0 || (row.level ?? 0) < 0;
 const name_of = (limit) => `${limit.door} ${limit.name}`;
 
@@ -156,7 +158,7 @@ function fill(at, row, limit, cpus, said) {
   const [name, cpu, level, wait, requests, mean, seen] = at.children;
   put(name.firstChild, row.key);
   name.firstChild.disabled = !limit.open;
-  name.title = row.key;
+  name.title = row.key === "?" ? UNNAMED : row.key;
   const mark = said ? (said.do === "exempt" ? "exempt" : `weighs ${number(said.weight)}`) : "";
   put(name.lastChild, mark);
   name.lastChild.hidden = !mark;

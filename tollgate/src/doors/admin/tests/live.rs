@@ -4,6 +4,7 @@ use super::*;
 use crate::doors::admin::live::WATCHERS_MAX;
 use crate::engine::Entered;
 use crate::engine::counted::Counted;
+use crate::engine::together::Together;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::task::{Context, Poll, Waker};
@@ -248,6 +249,8 @@ fn orders_that_make_no_sense_change_nothing() {
         (with("door", "line".into()), 404),
         (with("key", "192.0.2.77".into()), 404),
         (with("id", "xyz".into()), 404),
+        // An id as there may be, of somebody who never came.
+        (with("id", "00000000000000ab".into()), 404),
         (with("for_seconds", 0.into()), 400),
         (with("for_seconds", 86_401.into()), 400),
         (json!({"do": "exempt", "limit": "ip"}), 400),
@@ -310,6 +313,47 @@ fn a_limit_in_shadow_stops_nobody_and_is_shown_counted_and_told_apart() {
     };
     assert!(metrics.contains(&counted("delay", true)), "{metrics}");
     assert!(!metrics.contains(&counted("delay", false)), "{metrics}");
-    let took = "tollgate_request_seconds_count{standing=\"debt\"} 1\n";
+    let took = "tollgate_request_seconds_count{tier=\"debt\"} 1\n";
     assert!(metrics.contains(took), "{metrics}");
+}
+
+#[test]
+fn who_was_pushed_off_the_list_while_its_request_ran_has_its_name_when_it_ends() {
+    let stage = stage(&Proxy { names_max: 1, ..proxy() });
+    let slow = From(IpAddr::from([192, 0, 2, 1]));
+    let Asked::Pass(mut slow) = stage.lane.ask(&slow) else { panic!("it passes") };
+    slow.work();
+    for last in 10..20 {
+        charge(&stage.lane, last, b"1ms");
+    }
+    slow.head(Some(b"5s"));
+    drop(slow);
+    let (_, _, body) = get(stage.address, "/api/top", "");
+    let top: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(top["limits"][0]["rows"][0]["key"], "192.0.2.1", "{top}");
+    // What it called itself is gone with its request.
+    assert_eq!(top["limits"][1]["rows"][0]["key"], "<script>\u{fffd}[31m&\"'", "{top}");
+}
+
+#[test]
+fn a_hit_that_a_limit_in_shadow_would_refuse_is_told_to_nobody_who_counts_with_us() {
+    let mut limits = proxy().limits;
+    limits[2].shadow = true;
+    limits[2].algorithm = Algorithm::Debt(Debt::new(
+        Rate::per(Cost::hits(1), Nanos::from_secs(3_600)).expect("a rate"),
+        Cost::hits(2),
+    ));
+    limits[2].action = Some(Action::Reject);
+    let stage = stage(&Proxy { limits, ..proxy() });
+    stage.engine.share();
+    for _ in 0..5 {
+        charge(&stage.lane, 1, b"1ms");
+    }
+    let mut hits = 0;
+    let mut cpu = 0;
+    stage.engine.spent(&mut |_, _, _, cost| {
+        if cost.0 % SECOND == 0 { hits += cost.0 / SECOND } else { cpu += cost.0 }
+    });
+    assert_eq!(hits, 2, "as many as it let in here");
+    assert!(cpu > 0, "what requests cost is told all the same");
 }

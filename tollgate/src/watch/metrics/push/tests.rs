@@ -1,3 +1,7 @@
+//! What is sent to Graphite, StatsD and collectors, and what it costs when they are away.
+
+mod grpc;
+
 use super::*;
 use crate::config::settings::otlp::{Collector, Endpoint, Figures, Protocol};
 use crate::config::settings::tls::ClientTls;
