@@ -248,10 +248,12 @@ impl Program {
                 cut => tracing::warn!("stopped; {cut} connections cut"),
             },
             () = again => {
-                tracing::warn!("stopped at once, as a second signal asked for");
                 self.doors.stop_now();
                 self.doors.ended().await;
-                tracing::warn!("stopped; {} connections cut", self.doors.cut());
+                let cut = self.doors.cut();
+                tracing::warn!(
+                    "stopped at once, as a second signal asked for; {cut} connections cut"
+                );
             }
         }
         drop(self.peers.take());
