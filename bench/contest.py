@@ -75,7 +75,14 @@ def describe(*lines):
 
 
 def raise_file_limit(wanted):
+    """As many open files as `wanted`, for us and the servers, or as many as we may have."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+            return wanted
+        except (ValueError, OSError):
+            pass  # Not root.
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return limit

@@ -14,8 +14,8 @@ pub mod tiers;
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,
-    CONNECTIONS, REQUESTS, RESPONSES, SHED, STATE_BYTES, STATE_KEYS, STATE_RESTORED, STATE_TOOK,
-    STATE_WRITES, STATE_WRITTEN, TURNED_AWAY,
+    CONNECTIONS, REQUESTS, RESPONSES, RESTING, SHED, STATE_BYTES, STATE_KEYS, STATE_RESTORED,
+    STATE_TOOK, STATE_WRITES, STATE_WRITTEN, TURNED_AWAY,
 };
 use super::registry::{Counter, Gauge, Registry};
 use std::time::Duration;
@@ -105,6 +105,8 @@ pub struct ProxyCounts {
     pub requests: Counter,
     /// Client connections open; keep [`Gauge::hold`] as long as the connection.
     pub connections: Gauge,
+    /// Those of them that have given back their buffers; keep [`Gauge::hold`] as long.
+    pub resting: Gauge,
     /// Client connections accepted.
     pub accepted: Counter,
     /// Idle client connections closed to make room, because as many as allowed were open.
@@ -129,6 +131,7 @@ impl ProxyCounts {
         ProxyCounts {
             requests: registry.counter(&REQUESTS, &[door]),
             connections: registry.gauge(&CONNECTIONS, &[door]),
+            resting: registry.gauge(&RESTING, &[door]),
             accepted: registry.counter(&ACCEPTED, &[door]),
             shed: registry.counter(&SHED, &[door]),
             bad_requests: registry.counter(&BAD_REQUESTS, &[door]),

@@ -114,6 +114,8 @@ table! {
 
     CONNECTIONS = Gauge "tollgate_connections_open" ["door"] "connections"
         "Client connections that are open now.";
+    RESTING = Gauge "tollgate_connections_resting" ["door"] "connections"
+        "Those of them that are idle for a second or more and hold 2 kB each (HTTP/1.1).";
     ACCEPTED = Counter "tollgate_connections_accepted_total" ["door"] "connections"
         "Client connections accepted.";
     SHED = Counter "tollgate_connections_shed_total" ["door"] "connections"

@@ -7,6 +7,7 @@ mod crowd;
 pub mod frames;
 pub mod http2;
 mod preface;
+mod resting;
 mod streams;
 mod tls;
 

@@ -101,7 +101,7 @@ impl Worker {
         let streams = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
         let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(self));
         if streams {
-            streams::serve(self, stream, &link).await;
+            Box::pin(streams::serve(self, stream, &link)).await;
         } else {
             self.serve(stream, &link).await;
         }
@@ -174,8 +174,30 @@ impl Worker {
         }
     }
 
-    /// Serves requests one after the other.
+    /// Serves requests one after the other. While none comes for long, there is nothing of hyper:
+    /// its buffers and the place of an exchange take many times what the connection itself does.
     async fn serve<S>(self: &Rc<Worker>, stream: ClientStream<S>, link: &Rc<Link>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut next = Some(stream);
+        while let Some(stream) = next {
+            next = Box::pin(self.serve_on(stream, link)).await;
+            let Some(resting) = &mut next else { return };
+            let _counted = self.watch.proxy.resting.hold();
+            if !resting.rest().await {
+                return;
+            }
+            link.wakes();
+        }
+    }
+
+    /// Serves requests until the connection ends, or rests: then it is given back.
+    async fn serve_on<S>(
+        self: &Rc<Worker>,
+        stream: ClientStream<S>,
+        link: &Rc<Link>,
+    ) -> Option<ClientStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -184,21 +206,30 @@ impl Worker {
         let mut connection = self.builder().serve_connection(TokioIo::new(stream), service);
         poll_fn(|cx| {
             link.served_by(cx.waker());
-            if link.is_closed() || link.is_head_late() {
+            if link.is_closed() || link.is_head_late() || link.rests() {
                 return Poll::Ready(());
             }
             let polled = self.lane.at_once(|| Pin::new(&mut connection).poll(cx));
             polled.map(|end| self.ended(link, end))
         })
         .await;
-        if link.is_head_late() && !link.is_closed() {
-            return give_up(connection.into_parts().io.into_inner(), link).await;
+        if link.is_closed() {
+            return None;
+        }
+        if link.is_head_late() {
+            give_up(connection.into_parts().io.into_inner(), link).await;
+            return None;
+        }
+        if link.rests() {
+            let parts = connection.into_parts();
+            return Some(parts.io.into_inner().unread(parts.read_buf));
         }
         if let Some(backend) = link.tunnel().and_then(|wire| wire.into_tunnel()) {
             let parts = connection.into_parts();
             let client = parts.io.into_inner();
             Box::pin(tunnel::run(self, link, client, parts.read_buf, backend)).await;
         }
+        None
     }
 
     /// hyper has answered by itself what it could not read as a request.
@@ -245,4 +276,22 @@ async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &Link) {
         Pin::new(&mut stream).poll_shutdown(cx).map(drop)
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes<A, B, C, F>(_: fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each of as many connections as may be open has one of them.
+    #[test]
+    fn what_a_connection_and_a_request_keep_is_small() {
+        let link = size_of::<Link>();
+        assert!(link <= 320, "{link} bytes");
+        let request = bytes(exchange::serve);
+        assert!(request <= 2280, "{request} bytes");
+    }
 }

@@ -28,6 +28,9 @@ const LINGER: Duration = Duration::from_secs(2);
 /// and then, would otherwise keep everybody out for `timeouts.header`.
 const HEAD_PATIENCE: Duration = Duration::from_secs(1);
 
+/// A connection that is idle for so long gives back its buffers.
+const REST_AFTER: Duration = Duration::from_secs(1);
+
 /// A stream whose client takes nothing for so long has its slot given to others.
 const STREAM_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -68,6 +71,11 @@ impl Since {
         self.0.set(None);
     }
 
+    /// Whether it waits.
+    fn waits(&self) -> bool {
+        self.0.get().is_some()
+    }
+
     fn exceeds(&self, limit: Duration, now: u64, slack: u64) -> bool {
         self.0.get().is_some_and(|since| exceeds(since, limit, now, slack))
     }
@@ -105,6 +113,8 @@ pub(super) struct Link {
     answered: Cell<bool>,
     phase: Cell<Phase>,
     since: Cell<u64>,
+    /// Set by the sweep: it has been idle for long enough to give back its buffers.
+    rests: Cell<bool>,
     /// The client does not take what we write.
     pub(super) stuck: Since,
     /// An answer's body is there that its stream has not asked for.
@@ -172,6 +182,7 @@ impl Link {
             answered: Cell::new(false),
             phase: Cell::new(Phase::Silent),
             since: Cell::new(now),
+            rests: Cell::new(false),
             stuck: Since::default(),
             offered: Cell::new(false),
             upload: Since::default(),
@@ -199,8 +210,11 @@ impl Link {
         self.peer.get()
     }
 
-    /// The same as it is forwarded.
+    /// The same as it is forwarded; of streams their connection's.
     pub(super) fn peer_value(&self) -> &HeaderValue {
+        if let Some(over) = &self.over {
+            return over.peer_value();
+        }
         self.peer_value.get_or_init(|| {
             let text = HeaderValue::from_str(&self.peer.get().to_string());
             text.unwrap_or(HeaderValue::from_static("unknown"))
@@ -390,6 +404,28 @@ impl Link {
     fn enter(&self, phase: Phase, now: u64) {
         self.phase.set(phase);
         self.since.set(now);
+        self.rests.set(false);
+    }
+
+    /// Whether it is to give back its buffers until bytes come.
+    pub(super) fn rests(&self) -> bool {
+        self.rests.get() && self.phase.get() == Phase::Idle
+    }
+
+    /// Somebody reads it again, be it an end, after which nothing arrives.
+    pub(super) fn wakes(&self) {
+        self.rests.set(false);
+    }
+
+    /// Whether nothing is on its way on it, and has not been for a while: all of the answer before
+    /// is with the client, and of its request nothing is left to come.
+    fn may_rest(&self, now: u64, slack: u64) -> bool {
+        self.phase.get() == Phase::Idle
+            && self.streams.get().is_none()
+            && !self.is_stream()
+            && !self.uploading.get()
+            && !self.stuck.waits()
+            && exceeds(self.since.get(), REST_AFTER, now, slack)
     }
 
     /// It is being closed. Returns whether bytes that nobody will read may still be on their way,
@@ -503,6 +539,10 @@ impl Link {
             || self.answer.exceeds(timeouts.idle, now, slack)
         {
             self.backend_late.set(true);
+            self.wake();
+        }
+        if !self.rests.get() && self.may_rest(now, slack) {
+            self.rests.set(true);
             self.wake();
         }
         false

@@ -73,16 +73,16 @@ impl Authority {
     }
 }
 
-fn under(tls: FrontTls) -> impl FnOnce(&mut Proxy) {
+pub fn under(tls: FrontTls) -> impl FnOnce(&mut Proxy) {
     move |settings| settings.tls = Some(tls)
 }
 
-fn front(certificates: Vec<(PathBuf, PathBuf)>) -> FrontTls {
+pub fn front(certificates: Vec<(PathBuf, PathBuf)>) -> FrontTls {
     FrontTls { plain: 0, certificates, clients: None, tls12: true }
 }
 
 /// A handshake for a name; the certificate that was shown.
-fn connect(
+pub fn connect(
     to: SocketAddr,
     config: &Arc<ClientConfig>,
     name: &'static str,

@@ -53,21 +53,19 @@ impl Begun {
     /// Reads more, at least one byte. False when there is none: the client has gone, or `link` was
     /// closed.
     pub(super) async fn more(&mut self, link: &Link) -> bool {
-        let mut chunk = [0; FIRST_BYTES];
-        let count = std::future::poll_fn(|cx| {
+        let more = std::future::poll_fn(|cx| {
             link.served_by(cx.waker());
             if link.is_closed() {
-                return Poll::Ready(0);
+                return Poll::Ready(false);
             }
+            // Not kept while it waits: many connections may wait.
+            let mut chunk = [0; FIRST_BYTES];
             let mut buffer = ReadBuf::new(&mut chunk);
-            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
-                Ok(()) => Poll::Ready(buffer.filled().len()),
-                Err(_) => Poll::Ready(0),
-            }
+            let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
+            self.read.extend_from_slice(buffer.filled());
+            Poll::Ready(read.is_ok() && !buffer.filled().is_empty())
         });
-        let count = count.await;
-        self.read.extend_from_slice(&chunk[..count]);
-        count > 0
+        more.await
     }
 }
 

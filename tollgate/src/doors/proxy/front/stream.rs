@@ -6,10 +6,12 @@
 
 use crate::doors::proxy::link::Link;
 use crate::doors::proxy::worker::Worker;
+use bytes::Bytes;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How much is read from a connection that is being closed, in bytes; for how long: `link.rs`.
@@ -41,9 +43,14 @@ pub(in crate::doors::proxy) fn poll_write_slices(
     stream.poll_write(cx, &small[..end])
 }
 
+/// What is read of a request before there is somebody to read the rest, in bytes.
+const FIRST_BYTES: usize = 2048;
+
 /// A client's stream, which notes on its link when bytes move and when they do not.
 pub(super) struct ClientStream<S> {
     inner: S,
+    /// Bytes that have been read and are given to whoever reads next.
+    unread: Bytes,
     link: Rc<Link>,
     worker: Rc<Worker>,
     lingered: usize,
@@ -51,7 +58,38 @@ pub(super) struct ClientStream<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
     pub(super) fn new(inner: S, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream<S> {
-        ClientStream { inner, link, worker, lingered: 0 }
+        ClientStream { inner, unread: Bytes::new(), link, worker, lingered: 0 }
+    }
+
+    /// Gives back what was read too much.
+    pub(super) fn unread(mut self, bytes: Bytes) -> ClientStream<S> {
+        // None at all may still hold the buffer that they were in.
+        self.unread = if bytes.is_empty() { Bytes::new() } else { bytes };
+        self
+    }
+
+    /// Waits, with hardly any memory, until there is something to read, the end included. False if
+    /// the connection is to be closed.
+    pub(super) async fn rest(&mut self) -> bool {
+        let link = Rc::clone(&self.link);
+        poll_fn(|cx| {
+            link.served_by(cx.waker());
+            if link.is_closed() {
+                return Poll::Ready(false);
+            }
+            if !self.unread.is_empty() {
+                return Poll::Ready(true);
+            }
+            // A buffer of TLS may hold the end of an answer.
+            let _ = Pin::new(&mut self.inner).poll_flush(cx);
+            let mut piece = [0; FIRST_BYTES];
+            let mut buffer = ReadBuf::new(&mut piece);
+            // An end, however it comes, is met again by whoever reads next.
+            let _ = ready!(Pin::new(&mut *self).poll_read(cx, &mut buffer));
+            self.unread = Bytes::copy_from_slice(buffer.filled());
+            Poll::Ready(true)
+        })
+        .await
     }
 
     /// Notes whether a write could go on.
@@ -86,6 +124,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread.split_to(count));
+            self.link.arrived(self.worker.now());
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -100,15 +100,17 @@ impl Connection {
     fn begin(
         &self,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
+    ) -> Pin<Box<impl Future<Output = Result<Response<Body>, Infallible>> + use<>>> {
         let worker = Rc::clone(&self.worker);
         let link = Rc::new(Link::stream(&self.link, worker.now()));
         *self.next.borrow_mut() = Some(Rc::clone(&link));
         let is_head = *request.method() == Method::HEAD;
-        async move {
+        // In a place of its own: hyper and the runtime move it several times on its way to its
+        // task, and it is long.
+        Box::pin(async move {
             let answer = exchange::serve(worker, link, request).await;
             if is_head { answer.map(without_body) } else { answer }
-        }
+        })
     }
 }
 
