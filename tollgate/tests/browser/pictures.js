@@ -29,7 +29,15 @@ await Promise.all(PICTURES.map(async ({ name, proxy, calm, crawl, ...view }) => 
     site.crawler();
     await pause(crawl * 1000);
   }
-  await page.$eval("#host", (at) => at.replaceChildren("web1"));
+  // Whoever made the pictures is nobody's business, and a second may end at any moment.
+  await page.$eval("#host", (at) => {
+    const name = at.cloneNode();
+    name.removeAttribute("id");
+    name.textContent = "web1";
+    name.style.color = getComputedStyle(at).color;
+    at.after(name);
+    at.hidden = true;
+  });
   const file = path.join(FOLDER, `${name}.png`);
   await page.screenshot({ path: file, optimizeForSpeed: false });
   const { size } = await stat(file);
