@@ -203,10 +203,10 @@ impl Question for Account {
         false
     }
 
-    fn call(pipeline: &mut Pipeline, asks: &[Account], how: How) {
-        let call = script::ACCOUNT.call(pipeline, asks.iter().map(|ask| ask.name.as_str()));
+    fn call(pipeline: &mut Pipeline, asks: &[Account], places: &[usize], how: How) {
+        let call = script::ACCOUNT.call(pipeline, places.iter().map(|at| asks[*at].name.as_str()));
         call.arg(u8::from(how.all_or_none));
-        asks.iter().for_each(|ask| ask.push(call, how.now));
+        places.iter().for_each(|at| asks[*at].push(call, how.now));
     }
 
     fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), Refusal> {

@@ -155,14 +155,18 @@ impl Lane {
         let deadline = Clock::deadline(self.store.settings.deadline);
         let began = self.now();
         let several = groups.len() > 1 || self.route.is_cluster();
+        // What is rare is kept apart: each stream of a connection holds room for all of this.
         let mut answers = if policy.stop_when_over && (several || spared) {
-            self.ask_twice(asks, &groups, spared, deadline).await
+            Box::pin(self.ask_twice(asks, &groups, spared, deadline)).await
         } else {
             match groups.as_slice() {
                 [group] if !(policy.stop_when_over || self.route.is_cluster()) => {
                     self.ask_along(asks, group.places()).await
                 }
-                _ => self.ask_all(asks, &groups, policy.stop_when_over, deadline).await,
+                _ => {
+                    let (asks, stop) = (Rc::from(&*asks), policy.stop_when_over);
+                    Box::pin(self.ask_all(&asks, &groups, stop, deadline)).await
+                }
             }
         };
         if !groups.is_empty() {
@@ -202,7 +206,7 @@ impl Lane {
         deadline: Instant,
     ) -> Answers<(u32, u32)> {
         let look = |ask: &Ask| Ask { hit: Hit { hits: 0, ..ask.hit }, ..ask.clone() };
-        let looks: Vec<Ask> = asks.iter().map(look).collect();
+        let looks: Rc<[Ask]> = asks.iter().map(look).collect();
         let seen = self.ask_all(&looks, groups, false, deadline).await;
         let over = |place: usize, used: u32| {
             let Hit { hits, limit, give_back, .. } = asks[place].hit;
@@ -212,16 +216,16 @@ impl Lane {
             .iter()
             .any(|(place, answer)| matches!(answer, Ok(((_, used), _)) if over(*place, *used)));
         if !(spared || would) {
-            return self.ask_all(asks, groups, false, deadline).await;
+            return self.ask_all(&Rc::from(asks), groups, false, deadline).await;
         }
-        let mut stopped = looks;
+        let mut stopped = looks.to_vec();
         for (place, answer) in &seen {
             let counts = matches!(answer, Ok(((_, used), _)) if over(*place, *used)) && !spared;
             if counts || asks[*place].hit.give_back {
                 stopped[*place].hit.hits = asks[*place].hit.hits;
             }
         }
-        self.ask_all(&stopped, groups, false, deadline).await
+        self.ask_all(&stopped.into(), groups, false, deadline).await
     }
 
     /// An answer that came too late: what it says is known at least. What was refused was counted
@@ -353,7 +357,7 @@ impl Lane {
     }
 
     /// What became of what a server was told. Whether it is still to be told.
-    pub fn told(&self, ask: &mut Ask, answer: Result<(Told, Time), Missed>) -> bool {
+    pub fn told(&self, mut ask: Ask, answer: Result<(Told, Time), Missed>) -> bool {
         let kept = matches!(answer, Err(Missed::Away | Missed::Unable(_)));
         self.store.owed.change(|owed| match kept {
             true => owed.not_told(&ask.name),
@@ -363,7 +367,7 @@ impl Lane {
             Ok(((before, after), now)) => {
                 self.counts().told.increment(1);
                 ask.answered(before, after, now);
-                self.learn(ask, now);
+                self.learn(&ask, now);
             }
             // It may have been counted, or never will be.
             Err(_) if !kept => self.counts().lost.increment(1),
@@ -375,12 +379,12 @@ impl Lane {
     /// Tells the server of `link` all it is owed.
     pub async fn settle_with(self: &Rc<Lane>, link: &Rc<Link>) {
         while link.is_good() {
-            let mut owed = self.owed_to(link, TOLD_AT_ONCE);
+            let owed: Rc<[Ask]> = self.owed_to(link, TOLD_AT_ONCE).into();
             let groups = self.groups(&owed, 0..owed.len());
             let deadline = Clock::deadline(self.store.settings.connect);
             let answers = self.ask_all(&owed, &groups, false, deadline).await;
-            let kept = answers.into_iter().map(|(at, answer)| self.told(&mut owed[at], answer));
-            if kept.filter(|kept| *kept).count() > 0 || owed.is_empty() {
+            let told = answers.into_iter().map(|(at, answer)| self.told(owed[at].clone(), answer));
+            if told.filter(|kept| *kept).count() > 0 || owed.is_empty() {
                 return;
             }
         }

@@ -190,8 +190,8 @@ impl Link {
         }
         let answers = exchange(&wire, &calls(&owed), within).await;
         let mut each = answers.iter().flatten();
-        for mut ask in owed {
-            lane.told(&mut ask, each.next().map_or(Err(Missed::Late), read));
+        for ask in owed {
+            lane.told(ask, each.next().map_or(Err(Missed::Late), read));
         }
         script::unable(answers?.iter()).map_or(Ok(wire), |why| Err(Fault::Unable(why)))
     }
@@ -243,8 +243,6 @@ async fn send(wire: Rc<Wire>, pipeline: Pipeline) -> Result<Vec<Value>, RedisErr
 /// What the store is told of these.
 pub fn calls(asks: &[Ask]) -> Pipeline {
     let mut pipeline = Pipeline::new();
-    for ask in asks {
-        Ask::call(&mut pipeline, std::slice::from_ref(ask), false);
-    }
+    (0..asks.len()).for_each(|at| Ask::call(&mut pipeline, asks, &[at], false));
     pipeline
 }

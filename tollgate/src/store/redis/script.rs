@@ -118,10 +118,10 @@ impl Question for Ask {
         self.per_second
     }
 
-    fn call(pipeline: &mut Pipeline, asks: &[Ask], stop: bool) {
-        let call = COUNT.call(pipeline, asks.iter().map(|ask| ask.name.as_str()));
+    fn call(pipeline: &mut Pipeline, asks: &[Ask], places: &[usize], stop: bool) {
+        let call = COUNT.call(pipeline, places.iter().map(|at| asks[*at].name.as_str()));
         call.arg(u8::from(stop));
-        for ask in asks {
+        for ask in places.iter().map(|at| &asks[*at]) {
             let hits = i64::from(ask.hit.hits);
             call.arg(ask.kind())
                 .arg(if ask.hit.give_back { -hits } else { hits })

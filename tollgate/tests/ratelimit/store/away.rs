@@ -67,7 +67,7 @@ fn who_comes_back_empty_is_told_what_was_counted() {
 
 /// Asks as fast as it is answered until told to stop; how many hits were let in, and how long each
 /// took.
-pub fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
+fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
     let grpc = server.grpc();
     let message = request("t: h=load").encode_to_vec();
     let mut took = Vec::new();
@@ -94,11 +94,11 @@ fn told(what: &str, mut took: Vec<Duration>) -> usize {
     took.len()
 }
 
-/// Three clients ask while `harm` happens to the store. Returns how many hits were let in.
-fn under_load(what: &str, server: &Server, harm: impl FnOnce()) -> usize {
+/// Some clients ask while `harm` happens to the store. Returns how many hits were let in.
+pub fn under_load<const CLIENTS: usize>(what: &str, server: &Server, harm: impl FnOnce()) -> usize {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let loads = [(); 3].map(|()| scope.spawn(|| load(server, &stop)));
+        let loads = [(); CLIENTS].map(|()| scope.spawn(|| load(server, &stop)));
         harm();
         stop.store(true, Relaxed);
         let took = loads.into_iter().flat_map(|load| load.join().expect("no request failed"));
@@ -106,14 +106,15 @@ fn under_load(what: &str, server: &Server, harm: impl FnOnce()) -> usize {
     })
 }
 
-/// Until the service has let in `more` hits than it had.
+/// Hits that the service has let in.
 fn hits(server: &Server) -> u64 {
     let figures = http(server.debug, "GET", "/stats", "").1;
     let line = figures.lines().find(|line| line.contains("t.h.total_hits"));
     line.and_then(|line| line.rsplit(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-fn more_hits(server: &Server, more: u64) {
+/// Until the service has let in so many more hits than it had.
+pub fn more_hits(server: &Server, more: u64) {
     let begin = hits(server);
     wait_for("requests", || (hits(server) >= begin + more).then_some(()));
 }
@@ -123,7 +124,7 @@ fn nobody_fails_while_it_is_stalled_and_the_count_is_exact_again() {
     let redis = Redis::start(&[]);
     let server = unready(&redis, RULES, &[SHORT]);
     super::ready(&redis, &server);
-    let count = under_load("stalled", &server, || {
+    let count = under_load::<3>("stalled", &server, || {
         more_hits(&server, 200);
         redis.signal("STOP");
         more_hits(&server, 2_000);
@@ -140,7 +141,7 @@ fn nobody_fails_while_it_is_killed_and_started_again() {
     let redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let server = unready(&redis, RULES, &[SHORT]);
     super::ready(&redis, &server);
-    let count = under_load("killed", &server, || {
+    let count = under_load::<3>("killed", &server, || {
         more_hits(&server, 200);
         redis.kill();
         more_hits(&server, 1_000);
@@ -157,7 +158,7 @@ fn nobody_fails_while_it_is_full_or_refuses_us() {
     let redis = Redis::start(&[]);
     let server = unready(&redis, RULES, &[SHORT]);
     super::ready(&redis, &server);
-    let count = under_load("full", &server, || {
+    let count = under_load::<3>("full", &server, || {
         more_hits(&server, 100);
         redis.text(&["CONFIG", "SET", "maxmemory", "1"]);
         more_hits(&server, 500);
@@ -170,7 +171,7 @@ fn nobody_fails_while_it_is_full_or_refuses_us() {
     let counted = used(&redis, "load");
     println!("{counted} of {count} counted after it was full");
     assert!(counted <= count as u64, "{counted} of {count}");
-    let again = under_load("scripts forgotten", &server, || {
+    let again = under_load::<3>("scripts forgotten", &server, || {
         for _ in 0..10 {
             redis.text(&["SCRIPT", "FLUSH"]);
             more_hits(&server, 20);

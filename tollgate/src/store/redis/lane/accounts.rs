@@ -59,7 +59,8 @@ impl Lane {
         let groups = self.groups(accounts, 0..accounts.len());
         let deadline = Clock::deadline(self.store.settings.deadline);
         let began = self.now();
-        let answers = self.ask_all(accounts, &groups, How { all_or_none, now }, deadline).await;
+        let asked = Rc::from(&*accounts);
+        let answers = self.ask_all(&asked, &groups, How { all_or_none, now }, deadline).await;
         self.counts().took.record(self.now().since(began).0);
         for (place, answer) in answers {
             let Some(account) = accounts.get_mut(place) else { continue };
@@ -142,7 +143,8 @@ impl Lane {
     /// Tells the store all it is owed of buckets, as far as it is there.
     pub async fn settle_accounts(self: &Rc<Lane>) {
         while self.routes().flat_map(Route::links).any(|link: Rc<Link>| link.is_good()) {
-            let owed = self.outbox.owed.change(|owed| owed.take(TOLD_AT_ONCE));
+            let owed: Rc<[Account]> =
+                self.outbox.owed.change(|owed| owed.take(TOLD_AT_ONCE)).into();
             if owed.is_empty() {
                 return;
             }
@@ -150,12 +152,9 @@ impl Lane {
             let deadline = Clock::deadline(self.store.settings.connect);
             let how = How { all_or_none: false, now: self.now() };
             let answers = self.ask_all(&owed, &groups, how, deadline).await;
-            let mut owed: Vec<Option<Account>> = owed.into_iter().map(Some).collect();
             let mut kept = false;
             for (place, answer) in answers {
-                let Some(mut account) = owed.get_mut(place).and_then(Option::take) else {
-                    continue;
-                };
+                let mut account = owed[place].clone();
                 let told = |owed: &mut Owed| owed.told(&account.name);
                 match answer {
                     Ok((answer, clock)) => {

@@ -36,8 +36,8 @@ pub trait Question: Clone + 'static {
         false
     }
 
-    /// Adds one call for all of them.
-    fn call(pipeline: &mut Pipeline, asks: &[Self], how: Self::How);
+    /// Adds one call for those at these places.
+    fn call(pipeline: &mut Pipeline, asks: &[Self], places: &[usize], how: Self::How);
 
     /// What a call for so many was answered, and the server's clock.
     ///
@@ -106,7 +106,7 @@ impl Lane {
     /// All groups at once.
     pub async fn ask_all<Q: Question>(
         self: &Rc<Lane>,
-        asks: &[Q],
+        asks: &Rc<[Q]>,
         groups: &[Group],
         how: Q::How,
         deadline: Instant,
@@ -123,7 +123,7 @@ impl Lane {
 
     async fn ask_group<Q: Question>(
         self: &Rc<Lane>,
-        asks: &[Q],
+        asks: &Rc<[Q]>,
         group: &Group,
         how: Q::How,
         deadline: Instant,
@@ -139,12 +139,9 @@ impl Lane {
         let mut answers = Answers::new();
         let (mut link, mut calls, mut asking) = (Rc::clone(link), calls, false);
         for hop in 0..HOPS_MAX {
-            let wanted: Vec<Vec<Q>> = calls
-                .iter()
-                .map(|call| call.iter().map(|place| asks[*place].clone()).collect())
-                .collect();
             let calling = (how, hop > 0, asking);
-            let (known, elsewhere) = self.ask_link(&link, &calls, wanted, calling, deadline).await;
+            let questions = (asks, Rc::from(calls));
+            let (known, elsewhere) = self.ask_link(&link, questions, calling, deadline).await;
             answers.extend(known);
             let Some((next, moved, ask)) = elsewhere else { return answers };
             (link, calls, asking) = (next, moved, ask);
@@ -158,32 +155,30 @@ impl Lane {
     async fn ask_link<Q: Question>(
         self: &Rc<Lane>,
         link: &Rc<Link>,
-        calls: &[Vec<usize>],
-        asks: Vec<Vec<Q>>,
+        (asks, calls): (&Rc<[Q]>, Rc<[Vec<usize>]>),
         (how, again, asking): (Q::How, bool, bool),
         deadline: Instant,
     ) -> (Answers<Q::Answer>, Again) {
-        let mut pipeline = Pipeline::with_capacity(2 * asks.len());
+        let mut pipeline = Pipeline::with_capacity(2 * calls.len());
         let mut before = 0;
         if again && !asking {
             script::load(&mut pipeline);
             before = script::SCRIPTS;
         }
-        for asks in &asks {
+        for call in &*calls {
             if asking {
                 pipeline.cmd("ASKING");
             }
-            Q::call(&mut pipeline, asks, how);
+            Q::call(&mut pipeline, asks, call, how);
         }
         let each = if asking { 2 } else { 1 };
         let weak = Rc::downgrade(self);
-        let asks = Rc::new(asks);
-        let late = Rc::clone(&asks);
+        let (were, of) = (Rc::clone(asks), Rc::clone(&calls));
         let late = move |values: Vec<Value>| {
             let Some(lane) = weak.upgrade() else { return };
             let values = values.iter().skip(before).skip(each - 1).step_by(each);
-            for (asks, value) in late.iter().zip(values) {
-                Q::late(&lane, asks.clone(), value);
+            for (call, value) in of.iter().zip(values) {
+                Q::late(&lane, call.iter().map(|place| were[*place].clone()).collect(), value);
             }
         };
         let values = match link.ask(pipeline, deadline, late).await {
@@ -195,14 +190,14 @@ impl Lane {
         };
         let values: Vec<Value> = values.into_iter().skip(before).collect();
         let values = values.iter().skip(each - 1).step_by(each);
-        self.sort(link, calls, &asks, values)
+        self.sort(link, &calls, asks, values)
     }
 
     fn sort<'v, Q: Question>(
         &self,
         link: &Rc<Link>,
         calls: &[Vec<usize>],
-        asks: &[Vec<Q>],
+        asks: &[Q],
         values: impl Iterator<Item = &'v Value>,
     ) -> (Answers<Q::Answer>, Again) {
         let mut answers = Answers::new();
@@ -218,8 +213,9 @@ impl Lane {
                 }
                 _ => answers.extend(call.iter().map(|place| (*place, Err(Missed::Away)))),
             };
-        for ((call, asks), value) in calls.iter().zip(asks).zip(values) {
-            let route = self.route_of(&asks[0]);
+        for (call, value) in calls.iter().zip(values) {
+            let Some(first) = call.first().map(|place| &asks[*place]) else { continue };
+            let route = self.route_of(first);
             let missed = match Q::read(value, call.len()) {
                 Ok((now, all)) => {
                     let all = call.iter().zip(all);
@@ -232,7 +228,7 @@ impl Lane {
                 }
                 Err(Refusal::Moved(to)) => {
                     self.counts().moved.increment(1);
-                    follow(route.moved(asks[0].name(), &to), call, false, &mut answers);
+                    follow(route.moved(first.name(), &to), call, false, &mut answers);
                     continue;
                 }
                 Err(Refusal::Asking(to)) => {

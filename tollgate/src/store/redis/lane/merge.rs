@@ -64,6 +64,7 @@ impl Lane {
         tokio::task::yield_now().await;
         let _ = self.open.borrow_mut().take_if(|open| Rc::ptr_eq(open, &call));
         let Call { asks, askers } = call.take();
+        let asks: Rc<[Ask]> = asks.into();
         let groups = self.groups(&asks, 0..asks.len());
         let deadline = Clock::deadline(self.store.settings.deadline);
         let mut answers = self.ask_all(&asks, &groups, false, deadline).await;
