@@ -46,6 +46,12 @@ const PLAIN: [(&str, &str, Form); 17] = [
     ("TOLLGATE_HANDSHAKE_TIMEOUT", "handshake_timeout", Form::Duration),
 ];
 
+/// Those of the section `rlqs`.
+const RLQS: [(&str, &str, Form); 2] = [
+    ("TOLLGATE_RLQS_TTL", "ttl", Form::Duration),
+    ("TOLLGATE_RLQS_STREAMS", "streams", Form::Text),
+];
+
 const FALSE: &[&str] = &["", "0", "f", "F", "false", "FALSE", "False"];
 const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 
@@ -54,13 +60,13 @@ const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 /// # Errors
 /// Everything that is wrong with it.
 pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Result<Config, Faults> {
-    let mut reader = Reader { get: &get, faults: Vec::new() };
+    let mut reader = Reader { get: &get, faults: Vec::new(), said: Vec::new() };
     let root = reader.root();
     let faulty = |faults| Faults::new("environment", faults);
     if !reader.faults.is_empty() {
         return Err(faulty(reader.faults));
     }
-    decode("environment", &root, cpus).map_err(as_variables)
+    decode("environment", &root, cpus).map_err(|faults| as_variables(faults, &reader.said))
 }
 
 /// The same, from this process's own environment.
@@ -74,6 +80,8 @@ pub fn from_process(cpus: f64) -> Result<Config, Faults> {
 struct Reader<'g> {
     get: &'g dyn Fn(&str) -> Option<String>,
     faults: Vec<Fault>,
+    /// Which variables were taken for which key; the column of a node tells its place here.
+    said: Vec<(String, &'static str)>,
 }
 
 type Keys = Vec<(Key, Node)>;
@@ -81,21 +89,14 @@ type Keys = Vec<(Key, Node)>;
 impl Reader<'_> {
     fn root(&mut self) -> Node {
         let mut section = Keys::new();
-        for (column, (name, key, form)) in PLAIN.iter().enumerate() {
-            if let Some(value) = self.written(name, *form) {
-                let place = Place { line: 0, column: column + 1 };
-                section.push((named(key), Node { place, ..Node::text(value) }));
-            }
-        }
+        self.plain(&PLAIN, &mut section);
         self.listeners(&mut section);
         self.tls(&mut section);
         self.rules(&mut section);
         self.headers(&mut section);
         self.figures(&mut section);
-        let ttl = self.written("TOLLGATE_RLQS_TTL", Form::Duration).map(|ttl| ("ttl", ttl));
-        let streams = self.text("TOLLGATE_RLQS_STREAMS").map(|streams| ("streams", streams));
-        let rlqs: Keys =
-            [ttl, streams].into_iter().flatten().map(|(k, v)| (named(k), Node::text(v))).collect();
+        let mut rlqs = Keys::new();
+        self.plain(&RLQS, &mut rlqs);
         if !rlqs.is_empty() {
             section.push((named("rlqs"), map(rlqs)));
         }
@@ -103,16 +104,33 @@ impl Reader<'_> {
         if let Some(admin) = self.text("TOLLGATE_ADMIN") {
             let admin = match admin.as_str() {
                 "off" => Node::text("off"),
-                _ => Node::map([("listen", Node::text(admin))]),
+                _ => map(vec![self.pair("listen", "TOLLGATE_ADMIN", admin)]),
             };
             root.push((named("admin"), admin));
         }
         root.extend(self.traces().map(|traces| (named("traces"), traces)));
         if let Some(file) = self.text("TOLLGATE_STATE") {
-            root.push((named("state"), Node::map([("file", Node::text(file))])));
+            let file = self.pair("file", "TOLLGATE_STATE", file);
+            root.push((named("state"), map(vec![file])));
         }
         root.extend(self.store().map(|store| (named("store"), store)));
         map(root)
+    }
+
+    /// A key, and the variables that its value was written in.
+    fn pair(&mut self, key: &'static str, names: &str, text: impl Into<String>) -> (Key, Node) {
+        self.said.push((names.to_owned(), key));
+        let place = Place { line: 0, column: self.said.len() };
+        (named(key), Node { place, ..Node::text(text) })
+    }
+
+    /// Variables that are one key each, as far as they are set.
+    fn plain(&mut self, table: &[(&str, &'static str, Form)], keys: &mut Keys) {
+        for (name, key, form) in table {
+            if let Some(text) = self.written(name, *form) {
+                keys.push(self.pair(key, name, text));
+            }
+        }
     }
 
     fn fault(&mut self, what: String) {
@@ -165,7 +183,7 @@ impl Reader<'_> {
 
     fn listeners(&mut self, section: &mut Keys) {
         let unix = self.text("GRPC_UDS").is_some();
-        for (key, host, port, default) in [
+        for (key, host_name, port_name, default) in [
             ("http", "HOST", "PORT", "8080"),
             ("grpc", "GRPC_HOST", "GRPC_PORT", "8081"),
             ("debug", "DEBUG_HOST", "DEBUG_PORT", "6070"),
@@ -173,10 +191,11 @@ impl Reader<'_> {
             if key == "grpc" && unix {
                 continue;
             }
-            let (host, port) = (self.text_or(host, "0.0.0.0"), self.text_or(port, default));
+            let host = self.text_or(host_name, "0.0.0.0");
+            let port = self.text_or(port_name, default);
             let bare = host.contains(':') && !host.starts_with('[');
             let address = if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-            section.push((named(key), Node::text(address)));
+            section.push(self.pair(key, &format!("{host_name}:{port_name}"), address));
         }
     }
 
@@ -193,7 +212,7 @@ impl Reader<'_> {
             ("client_name", "GRPC_CLIENT_TLS_SAN", false),
         ] {
             match self.text(name) {
-                Some(text) => keys.push((named(key), Node::text(text))),
+                Some(text) => keys.push(self.pair(key, name, text)),
                 None if needed => {
                     self.fault(format!("GRPC_SERVER_USE_TLS=true needs {name}: a file in PEM"));
                 }
@@ -226,7 +245,8 @@ impl Reader<'_> {
                 root.join(below).join(app).display().to_string()
             }
         };
-        section.push((named("rules"), Node::text(path)));
+        let names = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY";
+        section.push(self.pair("rules", names, path));
     }
 
     fn headers(&mut self, section: &mut Keys) {
@@ -238,9 +258,12 @@ impl Reader<'_> {
             ("remaining", "LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
             ("reset", "LIMIT_RESET_HEADER", "RateLimit-Reset"),
         ];
-        let names =
-            names.map(|(key, name, default)| (key, Node::text(self.text_or(name, default))));
-        section.push((named("headers"), Node::map(names)));
+        let pair = |(key, name, default)| {
+            let text = self.text_or(name, default);
+            self.pair(key, name, text)
+        };
+        let names = names.map(pair).into();
+        section.push((named("headers"), map(names)));
     }
 
     fn log(&mut self) -> Keys {
@@ -256,7 +279,8 @@ impl Reader<'_> {
             }
         };
         let format = self.text_or("LOG_FORMAT", "text");
-        vec![(named("level"), Node::text(level)), (named("format"), Node::text(format))]
+        let format = self.pair("format", "LOG_FORMAT", format);
+        vec![(named("level"), Node::text(level)), format]
     }
 }
 
@@ -268,12 +292,12 @@ fn map(entries: Keys) -> Node {
     Node::made(Value::Map(entries))
 }
 
-/// Speaks of variables where a file has keys.
-fn as_variables(mut faults: Faults) -> Faults {
+/// Speaks of the variables `said` where a file has keys.
+fn as_variables(mut faults: Faults, said: &[(String, &str)]) -> Faults {
     for Fault { place, what } in &mut faults.faults {
-        let variable = place.column.checked_sub(1).and_then(|at| PLAIN.get(at));
-        if let Some((name, key, _)) = variable {
-            *what = what.replace(&format!("`{key}`"), name);
+        let variables = place.column.checked_sub(1).and_then(|at| said.get(at));
+        if let Some((names, key)) = variables {
+            *what = what.replace(&format!("`{key}`"), names);
         }
     }
     faults
@@ -404,7 +428,7 @@ mod tests {
         assert_eq!(read(&all[..3]).expect("sound").tls.expect("on").clients, None);
         assert_eq!(read(&all[1..]).expect("sound").tls, None);
         let told = read(&[&all[..3], &all[4..]].concat()).expect_err("a name of nobody");
-        assert!(told.contains("`client_name` needs `ca`"), "{told}");
+        assert!(told.contains("GRPC_CLIENT_TLS_SAN needs `ca`"), "{told}");
     }
 
     #[test]
@@ -419,6 +443,11 @@ mod tests {
             ("NEAR_LIMIT_RATIO", "2", "NEAR_LIMIT_RATIO is `2`: must be from 0 to 1"),
             ("LOG_LEVEL", "loud", "LOG_LEVEL=loud: must be panic"),
             ("TOLLGATE_KEYS_MAX", "none", "TOLLGATE_KEYS_MAX is `none`: not a whole number"),
+            ("TOLLGATE_RLQS_TTL", "2h", "TOLLGATE_RLQS_TTL is `7200000000000ns`"),
+            ("PORT", "x", "HOST:PORT is `0.0.0.0:x`: not an address"),
+            ("STATSD_PORT", "x", "STATSD_HOST:STATSD_PORT is `localhost:x`"),
+            ("LOG_FORMAT", "xml", "LOG_FORMAT is `xml`: must be one of"),
+            ("TOLLGATE_ADMIN", "x", "TOLLGATE_ADMIN is `x`: not an address"),
         ] {
             let all = read(&[(name, value)]).expect_err(name);
             assert!(all.contains(told), "{all}");

@@ -1,7 +1,8 @@
 //! What a cgroup (version 2) has used of the CPUs, and in which cgroups the processes behind a port
 //! are.
 //!
-//! Both are read off the system's own files. Whoever asks decides what to make of it:
+//! Both are read off the system's own files, wherever they are mounted: on systems with both
+//! versions the second lies beside the first. Whoever asks decides what to make of it:
 //! `run/cgroup.rs`, `tollgate check`.
 
 use crate::config::settings::Backend;
@@ -9,20 +10,79 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use tollgate_core::units::Nanos;
 
-/// Where cgroups are mounted.
-const ROOT: &str = "/sys/fs/cgroup";
+/// Where cgroups are mounted on most systems.
+const USUAL: &str = "/sys/fs/cgroup";
 
 /// The state of a socket that listens, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
+
+/// Where they were found, once they were.
+static MOUNTED: OnceLock<Mount> = OnceLock::new();
+
+/// A place where cgroups of version 2 are mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    point: PathBuf,
+    /// The cgroup that is shown there, of all that there are: one of them in some containers.
+    root: PathBuf,
+}
+
+impl Mount {
+    /// As the system says, or where they mostly are.
+    fn here() -> Mount {
+        if let Some(mount) = MOUNTED.get() {
+            return mount.clone();
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        match Mount::among(&table) {
+            Some(mount) => MOUNTED.get_or_init(|| mount).clone(),
+            None => Mount { point: USUAL.into(), root: "/".into() },
+        }
+    }
+
+    /// The one that shows most, in a text like that of `/proc/self/mountinfo` (proc(5)).
+    fn among(table: &str) -> Option<Mount> {
+        let mounts = table.lines().filter_map(|line| {
+            let (mount, kind) = line.split_once(" - ")?;
+            let mut fields = mount.split(' ').skip(3);
+            let (root, point) = (path(fields.next()?), path(fields.next()?));
+            (kind.split(' ').next() == Some("cgroup2")).then_some(Mount { point, root })
+        });
+        mounts.min_by_key(|mount| mount.root.components().count())
+    }
+
+    fn file(&self, path: &Path) -> PathBuf {
+        let absolute = [&*self.point, Path::new(USUAL), &*self.root, Path::new("/")];
+        let below = absolute.iter().find_map(|begin| path.strip_prefix(begin).ok());
+        self.point.join(below.unwrap_or(path)).join("cpu.stat")
+    }
+}
+
+/// A path as it stands in that table: some signs are written as a backslash and three octal digits.
+fn path(field: &str) -> PathBuf {
+    let mut parts = field.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let sign = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (sign, part.get(3..)) {
+            (Some(sign), Some(rest)) => {
+                plain.push(char::from(sign));
+                plain.push_str(rest);
+            }
+            _ => plain.push_str(part),
+        }
+    }
+    plain.into()
+}
 
 /// The file that says what the cgroup at `path` has used; a path is that of `/proc/PID/cgroup`, or
 /// one below where they are mounted.
 #[must_use]
 pub fn file(path: &Path) -> PathBuf {
-    let below = path.strip_prefix(ROOT).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
-    Path::new(ROOT).join(below).join("cpu.stat")
+    Mount::here().file(path)
 }
 
 /// CPU time that the cgroup has used since it was made.
@@ -87,10 +147,32 @@ mod tests {
         assert_eq!(usage(text), Some(Nanos(1_234_567_000)));
         assert_eq!(usage("user_usec 1\n"), None);
         assert_eq!(usage("usage_usec x\n"), None);
-        for path in ["/system.slice/a.service", "/sys/fs/cgroup/system.slice/a.service"] {
-            let expected = Path::new("/sys/fs/cgroup/system.slice/a.service/cpu.stat");
-            assert_eq!(file(Path::new(path)), expected);
+    }
+
+    /// Tables of a system with version 2 alone, of one with both, of a container that sees one
+    /// cgroup of all, and of one without any.
+    #[test]
+    fn they_are_found_where_they_are_mounted() {
+        let alone = "24 1 0:20 / /proc rw - proc proc rw\n\
+            31 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let both = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+            32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 master:1 - cgroup2 cgroup2 rw\n";
+        let within = "41 31 0:38 /docker/4711 /cgroups\\040here rw - cgroup2 cgroup2 rw\n";
+        for (table, given, expected) in [
+            (alone, "/system.slice/a", "/sys/fs/cgroup/system.slice/a/cpu.stat"),
+            (alone, "/sys/fs/cgroup/system.slice/a", "/sys/fs/cgroup/system.slice/a/cpu.stat"),
+            (alone, "/", "/sys/fs/cgroup/cpu.stat"),
+            (both, "/system.slice/a", "/sys/fs/cgroup/unified/system.slice/a/cpu.stat"),
+            (both, "/sys/fs/cgroup/unified/a", "/sys/fs/cgroup/unified/a/cpu.stat"),
+            (within, "/docker/4711/a", "/cgroups here/a/cpu.stat"),
+            (within, "/cgroups here/a", "/cgroups here/a/cpu.stat"),
+        ] {
+            let mount = Mount::among(table).expect("one");
+            assert_eq!(mount.file(Path::new(given)), Path::new(expected), "{given}");
         }
+        assert_eq!(Mount::among("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"), None);
+        assert_eq!(path("/a\\134b\\"), Path::new("/a\\b"));
     }
 
     #[test]
@@ -117,7 +199,10 @@ mod tests {
     #[test]
     fn fuzz_whatever_the_files_say_nothing_breaks() {
         bolero::check!().with_type::<(String, u16)>().for_each(|(text, port)| {
-            let _ = (usage(text), listening(text, *port));
+            let _ = (usage(text), listening(text, *port), path(text));
+            let line = format!("1 2 0:3 {text} - cgroup2 cgroup2 rw");
+            let _ =
+                (Mount::among(text), Mount::among(&line).map(|mount| mount.file(Path::new("/"))));
         });
     }
 }

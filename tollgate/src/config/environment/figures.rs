@@ -15,12 +15,13 @@ impl Reader<'_> {
             section.push((named("statsd"), self.statsd(dog)));
         }
         if self.truth("USE_PROMETHEUS", false) && !silent {
+            let address = self.text_or("PROMETHEUS_ADDR", ":9090");
+            let path = self.text_or("PROMETHEUS_PATH", "/metrics");
             let mut keys = vec![
-                (named("listen"), Node::text(self.text_or("PROMETHEUS_ADDR", ":9090"))),
-                (named("path"), Node::text(self.text_or("PROMETHEUS_PATH", "/metrics"))),
+                self.pair("listen", "PROMETHEUS_ADDR", address),
+                self.pair("path", "PROMETHEUS_PATH", path),
             ];
-            let mapper = self.text("PROMETHEUS_MAPPER_YAML");
-            keys.extend(mapper.map(|path| (named("mapper"), Node::text(path))));
+            self.plain(&[("PROMETHEUS_MAPPER_YAML", "mapper", Form::Text)], &mut keys);
             section.push((named("prometheus"), map(keys)));
         }
     }
@@ -32,13 +33,14 @@ impl Reader<'_> {
         let every = self.written("STATS_FLUSH_INTERVAL", Form::Duration);
         let tags = list(&self.text_or("EXTRA_TAGS", ""));
         let rename = if dog { self.mogrifiers() } else { Node::made(Value::Null) };
-        Node::map([
-            ("address", Node::text(address)),
-            ("udp", Node::text(udp.to_string())),
-            ("dogstatsd", Node::text(dog.to_string())),
-            ("every", Node::text(every.unwrap_or_else(|| "10s".to_owned()))),
-            ("tags", tags),
-            ("rename", rename),
+        let every = every.unwrap_or_else(|| "10s".to_owned());
+        map(vec![
+            self.pair("address", "STATSD_HOST:STATSD_PORT", address),
+            (named("udp"), Node::text(udp.to_string())),
+            (named("dogstatsd"), Node::text(dog.to_string())),
+            self.pair("every", "STATS_FLUSH_INTERVAL", every),
+            (named("tags"), tags),
+            (named("rename"), rename),
         ])
     }
 
@@ -50,7 +52,7 @@ impl Reader<'_> {
             let mut keys = Keys::new();
             for (key, part) in [("match", "PATTERN"), ("name", "NAME")] {
                 match self.text(&variable(part)) {
-                    Some(text) => keys.push((named(key), Node::text(text))),
+                    Some(text) => keys.push(self.pair(key, &variable(part), text)),
                     None => {
                         let variable = variable(part);
                         self.fault(format!("USE_DOG_STATSD_MOGRIFIERS={name} needs {variable}"));

@@ -51,13 +51,12 @@ impl Reader<'_> {
         if self.truth("REDIS_PERSECOND", false) {
             keys.push((named("per_second"), map(self.place(1))));
         }
-        for (name, key, form) in PLAIN {
-            keys.extend(self.written(name, form).map(|text| (named(key), Node::text(text))));
-        }
+        self.plain(&PLAIN, &mut keys);
         let compatible = self.truth("TOLLGATE_COMPATIBLE_KEYS", true).to_string();
         keys.push((named("compatible_keys"), Node::text(compatible)));
         let jitter = self.text_or("EXPIRATION_JITTER_MAX_SECONDS", "300");
-        keys.push((named("expiration_jitter"), Node::text(format!("{jitter}s"))));
+        let name = "EXPIRATION_JITTER_MAX_SECONDS";
+        keys.push(self.pair("expiration_jitter", name, format!("{jitter}s")));
         Some(map(keys))
     }
 
@@ -99,13 +98,12 @@ impl Reader<'_> {
 
     fn store_tls(&mut self) -> Option<Keys> {
         let mut keys = Keys::new();
-        for (key, name) in [
-            ("ca", "REDIS_TLS_CACERT"),
-            ("cert", "REDIS_TLS_CLIENT_CERT"),
-            ("key", "REDIS_TLS_CLIENT_KEY"),
-        ] {
-            keys.extend(self.text(name).map(|text| (named(key), Node::text(text))));
-        }
+        let files = [
+            ("REDIS_TLS_CACERT", "ca", Form::Text),
+            ("REDIS_TLS_CLIENT_CERT", "cert", Form::Text),
+            ("REDIS_TLS_CLIENT_KEY", "key", Form::Text),
+        ];
+        self.plain(&files, &mut keys);
         if self.truth("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", false) {
             keys.push((named("any_name"), Node::text("true")));
         }

@@ -38,26 +38,29 @@ impl Reader<'_> {
             }
         };
         let service = self.text("OTEL_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned());
+        let service = self.text_or("TRACING_SERVICE_NAME", &service);
         let mut keys = vec![
             (named("protocol"), Node::text(protocol)),
-            (named("service"), Node::text(self.text_or("TRACING_SERVICE_NAME", &service))),
+            self.pair("service", "TRACING_SERVICE_NAME", service),
             (named("attributes"), self.attributes()),
         ];
-        keys.extend(self.endpoint(protocol).map(|text| (named("endpoint"), Node::text(text))));
-        let sampling = self.written("TRACING_SAMPLING_RATE", Form::Text);
-        keys.extend(sampling.map(|text| (named("sampling"), Node::text(text))));
+        let endpoint = self.endpoint(protocol);
+        let name = "OTEL_EXPORTER_OTLP_ENDPOINT";
+        keys.extend(endpoint.map(|text| self.pair("endpoint", name, text)));
+        self.plain(&[("TRACING_SAMPLING_RATE", "sampling", Form::Text)], &mut keys);
         let mut tls = Keys::new();
         for (name, key, unit) in EXPORTER {
             let Some(text) = self.exporter(name) else { continue };
+            let name = format!("OTEL_EXPORTER_OTLP_{name}");
             match key {
                 "headers" => keys.push((named(key), pairs(&text))),
-                "ca" | "cert" | "key" => tls.push((named(key), Node::text(text))),
-                _ => keys.push((named(key), Node::text(format!("{text}{unit}")))),
+                "ca" | "cert" | "key" => tls.push(self.pair(key, &name, text)),
+                _ => keys.push(self.pair(key, &name, format!("{text}{unit}"))),
             }
         }
         for (name, key, unit) in BATCHES {
             let text = self.text(name);
-            keys.extend(text.map(|text| (named(key), Node::text(format!("{text}{unit}")))));
+            keys.extend(text.map(|text| self.pair(key, name, format!("{text}{unit}"))));
         }
         if !tls.is_empty() {
             keys.push((named("tls"), map(tls)));

@@ -15,6 +15,14 @@ const PLAIN: [(&str, &str, Form); 4] = [
     ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", Form::Text),
 ];
 
+/// The same of TLS.
+const TLS: [(&str, &str, Form); 4] = [
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "cert", Form::Text),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key", Form::Text),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca", Form::Text),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "server_name", Form::Text),
+];
+
 impl Reader<'_> {
     /// The section `xds`.
     pub(super) fn xds(&mut self, section: &mut Keys) {
@@ -25,36 +33,29 @@ impl Reader<'_> {
             ("metadata", "CONFIG_GRPC_XDS_NODE_METADATA", "="),
             ("headers", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":"),
         ];
+        let node_id = self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default");
         let mut keys = vec![
-            (named("server"), Node::text(server)),
-            (named("node_id"), Node::text(self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default"))),
+            self.pair("server", "CONFIG_GRPC_XDS_SERVER_URL", server),
+            self.pair("node_id", "CONFIG_GRPC_XDS_NODE_ID", node_id),
         ];
         keys.extend(pairs.map(|(key, name, sign)| (named(key), self.pairs(name, sign))));
-        for (name, key, form) in PLAIN {
-            keys.extend(self.written(name, form).map(|text| (named(key), Node::text(text))));
-        }
+        self.plain(&PLAIN, &mut keys);
         let spread = match self.truth("XDS_CLIENT_BACKOFF_JITTER", true) {
             true => self.text("XDS_CLIENT_BACKOFF_RANDOM_FACTOR"),
             false => Some("0".to_owned()),
         };
-        keys.extend(spread.map(|spread| (named("retry_spread"), Node::text(spread))));
+        let name = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR";
+        keys.extend(spread.map(|spread| self.pair("retry_spread", name, spread)));
         if self.truth("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
             keys.push((named("tls"), self.xds_tls()));
         }
         section.push((named("xds"), map(keys)));
     }
 
-    fn xds_tls(&self) -> Node {
-        let files = [
-            ("cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
-            ("key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
-            ("ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
-            ("server_name", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
-        ];
-        let files = files
-            .into_iter()
-            .filter_map(|(key, name)| self.text(name).map(|text| (named(key), Node::text(text))));
-        map(files.collect())
+    fn xds_tls(&mut self) -> Node {
+        let mut files = Keys::new();
+        self.plain(&TLS, &mut files);
+        map(files)
     }
 
     /// `a=b,c=d`, as a list of `a:b`.
@@ -107,6 +108,6 @@ mod tests {
             ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/tls/me.crt"),
         ];
         let told = xds(&lone).expect_err("no key");
-        assert!(told.contains("`cert` needs `key`"), "{told}");
+        assert!(told.contains("CONFIG_GRPC_XDS_CLIENT_TLS_CERT needs `key`"), "{told}");
     }
 }
