@@ -8,7 +8,6 @@
 //! What others have counted is noted here with each answer, so that it is known then.
 
 mod account;
-mod connect;
 mod lane;
 mod link;
 mod name;

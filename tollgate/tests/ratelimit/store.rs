@@ -1,6 +1,7 @@
 //! The service on real Redis servers: one count for all, the reference's keys, and what it costs.
 //!
-//! What happens while a server is away: `away`; while it is full: `full`; what several instances
+//! What happens while a server is away: `away`; while it is full: `full`; that
+//! floods us: `flood`; what several instances
 //! make of an outage: `apart`. Several servers: `several`. That two instances never grant more than
 //! a limit, and count as memory does: `property`. The other doors: `doors`; Envoys that decide:
 //! `quota`.
@@ -9,6 +10,7 @@ mod apart;
 mod away;
 mod batches;
 mod doors;
+mod flood;
 mod full;
 mod property;
 mod quota;

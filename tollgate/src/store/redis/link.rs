@@ -7,12 +7,15 @@
 //! it the deadline once, and those behind nothing. Before a link is good, the server has to know
 //! the script, and to have been told some of what it is owed.
 
-use super::connect::{self, Fault, Wire};
+mod bounded;
+mod connect;
+
 use super::lane::Lane;
 use super::lane::asking::Question;
 use super::script::{self, Ask, Refusal};
 use crate::config::settings::store::{Server, StorePlace};
 use crate::watch::counts::store::StoreCounts;
+use connect::{Fault, Wire};
 use redis::{Pipeline, RedisError, Value};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -100,7 +103,7 @@ impl Link {
         match tokio::time::timeout_at(deadline, &mut answer).await {
             Ok(Ok(values)) => Ok(values),
             Ok(Err(why)) => {
-                wire.break_off(why.to_string());
+                wire.break_off(wire.fault(why).to_string());
                 Err(Missed::Late)
             }
             Err(_) => {
@@ -202,10 +205,7 @@ impl Link {
         let mut stalled = Duration::ZERO;
         loop {
             tokio::select! {
-                () = wire.news.notified() => {
-                    let why = wire.broken.borrow().clone();
-                    return why.unwrap_or_else(|| "the connection was closed".to_owned());
-                }
+                () = wire.news.notified() => return wire.end(),
                 () = sleep(LOOK) => {}
             }
             stalled = if wire.overdue.get() > 0 { stalled + LOOK } else { Duration::ZERO };
@@ -230,7 +230,8 @@ fn read(answer: &Value) -> Result<((u32, u32), Time), Missed> {
 async fn exchange(wire: &Wire, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Fault> {
     let mut redis = wire.redis();
     let asked = redis.send_packed_commands(pipeline, 0, pipeline.len());
-    Ok(timeout(within, asked).await.map_err(|_| Fault::Late(within))??)
+    let answered = timeout(within, asked).await.map_err(|_| Fault::Late(within))?;
+    answered.map_err(|why| wire.fault(why))
 }
 
 /// Sends what was put together and waits for all answers.

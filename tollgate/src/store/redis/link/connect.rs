@@ -3,6 +3,7 @@
 //! Passwords and certificates are read anew each time, so what is changed is taken over when a
 //! connection is made. What is asked on it, and when another is made: `link`.
 
+use super::bounded::{Bounded, Excess};
 use crate::config::secret::{self, SecretFault};
 use crate::config::settings::store::{End, Layout, Login, Server, StorePlace};
 use crate::tls;
@@ -13,6 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -44,6 +46,9 @@ pub enum Fault {
     /// The server says so.
     #[error("{0}")]
     Server(#[from] RedisError),
+    /// The server sends what nobody has asked for.
+    #[error("{0}")]
+    Excess(#[from] Excess),
     /// No sentinel knows the master.
     #[error("no sentinel says who `{0}` is; the last said: {1}")]
     Unknown(String, String),
@@ -59,6 +64,8 @@ pub enum Fault {
 pub struct Wire {
     redis: MultiplexedConnection,
     driver: AbortHandle,
+    /// The server has sent too much.
+    exceeded: Arc<AtomicBool>,
     /// Answers that somebody has ceased to wait for and that have not come.
     pub overdue: Cell<usize>,
     /// Why it cannot be used any more.
@@ -76,6 +83,18 @@ impl Wire {
     /// Whether a question would be answered at once, as far as is known.
     pub fn may_be_asked(&self) -> bool {
         self.overdue.get() == 0 && self.broken.borrow().is_none()
+    }
+
+    /// Why there was no answer, of which those who wait hear no more than that there is none.
+    pub fn fault(&self, why: RedisError) -> Fault {
+        fault(&self.exceeded, why)
+    }
+
+    /// Why the connection has ended.
+    pub fn end(&self) -> String {
+        let exceeded = self.exceeded.load(Relaxed).then(|| Excess.to_string());
+        let why = exceeded.or_else(|| self.broken.borrow().clone());
+        why.unwrap_or_else(|| "the connection was closed".to_owned())
     }
 
     /// It is not to be used any more.
@@ -132,7 +151,8 @@ pub async fn connect_to_master(place: &StorePlace, within: Duration) -> Result<W
 async fn ask_sentinel(place: &StorePlace, sentinel: &Server, name: &str) -> Result<Server, Fault> {
     let wire = open(place, sentinel, false).await?;
     let question = redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(name).take();
-    let answer: Option<(String, u16)> = question.query_async(&mut wire.redis()).await?;
+    let answer = question.query_async(&mut wire.redis()).await;
+    let answer: Option<(String, u16)> = answer.map_err(|why| wire.fault(why))?;
     let (host, port) =
         answer.ok_or_else(|| Fault::Unknown(name.to_owned(), "unknown".to_owned()))?;
     let tls = matches!(sentinel.end, End::Tcp { tls: true, .. });
@@ -142,7 +162,8 @@ async fn ask_sentinel(place: &StorePlace, sentinel: &Server, name: &str) -> Resu
 
 /// A master that was replaced is its successor's replica when it comes back.
 async fn role(wire: &Wire) -> Result<(), Fault> {
-    let answer: Value = redis::cmd("ROLE").query_async(&mut wire.redis()).await?;
+    let answer = redis::cmd("ROLE").query_async(&mut wire.redis()).await;
+    let answer: Value = answer.map_err(|why| wire.fault(why))?;
     let word = match answer {
         Value::Array(values) => values.into_iter().next(),
         _ => None,
@@ -200,8 +221,9 @@ where
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
         .set_pipeline_buffer_size(WAITING_MAX);
+    let (stream, exceeded) = Bounded::new(stream);
     let made = MultiplexedConnection::new_with_config(info, stream, config).await;
-    let (redis, driver) = made?;
+    let (redis, driver) = made.map_err(|why| fault(&exceeded, why))?;
     let news = Rc::new(Notify::new());
     let ended = Rc::clone(&news);
     let task = tokio::task::spawn_local(async move {
@@ -211,8 +233,13 @@ where
     Ok(Wire {
         redis,
         driver: task.abort_handle(),
+        exceeded,
         overdue: Cell::new(0),
         broken: RefCell::new(None),
         news,
     })
+}
+
+fn fault(exceeded: &AtomicBool, why: RedisError) -> Fault {
+    if exceeded.load(Relaxed) { Excess.into() } else { why.into() }
 }
