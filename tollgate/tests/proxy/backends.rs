@@ -3,6 +3,7 @@
 
 mod ends;
 mod frames;
+mod gone;
 mod http2;
 mod lengths;
 mod streams;

@@ -264,7 +264,7 @@ impl From<wire::Fault> for Failure {
 /// Sends a request to a backend and awaits the head of the answer. It is sent once more only if
 /// nothing has come of an answer and doing it twice does no harm; then to the same one if it has
 /// not looked at it, or the connection was from the pool, which may have been closed meanwhile,
-/// else to another.
+/// else, or if that one cannot be reached any more, to another.
 async fn ask_backend(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
@@ -287,8 +287,8 @@ async fn ask_backend(
                     && (reused || failed.is_unprocessed())
                     && failed.may_repeat() =>
             {
-                (wire, reused) =
-                    backends::connection(worker, site, &backend, link.may_switch()).await?;
+                let again = connection_again(worker, link, site, &mut tried, &backend);
+                (wire, reused) = Box::pin(again).await?;
                 repeat(&mut wire, &mut failed)?;
             }
             Err(Ended::Failed(mut failed, fault))
@@ -318,8 +318,8 @@ fn repeat(wire: &mut Wire, before: &mut Wire) -> Result<(), Failure> {
     begun.then_some(()).ok_or_else(|| Failure::new(BackendFault::Closed).by(&wire.far().backend))
 }
 
-/// A connection to the backend whose turn it is, or to the next that can be reached: nothing has
-/// been sent yet, so that does no harm. Says whether it has been used before.
+/// A connection to the backend whose turn it is, or to the next that can be reached: without a
+/// connection nothing is sent, so that does no harm. Says whether it has been used before.
 async fn first_connection(
     worker: &Rc<Worker>,
     link: &Link,
@@ -331,15 +331,45 @@ async fn first_connection(
         match backends::connection(worker, site, backend, link.may_switch()).await {
             Ok(found) => return Ok(found),
             Err(failure) => {
-                backend.has_failed(true, worker.now());
-                if site.backends.has_more(*tried) {
-                    worker.failed(link, &backend.name, &failure);
-                }
-                failed = Some(failure.by(backend));
+                failed = Some(unreachable(worker, link, site, *tried, backend, failure))
             }
         }
     }
     Err(failed.unwrap_or(Failure::new(BackendFault::Connect)))
+}
+
+/// A connection to the backend that was asked before, or to another if it cannot be reached.
+async fn connection_again(
+    worker: &Rc<Worker>,
+    link: &Link,
+    site: &Site,
+    tried: &mut Tried,
+    backend: &Rc<Backend>,
+) -> Result<(Wire, bool), Failure> {
+    let found = backends::connection(worker, site, backend, link.may_switch()).await;
+    let Err(failure) = found else { return found };
+    let failure = unreachable(worker, link, site, *tried, backend, failure);
+    if !site.backends.has_more(*tried) {
+        return Err(failure);
+    }
+    first_connection(worker, link, site, tried).await
+}
+
+/// Counts against a backend that no connection to it could be made, and tells of it unless that is
+/// told with the answer.
+fn unreachable(
+    worker: &Worker,
+    link: &Link,
+    site: &Site,
+    tried: Tried,
+    backend: &Rc<Backend>,
+    failure: Failure,
+) -> Failure {
+    backend.has_failed(true, worker.now());
+    if site.backends.has_more(tried) {
+        worker.failed(link, &backend.name, &failure);
+    }
+    failure.by(backend)
 }
 
 /// Awaits the head of the answer to the request on `wire`.
