@@ -103,7 +103,7 @@ pub struct Ticket {
     hold: Option<Reason>,
     /// What limits in shadow would have done.
     shadowed: Option<Shadowed>,
-    /// The places of keys whose limits, in shadow, would have refused it and so did not count it.
+    /// The places of keys whose limits, in shadow, would have refused it and so do not count it.
     uncounted: u64,
 }
 
@@ -147,9 +147,19 @@ impl Ticket {
     pub fn counted(&self) -> Keys {
         let mut counted = Keys::default();
         let keys = self.keys.as_slice().iter().enumerate();
-        let those = keys.filter(|(place, _)| self.uncounted >> place & 1 == 0);
+        let those = keys.filter(|(place, _)| self.is_counted(*place));
         those.for_each(|(_, key)| counted.push(*key));
         counted
+    }
+
+    /// No limit counts it from here on: it would have been refused, but nothing is enforced, and
+    /// else a debt would grow that could not if it were.
+    pub fn count_nowhere(&mut self) {
+        self.uncounted = u64::MAX;
+    }
+
+    fn is_counted(&self, place: usize) -> bool {
+        self.uncounted >> place & 1 == 0
     }
 
     /// What a limit in shadow would have done so far; of several, the one whose wait is longest.
@@ -285,6 +295,10 @@ impl Limiter {
     fn admitted(&self, standing: &Standing, ticket: &mut Ticket, now: Time) -> Verdict {
         ticket.hold = standing.holding;
         ticket.shadowed = standing.shadowed.and_then(|shadowed| self.shadowed(shadowed));
+        if let Some(Shadowed { action: Action::Reject, reason }) = ticket.shadowed {
+            let place = ticket.keys.as_slice().iter().position(|key| *key == reason.key);
+            place.into_iter().for_each(|place| ticket.uncounted |= 1 << place);
+        }
         match standing.delaying {
             Some(reason) => {
                 ticket.at = now.plus(reason.wait);
@@ -305,7 +319,7 @@ impl Limiter {
             let (Algorithm::Debt(debt), Unit::Cpu) = (&limit.algorithm, limit.unit) else {
                 continue;
             };
-            if !self.holds(limit) {
+            if !self.holds(limit) || !ticket.is_counted(place) {
                 continue;
             }
             let mut entry = self.tables[usize::from(key.limit)].take(key.hash);
@@ -346,7 +360,7 @@ impl Limiter {
     ) {
         for (place, key) in ticket.keys.as_slice().iter().enumerate() {
             let limit = &self.limits[usize::from(key.limit)];
-            if limit.unit == Unit::Hits {
+            if limit.unit == Unit::Hits || !ticket.is_counted(place) {
                 continue;
             }
             let so_far = if self.holds(limit) { ticket.charged } else { ticket.estimate };
@@ -495,7 +509,7 @@ impl Limiter {
         let cost = self.known(&key, ticket.estimate);
         if cost > Cost::ZERO && self.would_refuse(&key, entry, now) {
             ticket.uncounted |= 1 << place;
-        } else if cost > Cost::ZERO {
+        } else if cost > Cost::ZERO && ticket.is_counted(place) {
             // A history keeps when requests run; a debt bucket, when their place was taken.
             let history = matches!(limit.algorithm, Algorithm::History(_));
             let at = if history { ticket.at } else { now };

@@ -332,7 +332,26 @@ fn a_limit_in_shadow_delays_and_holds_nobody_and_says_for_how_long_it_would() {
         let (verdict, ticket) = limiter.ask(&keys(1), Cost::ZERO, T0);
         let said = ticket.shadowed().map(|said| said.action);
         assert_eq!((verdict, said), (Verdict::Allow, Some(Action::Reject)), "too long to wait");
+        let owed = level(&limiter, 0, T0);
+        limiter.settle(&ticket, seconds(2), T0);
+        assert_eq!(level(&limiter, 0, T0), owed, "it would not have run");
     }
+}
+
+#[test]
+fn what_is_counted_nowhere_holds_and_charges_nothing() {
+    let limits =
+        vec![limit("cpu", Unit::Cpu, 1, seconds(5)), limit("ip", Unit::Cpu, 1, seconds(9))];
+    let limiter = limiter(Action::Hold, limits);
+    spend(&limiter, &keys(2), seconds(45), T0);
+    let (verdict, mut ticket) = limiter.ask(&keys(2), seconds(1), T0);
+    assert!(matches!(verdict, Verdict::Deny { .. }), "{verdict:?}");
+    ticket.count_nowhere();
+    let owed = [level(&limiter, 0, T0), level(&limiter, 1, T0)];
+    assert_eq!(limiter.charge(&mut ticket, seconds(2), T0), None);
+    limiter.settle(&ticket, seconds(3), T0);
+    assert_eq!([level(&limiter, 0, T0), level(&limiter, 1, T0)], owed);
+    assert!(ticket.counted().as_slice().is_empty());
 }
 
 #[test]

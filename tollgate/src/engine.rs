@@ -397,12 +397,13 @@ impl Lane {
         let now = self.0.now();
         let latest = if rules.queues { rules.limiter.latest(&keys, now) } else { None };
         let slot = turn::slot(&rules, &keys, exempt, latest, foreseen, client).weighed(weight);
-        let (verdict, ticket) = match words {
+        let (verdict, mut ticket) = match words {
             [] => rules.limiter.ask(&keys, foreseen.cost, now),
             words => rules.limiter.ask_told(&keys, words, foreseen.cost, now),
         };
         match verdict {
             Verdict::Deny { reason, .. } if rules.shadow => {
+                ticket.count_nowhere();
                 self.report(Ruling::new("reject", true), &rules, client, reason, None);
             }
             Verdict::Deny { reason, retry_after } => {

@@ -315,6 +315,39 @@ fn in_shadow_nobody_waits_and_doctor_says_so() {
     assert!(top.contains("\"wait_average\":0.0"), "{top}");
 }
 
+/// Else a debt would grow in shadow that could not when it is enforced, and be owed after that.
+#[test]
+fn in_shadow_what_would_be_refused_is_told_once_and_owed_by_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (address, requests) = backend();
+    let path = configuration(folder.path(), address, "1");
+    let text = fs::read_to_string(&path).expect("there");
+    let shadow = "  shadow: true\n  max_delay: 1s\n  action: hold\n  cost: header:X-Cost\n  \
+                  limits: [{name: ip, by: ip/32, share: 1%, burst: 1ms}]\n";
+    fs::write(&path, text + shadow).expect("saved");
+    let mut program = Program::start(&["serve", "--config", &path]);
+    let addresses = program.addresses();
+    let charged = |seconds: &str| {
+        let told = format!("\"cpu_total\":{seconds}");
+        let mut tops = (0..1_000).map(|_| get(addresses[1], "/api/top"));
+        tops.find(|top| top.contains(&told)).expect("it is charged")
+    };
+    for (verdict, seconds) in [("hold", "0.5"), ("reject", "1.0"), ("reject", "1.5")] {
+        let client = ask(addresses[0], "/");
+        requests.recv().expect("it arrives").send(()).expect("answered");
+        assert!(read(client).ends_with("hello"));
+        program.told(&format!("verdict=\"{verdict}\""));
+        let top = charged(seconds);
+        let level = top.split("\"level\":").nth(1).and_then(|rest| rest.split(',').next());
+        let level: f64 = level.expect("there").parse().expect("a number");
+        assert!(level > -0.6, "{top}");
+    }
+    let metrics = get(addresses[1], "/metrics");
+    let decided = metrics.lines().filter(|line| line.starts_with("tollgate_decisions_total{"));
+    let all = decided.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>();
+    assert!((all - 3.0).abs() < 0.1, "{metrics}");
+}
+
 #[test]
 fn what_takes_a_restart_is_shown_as_it_runs() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -149,8 +149,11 @@ impl Charge {
             return None;
         }
         let rules = &self.rules;
-        let ruling = Ruling::new("hold", rules.shadow);
-        self.lane.report(ruling, rules, self.client, reason, Some((cost, measure)));
+        // What would have happened to it first is told already.
+        if !(self.reported && rules.shadow) {
+            let ruling = Ruling::new("hold", rules.shadow);
+            self.lane.report(ruling, rules, self.client, reason, Some((cost, measure)));
+        }
         self.reported = true;
         self.tier = Tier::Debt;
         self.waited = self.waited.plus(until.since(now));
@@ -216,6 +219,10 @@ impl Drop for Charge {
         let now = self.lane.0.now();
         let (cost, measure) = self.measured();
         let mut blocks = Vec::new();
+        // Who was in credit when it came and spent that meanwhile waited for its own requests.
+        if self.rules.limiter.latest(self.ticket.keys(), now).is_some() {
+            self.tier = Tier::Debt;
+        }
         self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
         if let Some(tell) = self.tell.take() {
             tell(cost, self.ticket.asked_at(), now);
@@ -237,7 +244,7 @@ impl Drop for Charge {
         let took = whole.then(|| now.since(self.came));
         self.lane.0.engine.watch.tiers.served(self.tier, cost, took);
         let mut books = self.lane.0.books.lock();
-        books.spend(&self.rules, self.ticket.keys(), Unit::Cpu, cost);
+        books.spend(&self.rules, &self.ticket.counted(), Unit::Cpu, cost);
         books.views.add(self.seen, cost, waited, now);
         for key in self.ticket.keys().as_slice() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {

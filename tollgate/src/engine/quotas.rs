@@ -51,12 +51,13 @@ fn quota(limit: &Limit, left: f64, reset_secs: impl Fn(f64, f64) -> u64) -> Opti
 }
 
 impl Charge {
-    /// How its client stands by each limit in requests that counts it.
+    /// How its client stands by each limit in requests that counts it; in shadow nobody is told.
     #[must_use]
     pub fn quotas(&self) -> Vec<Quota> {
         let now = self.lane.0.now();
         let limiter = &self.rules.limiter;
-        let standing = self.ticket.keys().as_slice().iter().filter_map(|key| {
+        let keys = self.ticket.keys().as_slice().iter().filter(|_| !self.rules.shadow);
+        let standing = keys.filter_map(|key| {
             let index = usize::from(key.limit);
             let limit = limiter.limits().get(index).filter(|limit| figures(limit).is_some())?;
             let level = limiter.standing_of(index, key.hash, now).level?;

@@ -208,13 +208,19 @@ impl Charge {
         }
     }
 
-    /// The bucket that a place in the queue goes by: the one in debt, else the client's first. Of
-    /// no limit where none counts this request.
+    /// The bucket that a place in the queue goes by: the one in debt, else the client's first of
+    /// those that have a say. Of no limit where there is none.
     fn bucket(&self, arrival: Arrival) -> Key {
         let nobody = Key { limit: u8::MAX, hash: arrival.client };
         match arrival.place {
             Place::Debt(key) => key,
-            Place::Credit => self.ticket.keys().as_slice().first().copied().unwrap_or(nobody),
+            Place::Credit => {
+                let limits = self.rules.limiter.limits();
+                let has_a_say = |key: &&Key| {
+                    limits.get(usize::from(key.limit)).is_some_and(|limit| !limit.shadow)
+                };
+                self.ticket.keys().as_slice().iter().find(has_a_say).copied().unwrap_or(nobody)
+            }
         }
     }
 }

@@ -79,7 +79,7 @@ table! {
     RESPONSES = Counter "tollgate_responses_total" ["class" "from"] "responses"
         "Answers sent, by class of status code and by who made them: the backend or Tollgate.";
     DECISIONS = Counter "tollgate_decisions_total" ["verdict" "limit" "shadow"] "requests"
-        "Decisions. Each request is counted once: as allow when it is over and nothing held it up.";
+        "Decisions; allow: nothing held it up. Who waited for room and was held counts as both.";
     BLOCKS = Counter "tollgate_blocks_total" [] "blocks"
         "Blocks that began because a client reached the most that a window allows.";
     WAITS = Histogram "tollgate_wait_seconds" ["tier"] "seconds"

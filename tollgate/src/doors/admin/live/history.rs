@@ -94,11 +94,17 @@ pub struct Point {
     values: [f32; COLUMNS.len()],
 }
 
+/// For how long at most CPU time that was charged when a request ended is shown later.
+const DUE_SECS: f64 = 10.0;
+
 /// The ring.
 #[derive(Debug, Default)]
 pub struct History {
     points: VecDeque<Point>,
     before: Option<Look>,
+    /// CPU-seconds of those in debt that are yet to be shown: a request is charged for when it
+    /// ends, and has worked before.
+    due: f64,
     /// What latencies were counted of late, the oldest first.
     spreads: VecDeque<[Spread; 2]>,
 }
@@ -127,8 +133,12 @@ impl History {
             at += 1;
         };
         put(look.cpus);
-        put(rate(look.busy, before.busy));
-        put(rate(look.debt, before.debt));
+        let busy = rate(look.busy, before.busy);
+        put(busy);
+        let due = self.due + (look.debt - before.debt).max(0.0);
+        let debt = (due / seconds).min(busy);
+        put(debt);
+        self.due = (due - debt * seconds).min(DUE_SECS * look.cpus);
         [look.working, look.waiting, look.slots].into_iter().for_each(&mut put);
         for (now, then) in look.verdicts.iter().zip(before.verdicts) {
             put(rate(*now, then));
@@ -266,6 +276,18 @@ mod tests {
         let last = history.last().expect("a point").at;
         let json: serde_json::Value = serde_json::from_str(&history.json(last)).expect("JSON");
         assert_eq!(json["busy"], serde_json::json!([1.5]));
+    }
+
+    /// The whole is never less than its part.
+    #[test]
+    fn what_is_charged_at_once_is_shown_as_it_was_used() {
+        let mut history = History::default();
+        history.note(&look(0));
+        let shown = [1, 2, 3].map(|second| {
+            history.note(&Look { debt: 3.5, ..look(second) });
+            value(&history, "debt")
+        });
+        assert_eq!(shown, [1.5, 1.5, 0.5]);
     }
 
     #[test]

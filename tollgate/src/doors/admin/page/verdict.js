@@ -42,7 +42,7 @@ export function verdict(now, past) {
   const cpus = now.doors.reduce((sum, door) => sum + door.cpus, 0);
   const crowds = now.doors.map((door) => door.crowd).filter(Boolean);
   const waiting = crowds.reduce((sum, crowd) => sum + crowd.waiting, 0);
-  const busy = past.mean("busy") ?? 0;
+  const busy = past.mean("busy", 5) ?? 0;
   const failed = past.mean("failed") ?? 0;
   const guilty = culprit(now.limits);
   const used = `${number(busy)} of ${count(cpus, "CPU", "CPUs")} used`;
