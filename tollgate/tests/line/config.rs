@@ -52,7 +52,7 @@ fn faults_of_the_line_section() {
         ("listen: 'unix://run/a'", "a socket's path begins with /, so there are three"),
         ("listen: 'udp://127.0.0.1:1'", "write tcp://127.0.0.1:7070 or unix:///run/line.sock"),
         ("socket_mode: 888", "write them as 660 or 666"),
-        ("burst: 0", "must be from 1 to 1000000000"),
+        ("burst: 0", "1 is the least"),
         ("rate: 0/s", "not a rate"),
         ("refill: smooth", "must be one of: grid, continuous"),
         ("tag_bytes: 9000", "must be from 1 to 8192"),

@@ -15,10 +15,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const CLIENTS: u8 = 4;
 
-/// A ten-thousandth of a CPU-second each second comes back; what is decided does not matter.
+/// A hundredth of a CPU-second each second comes back. What is decided does not matter, but that
+/// nothing would be refused: that would not be charged.
 fn settings(folder: &Path) -> String {
     format!(
-        "  cpus: 0.01\n  action: hold\n  shadow: true\n  limits:\n    \
+        "  cpus: 1\n  action: hold\n  max_delay: 1d\n  shadow: true\n  limits:\n    \
          - {{name: ip, by: ip/32, share: 1%, burst: 1ms}}\n\
          state: {{file: {}/state, every: 200ms}}\n",
         folder.display()
