@@ -6,6 +6,7 @@ mod frames;
 mod gone;
 mod http2;
 mod lengths;
+mod strays;
 mod streams;
 
 use crate::front::Authority;

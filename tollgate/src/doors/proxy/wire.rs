@@ -216,7 +216,7 @@ impl Wire {
     /// It kept silent for too long: nothing else is to be begun where it was.
     pub(super) fn is_late(&self) {
         if let Wire::Stream(call) = self {
-            call.session.retire();
+            call.is_late();
         }
     }
 }

@@ -75,6 +75,17 @@ impl Behind {
         head.stream
     }
 
+    /// The same, after whatever is said of streams that have ended.
+    pub fn next_request(&mut self) -> u32 {
+        loop {
+            let frame = self.next();
+            if frame.kind == HEADERS {
+                return frame.stream;
+            }
+            assert!(matches!(frame.kind, RST_STREAM | DATA), "{frame:?}");
+        }
+    }
+
     /// The rest of a request's body, of which nothing else comes meanwhile.
     pub fn body(&mut self, stream: u32) -> String {
         let mut body = Vec::new();

@@ -8,7 +8,7 @@ use crate::stage::{Stage, until};
 use tollgate::watch::counts::BackendFault;
 
 /// A piece of a body.
-fn data(stream: u32, text: &str, flags: u8) -> Vec<u8> {
+pub fn data(stream: u32, text: &str, flags: u8) -> Vec<u8> {
     frame(DATA, flags, stream, text.as_bytes())
 }
 
@@ -18,7 +18,7 @@ fn until_counted(stage: &Stage) {
 }
 
 /// Answers of which the first frame tells, by name.
-fn broken(stream: u32) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+pub fn broken(stream: u32) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let three = [("content-length", "3")];
     let begun = head(stream, 0, &three);
     let two = head(stream, 0, &[three[0], ("content-length", "2")]);
@@ -46,10 +46,9 @@ fn what_contradicts_its_length_from_the_start_is_502() {
         assert_eq!(client.message().status(), 502, "{name}");
         until_counted(&stage);
         assert_eq!(stage.engine.load().0, 0, "{name}: its account is closed");
-        // The client's connection goes on.
+        // Both connections go on.
         client.get("/next");
-        let mut behind = Behind::accept(&stage, None);
-        let stream = behind.request();
+        let stream = behind.next_request();
         behind.answer(stream, "next");
         assert_eq!(client.message().text(), "next", "{name}");
     }

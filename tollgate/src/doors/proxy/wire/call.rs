@@ -33,14 +33,16 @@ const GONE: &str = "connection error received: ";
 const NOT_HTTP2: [&str; 3] =
     ["connection error detected: ", "stream error detected: ", "protocol error: "];
 
-/// What it says of a stream that its server has ended.
-const RESET: &str = "stream error received: ";
+/// How it begins to speak of one stream alone, whichever side has ended it.
+const STREAM: &str = "stream error ";
 
 /// How a stream ended before its time.
 #[derive(Debug)]
 pub(in crate::doors::proxy) struct Ended {
     how: How,
     said: Box<str>,
+    /// Whether it was this stream alone.
+    alone: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,7 @@ enum How {
     Unsent,
     /// The server has not looked at it.
     Unprocessed,
-    /// The server has ended it.
+    /// One of both sides has ended it.
     Reset,
     /// What came was no HTTP/2.
     Syntax,
@@ -65,21 +67,16 @@ impl Ended {
             said = error.to_string();
             source = error.source();
         }
-        Ended { how: How::told(&said), said: said.into() }
+        Ended { how: How::told(&said), alone: said.starts_with(STREAM), said: said.into() }
     }
 
     /// The server has left out the rest of its answer.
     fn cut() -> Ended {
-        Ended { how: How::Reset, said: "reset before the end of the answer".into() }
+        Ended { how: How::Reset, alone: true, said: "reset before the end of the answer".into() }
     }
 
     pub(super) fn is_syntax(&self) -> bool {
         self.how == How::Syntax
-    }
-
-    /// Whether more than this one stream has ended.
-    fn is_of_connection(&self) -> bool {
-        self.how != How::Reset && *self.said != *REFUSED
     }
 }
 
@@ -88,9 +85,9 @@ impl How {
         match said {
             REFUSED => How::Unprocessed,
             _ if said.starts_with(GONE) => How::Unprocessed,
-            _ if said.starts_with(RESET) => How::Reset,
             _ if NOT_HTTP2.iter().any(|begin| said.starts_with(begin)) => How::Syntax,
             _ => How::Broken,
+            _ if said.starts_with(STREAM) => How::Reset,
         }
     }
 }
@@ -111,6 +108,8 @@ pub(in crate::doors::proxy) struct Call {
     /// What was sent, until the answer begins.
     sent: Option<(Parts, Rc<Loan>)>,
     /// Counts as a stream while it runs.
+    /// What had been heard on the session when it last was of this stream, or this one began.
+    heard: u64,
     place: Option<Place>,
 }
 
@@ -134,6 +133,7 @@ impl Call {
             ahead: None,
             sent: None,
             place: Some(Place::take(session, backend)),
+            heard: session.heard(),
         })
     }
 
@@ -195,8 +195,10 @@ impl Call {
     fn failed(&mut self, ended: Ended) -> Fault {
         self.state = State::Failed(ended.how);
         self.place = None;
-        if ended.is_of_connection() {
-            self.session.retire();
+        match ended.alone {
+            true if ended.is_syntax() => self.session.has_erred(),
+            true => {}
+            false => self.session.retire(),
         }
         Fault::Stream(ended)
     }
@@ -218,6 +220,7 @@ impl Call {
             self.state = State::Through;
             self.place = None;
         }
+        self.heard = self.session.hears();
     }
 
     /// Whether the answer is proper as far as it has come: a body that contradicts its length shows
@@ -252,6 +255,7 @@ impl Call {
             None => {
                 self.state = State::Through;
                 self.place = None;
+                self.heard = self.session.hears();
                 None
             }
         })
@@ -270,6 +274,13 @@ impl Call {
         };
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ahead));
+    /// It kept silent for too long. If the others did too, it is the connection that is silent.
+    pub(super) fn is_late(&self) {
+        if self.session.heard() == self.heard {
+            self.session.retire();
+        }
+    }
+
         rest.upper().into_iter().for_each(|upper| hint.set_upper(upper.saturating_add(ahead)));
         hint
     }

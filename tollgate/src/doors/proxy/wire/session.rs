@@ -6,8 +6,8 @@
 //! the last stream and whoever keeps the session have let go of it.
 //!
 //! There are no pings: servers of gRPC take them for abuse. A connection that went silent is found
-//! by the request that waits too long, and gets no more of them. One stream: `call.rs`. Which
-//! session is taken: `backends/sessions.rs`.
+//! by the request that waits too long while nothing is heard of any other, and gets no more of
+//! them. One stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
 
 use super::ends;
 use super::lent::Lent;
@@ -38,6 +38,10 @@ const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 /// What is kept of a request that the server does not take yet, for each stream, in bytes.
 const SEND_BYTES: usize = 64 * 1024;
 
+/// Answers that are no HTTP/2, each on a stream of its own, after which a session gets no more
+/// streams. The library ends a connection, and all requests on it, at 1 024 of them.
+const ERRORS_MAX: u32 = 256;
+
 /// How long a session that nobody needs has to say so to the server.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -63,6 +67,10 @@ pub(in crate::doors::proxy) struct Session {
     bound: usize,
     /// It gets no more streams.
     retired: Cell<bool>,
+    /// Answers that were no HTTP/2.
+    errors: Cell<u32>,
+    /// Heads and frames of answers so far.
+    heard: Cell<u64>,
     /// Since when it has been without a stream, as far as anybody has looked.
     idle: Cell<Option<u64>>,
     /// Dropped, it ends the tasks.
@@ -98,6 +106,8 @@ impl Session {
             streams: Cell::new(0),
             bound: bound as usize,
             retired: Cell::new(false),
+            errors: Cell::new(0),
+            heard: Cell::new(0),
             idle: Cell::new(None),
             _alive: alive,
             _counted: counted,
@@ -115,6 +125,25 @@ impl Session {
     /// It gets no more streams. Those that run go on.
     pub(in crate::doors::proxy) fn retire(&self) {
         self.retired.set(true);
+    }
+
+    /// Notes that something of an answer has come, and how much there was so far.
+    pub(super) fn hears(&self) -> u64 {
+        self.heard.set(self.heard.get() + 1);
+        self.heard.get()
+    }
+
+    /// How much has been heard so far.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.get()
+    }
+
+    /// An answer was no HTTP/2, which is its stream's affair.
+    pub(super) fn has_erred(&self) {
+        self.errors.set(self.errors.get() + 1);
+        if self.errors.get() >= ERRORS_MAX {
+            self.retire();
+        }
     }
 
     /// Whether nothing can be begun here any more.
