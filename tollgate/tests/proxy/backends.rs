@@ -8,6 +8,7 @@ mod http2;
 mod lengths;
 mod strays;
 mod streams;
+mod versions;
 
 use crate::front::Authority;
 use crate::stage::{LONG, Stage, Wire, until};

@@ -289,7 +289,7 @@ async fn ask_backend(
             {
                 let again = connection_again(worker, link, site, &mut tried, &backend);
                 (wire, reused) = Box::pin(again).await?;
-                repeat(&mut wire, &mut failed)?;
+                repeat(&mut wire, &mut failed, worker)?;
             }
             Err(Ended::Failed(mut failed, fault))
                 if attempt < ATTEMPTS_MAX
@@ -299,7 +299,7 @@ async fn ask_backend(
                 backend.has_failed(false, worker.now());
                 worker.failed(link, &backend.name, &Failure::from(fault));
                 (wire, reused) = first_connection(worker, link, site, &mut tried).await?;
-                repeat(&mut wire, &mut failed)?;
+                repeat(&mut wire, &mut failed, worker)?;
             }
             Err(ended) => {
                 if !link.upload_failed() {
@@ -313,8 +313,8 @@ async fn ask_backend(
 }
 
 /// Begins once more on `wire` what `before` has failed.
-fn repeat(wire: &mut Wire, before: &mut Wire) -> Result<(), Failure> {
-    let begun = wire.repeat(before);
+fn repeat(wire: &mut Wire, before: &mut Wire, worker: &Rc<Worker>) -> Result<(), Failure> {
+    let begun = wire.repeat(before, worker);
     begun.then_some(()).ok_or_else(|| Failure::new(BackendFault::Closed).by(&wire.far().backend))
 }
 

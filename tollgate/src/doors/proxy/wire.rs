@@ -124,13 +124,20 @@ impl Wire {
         }
     }
 
-    /// Begins the request once more that `before` has failed. False if it cannot be said in the
-    /// version that is spoken here: that takes servers of both, of which one breaks off.
-    pub(super) fn repeat(&mut self, before: &mut Wire) -> bool {
+    /// Begins the request once more that `before` has failed, in the version that is spoken here.
+    /// False if there is nothing that could be said again.
+    pub(super) fn repeat(&mut self, before: &mut Wire, worker: &Rc<Worker>) -> bool {
         match (self, before) {
             (Wire::Whole(connection), Wire::Whole(before)) => connection.repeat(before),
-            (Wire::Stream(call), Wire::Stream(before)) => call.repeat(before),
-            _ => return false,
+            (Wire::Stream(call), Wire::Stream(before)) => return call.repeat(before),
+            (Wire::Whole(connection), Wire::Stream(before)) => {
+                let Some((head, body)) = before.take_sent() else { return false };
+                connection.begin_again(head, body, worker);
+            }
+            (Wire::Stream(call), Wire::Whole(before)) => {
+                let Some(head) = before.sent() else { return false };
+                call.begin_again(head, worker);
+            }
         }
         true
     }
@@ -213,7 +220,7 @@ impl Wire {
         }
     }
 
-    /// It kept silent for too long: nothing else is to be begun where it was.
+    /// It kept silent for too long: nothing else is to be begun on a connection that is silent.
     pub(super) fn is_late(&self) {
         if let Wire::Stream(call) = self {
             call.is_late();

@@ -13,7 +13,7 @@ use tollgate::config::settings::{Backend, Scheme};
 use tollgate::watch::counts::BackendFault;
 
 /// A server that answers its first request with `a`, and is gone with its second.
-fn goes() -> Backend {
+pub fn goes() -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = Backend::http(listener.local_addr().expect("an address").to_string());
     thread::spawn(move || {
@@ -28,14 +28,14 @@ fn goes() -> Backend {
 
 /// How a server of HTTP/2 goes.
 #[derive(Clone, Copy)]
-enum Going {
+pub enum Going {
     Silently,
     /// It says that it has not looked at the request.
     Announced,
 }
 
 /// The same in HTTP/2, all on one connection; its second request has a body if it is a POST.
-fn goes_in_streams(going: Going) -> Backend {
+pub fn goes_in_streams(going: Going) -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("an address").to_string();
     thread::spawn(move || {
@@ -43,10 +43,7 @@ fn goes_in_streams(going: Going) -> Backend {
         let mut behind = Behind::on(wire, None);
         let first = behind.request();
         behind.answer(first, "a");
-        let second = behind.next();
-        if !second.ends() {
-            behind.body(second.stream);
-        }
+        while !behind.next().ends() {}
         drop(listener);
         if let Going::Announced = going {
             behind.goes_away(first);

@@ -10,6 +10,7 @@ use super::lent::{Lent, Loan};
 use super::session::{Answering, Place, Session};
 use super::{Far, Fault, Request};
 use crate::doors::proxy::backends::Backend;
+use crate::doors::proxy::body::Upload;
 use crate::doors::proxy::headers::{self, Found, Peer};
 use crate::doors::proxy::worker::Worker;
 use bytes::Bytes;
@@ -40,9 +41,9 @@ const STREAM: &str = "stream error ";
 #[derive(Debug)]
 pub(in crate::doors::proxy) struct Ended {
     how: How,
-    said: Box<str>,
     /// Whether it was this stream alone.
     alone: bool,
+    said: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +87,8 @@ impl How {
             REFUSED => How::Unprocessed,
             _ if said.starts_with(GONE) => How::Unprocessed,
             _ if NOT_HTTP2.iter().any(|begin| said.starts_with(begin)) => How::Syntax,
-            _ => How::Broken,
             _ if said.starts_with(STREAM) => How::Reset,
+            _ => How::Broken,
         }
     }
 }
@@ -105,11 +106,11 @@ pub(in crate::doors::proxy) struct Call {
     state: State,
     /// A frame of the answer's body that was looked at before anybody asked for it.
     ahead: Option<Frame<Bytes>>,
-    /// What was sent, until the answer begins.
+    /// What was asked, until the answer begins. Its head has all that the backend is told.
     sent: Option<(Parts, Rc<Loan>)>,
-    /// Counts as a stream while it runs.
     /// What had been heard on the session when it last was of this stream, or this one began.
     heard: u64,
+    /// Counts as a stream while it runs.
     place: Option<Place>,
 }
 
@@ -132,25 +133,37 @@ impl Call {
             state: State::Begun,
             ahead: None,
             sent: None,
-            place: Some(Place::take(session, backend)),
             heard: session.heard(),
+            place: Some(Place::take(session, backend)),
         })
     }
 
     pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
-        let head = stated(request.head, &request.peer, self.session.secure);
+        let head = introduced(request.head, &request.peer);
         let loan = Loan::new(request.body, &self.far, worker);
         self.send(head, loan);
     }
 
-    pub(super) fn repeat(&mut self, before: &mut Call) {
-        if let Some((head, loan)) = before.sent.take() {
-            self.send(head, loan.anew(&self.far));
-        }
+    /// Begins the request once more that has failed on `before`.
+    pub(super) fn repeat(&mut self, before: &mut Call) -> bool {
+        let Some((head, loan)) = before.take_sent() else { return false };
+        self.send(head, loan.anew(&self.far));
+        true
+    }
+
+    /// Begins once more a request without a body that has failed elsewhere.
+    pub(super) fn begin_again(&mut self, head: Parts, worker: &Rc<Worker>) {
+        self.send(head, Loan::new(Upload::Nothing, &self.far, worker));
+    }
+
+    /// What was asked.
+    pub(super) fn take_sent(&mut self) -> Option<(Parts, Rc<Loan>)> {
+        self.sent.take()
     }
 
     fn send(&mut self, head: Parts, loan: Rc<Loan>) {
-        let request = http::Request::from_parts(head.clone(), Lent(Rc::clone(&loan)));
+        let stated = stated(head.clone(), self.session.secure);
+        let request = http::Request::from_parts(stated, Lent(Rc::clone(&loan)));
         self.state = State::Waiting(self.session.send(request));
         self.sent = Some((head, loan));
     }
@@ -207,6 +220,7 @@ impl Call {
         if let Some((_, loan)) = self.sent.take() {
             loan.forget();
         }
+        self.heard = self.session.hears();
         let (head, body) = response.into_parts();
         self.state = State::Body(body);
         self.look();
@@ -220,7 +234,6 @@ impl Call {
             self.state = State::Through;
             self.place = None;
         }
-        self.heard = self.session.hears();
     }
 
     /// Whether the answer is proper as far as it has come: a body that contradicts its length shows
@@ -242,6 +255,7 @@ impl Call {
         let State::Body(body) = &mut self.state else { return Poll::Ready(None) };
         Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
             Some(Ok(frame)) => {
+                self.heard = self.session.hears();
                 self.look();
                 Some(Ok(frame))
             }
@@ -255,10 +269,16 @@ impl Call {
             None => {
                 self.state = State::Through;
                 self.place = None;
-                self.heard = self.session.hears();
                 None
             }
         })
+    }
+
+    /// It kept silent for too long. If the others did too, it is the connection that is silent.
+    pub(super) fn is_late(&self) {
+        if self.session.heard() == self.heard {
+            self.session.retire();
+        }
     }
 
     pub(super) fn is_through(&self) -> bool {
@@ -274,27 +294,27 @@ impl Call {
         };
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ahead));
-    /// It kept silent for too long. If the others did too, it is the connection that is silent.
-    pub(super) fn is_late(&self) {
-        if self.session.heard() == self.heard {
-            self.session.retire();
-        }
-    }
-
         rest.upper().into_iter().for_each(|upper| hint.set_upper(upper.saturating_add(ahead)));
         hint
     }
 }
 
-/// A head that is ready for the backend, as it is said in HTTP/2: the host stands in the target,
-/// and there are no words about the connection (RFC 9113, 8.2.2 and 8.3.1). A host that cannot
-/// stand there is passed as a field, as HTTP/2 has it for what was HTTP/1.1.
-fn stated(mut head: Parts, peer: &Peer<'_>, secure: bool) -> Parts {
+/// A head that is ready for the backend, with what that is told besides.
+fn introduced(head: Parts, peer: &Peer<'_>) -> Parts {
     let mut said = Vec::new();
     headers::introduce(&head.headers, peer, |name, value| {
         said.extend(HeaderValue::from_bytes(value).map(|value| (name.clone(), value)).ok());
     });
-    head.headers.extend(said);
+    let (mut made, ()) = http::Request::new(()).into_parts();
+    (made.method, made.uri, made.headers) = (head.method, head.uri, head.headers);
+    made.headers.extend(said);
+    made
+}
+
+/// The same as it is said in HTTP/2: the host stands in the target, and there are no words about
+/// the connection (RFC 9113, 8.2.2 and 8.3.1). A host that cannot stand there is passed as a field,
+/// as HTTP/2 has it for what was HTTP/1.1.
+fn stated(mut head: Parts, secure: bool) -> Parts {
     head.headers.remove(header::CONNECTION);
     head.headers.remove(header::UPGRADE);
     let host = head.headers.get(header::HOST).map(HeaderValue::as_bytes);
@@ -304,15 +324,13 @@ fn stated(mut head: Parts, peer: &Peer<'_>, secure: bool) -> Parts {
     let stated = target.authority.is_some();
     target.scheme = stated.then_some(if secure { Scheme::HTTPS } else { Scheme::HTTP });
     let relative = || path.map(Uri::from).unwrap_or_default();
-    let (uri, version) = match Uri::from_parts(target) {
+    (head.uri, head.version) = match Uri::from_parts(target) {
         Ok(uri) if stated => (uri, Version::HTTP_2),
         Ok(uri) => (uri, Version::HTTP_11),
         Err(_) => (relative(), Version::HTTP_11),
     };
-    if version == Version::HTTP_2 {
+    if head.version == Version::HTTP_2 {
         head.headers.remove(header::HOST);
     }
-    let (mut made, ()) = http::Request::new(()).into_parts();
-    (made.method, made.uri, made.version, made.headers) = (head.method, uri, version, head.headers);
-    made
+    head
 }

@@ -8,14 +8,16 @@
 
 use super::chunks::{self, Chunks, Piece};
 use super::head::{self, Framing};
+use super::lent::{Lent, Loan};
 use super::sending::{Lost, Sending};
 use super::{Far, Fault, Request, ends};
 use crate::doors::proxy::backends::Backend;
 use crate::doors::proxy::body::Broken;
-use crate::doors::proxy::headers::Found;
+use crate::doors::proxy::headers::{Found, Peer};
 use crate::doors::proxy::worker::Worker;
 use crate::watch::registry::Held;
 use bytes::{Buf, Bytes, BytesMut};
+use http::request::Parts;
 use http::{HeaderMap, Method, Response};
 use http_body::{Frame, SizeHint};
 use std::io;
@@ -111,17 +113,33 @@ impl Connection {
     /// Begins a request: its head is written when the answer is asked for, its body by itself.
     pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
         let Request { head, peer, body } = request;
+        let body = (!body.is_nothing()).then_some(body);
+        self.send(head, Some(&peer), body, worker);
+    }
+
+    /// Begins once more a request that has failed elsewhere, of which `head` tells all.
+    pub(super) fn begin_again(&mut self, head: Parts, body: Rc<Loan>, worker: &Rc<Worker>) {
+        let body = (!body.is_nothing()).then(|| Lent(body.anew(&self.far)));
+        self.send(head, None, body, worker);
+    }
+
+    fn send<B>(
+        &mut self,
+        head: Parts,
+        peer: Option<&Peer<'_>>,
+        body: Option<B>,
+        worker: &Rc<Worker>,
+    ) where
+        B: http_body::Body<Data = Bytes, Error = Broken> + Unpin + 'static,
+    {
         self.counts_as(true);
-        let bodyless = body.is_nothing();
-        let chunked = !bodyless && !head.headers.contains_key(http::header::CONTENT_LENGTH);
+        let chunked = body.is_some() && !head.headers.contains_key(http::header::CONTENT_LENGTH);
         self.request.clear();
-        head::write(&head, &peer, chunked, &mut self.request);
+        head::write(&head, peer, chunked, &mut self.request);
         self.method = head.method;
         self.room = head.headers;
         self.expect_answer();
-        if bodyless {
-            return;
-        }
+        let Some(body) = body else { return };
         if let Writer::Here(writer) = std::mem::replace(&mut self.writer, Writer::Gone) {
             let (far, worker) = (Rc::clone(&self.far), Rc::clone(worker));
             let sending = Sending { writer, body, chunked, far, worker };
@@ -136,6 +154,11 @@ impl Connection {
         self.request = std::mem::take(&mut before.request);
         self.method = before.method.clone();
         self.expect_answer();
+    }
+
+    /// The head of the request that failed here, if that has no body.
+    pub(super) fn sent(&self) -> Option<Parts> {
+        head::unwritten(&self.request)
     }
 
     /// Its request counts as one that the backend has, or does not any more.

@@ -1,4 +1,5 @@
-//! Heads as they stand on a connection to the backend: a request's is written, an answer's read.
+//! Heads as they stand on a connection to the backend: a request's is written, and read back where
+//! it is to be said in another version; an answer's is read.
 //!
 //! Whatever could be read in two ways is an error, never a guess: several lengths, codings but
 //! `chunked`, a coding in HTTP/1.0. What may pass of a head: `headers.rs`; the body that follows
@@ -9,6 +10,7 @@ use super::Fault;
 use bytes::{Buf, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Version};
 use std::mem::MaybeUninit;
 
@@ -40,15 +42,17 @@ pub(super) struct Answer {
     pub(super) keeps: bool,
 }
 
-/// Appends a request's head to `out`, with what it tells besides; `chunked` if a body follows whose
-/// length it does not state.
-pub(super) fn write(head: &Parts, peer: &Peer<'_>, chunked: bool, out: &mut Vec<u8>) {
+/// Appends a request's head to `out`, with what is told of `peer` unless it says that already;
+/// `chunked` if a body follows whose length it does not state.
+pub(super) fn write(head: &Parts, peer: Option<&Peer<'_>>, chunked: bool, out: &mut Vec<u8>) {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     for piece in [head.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(piece.as_bytes());
     }
     write_fields(&head.headers, out);
-    headers::introduce(&head.headers, peer, |name, value| write_field(name, value, out));
+    if let Some(peer) = peer {
+        headers::introduce(&head.headers, peer, |name, value| write_field(name, value, out));
+    }
     if chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
@@ -66,6 +70,23 @@ fn write_field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
     for piece in [name.as_str().as_bytes(), b": ", value, b"\r\n"] {
         out.extend_from_slice(piece);
     }
+}
+
+/// The head of a request without a body that [`write`] has made, with all that it tells, to be said
+/// in another version. `None` of anything else.
+pub(super) fn unwritten(head: &[u8]) -> Option<Parts> {
+    let lines = head.strip_suffix(b"\r\n\r\n")?.split(|byte| *byte == b'\n');
+    let mut lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let mut words = lines.next()?.split(|byte| *byte == b' ');
+    let (mut head, ()) = http::Request::new(()).into_parts();
+    head.method = Method::from_bytes(words.next()?).ok()?;
+    head.uri = PathAndQuery::try_from(words.next()?).ok()?.into();
+    for line in lines {
+        let at = line.windows(2).position(|pair| pair == b": ")?;
+        let name = HeaderName::from_bytes(&line[..at]).ok()?;
+        head.headers.append(name, HeaderValue::from_bytes(&line[at + 2..]).ok()?);
+    }
+    Some(head)
 }
 
 /// Takes the head of the final answer to a `method` request off what has come; `None` if it is not
@@ -253,11 +274,55 @@ mod tests {
             own_header: None,
             backend: &address,
         };
-        write(&head, &peer, true, &mut out);
+        write(&head, Some(&peer), true, &mut out);
         let expected = "PUT /a?b=%20 HTTP/1.1\r\nhost: a\r\nx-twice: 1\r\nx-twice: 2\r\n\
                         x-forwarded-host: a\r\nx-forwarded-for: 192.0.2.1\r\n\
                         x-forwarded-proto: http\r\ntransfer-encoding: chunked\r\n\r\n";
         assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    /// A head of these names and values, as far as they are proper.
+    fn request(target: &str, lines: &[(Vec<u8>, Vec<u8>)]) -> Option<Parts> {
+        let (mut head, ()) = http::Request::new(()).into_parts();
+        head.uri = PathAndQuery::try_from(target).ok()?.into();
+        for (name, value) in lines {
+            let name = HeaderName::from_bytes(name).ok()?;
+            head.headers.append(name, HeaderValue::from_bytes(value).ok()?);
+        }
+        Some(head)
+    }
+
+    fn is_read_back(head: &Parts) {
+        let mut out = Vec::new();
+        write(head, None, false, &mut out);
+        let back = unwritten(&out).expect("a head");
+        assert_eq!((&back.method, &back.uri), (&head.method, &head.uri));
+        assert_eq!(back.headers, head.headers);
+        assert!(unwritten(&out[..out.len() - 1]).is_none(), "it is cut off");
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let lines = [("host", "a"), ("x-twice", "1"), ("x-twice", ": 2: "), ("x-none", "")];
+        let lines = lines.map(|(name, value)| (name.into(), value.into()));
+        for target in ["/", "*", "/a?b=%20", "//a//b", "/?", "/a:b@c"] {
+            is_read_back(&request(target, &lines).expect("a head"));
+        }
+        is_read_back(&request("/", &[]).expect("a head"));
+        for wrong in ["", "\r\n\r\n", "GET /\r\n", "GET\r\n\r\n", "GET / HTTP/1.1\r\na\r\n\r\n"] {
+            assert!(unwritten(wrong.as_bytes()).is_none(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn fuzz_what_is_written_is_read_back() {
+        type Lines = Vec<(Vec<u8>, Vec<u8>)>;
+        bolero::check!().with_type::<(String, Lines, Vec<u8>)>().for_each(
+            |(target, lines, other)| {
+                request(&format!("/{target}"), lines).iter().for_each(is_read_back);
+                let _ = unwritten(other);
+            },
+        );
     }
 
     #[test]

@@ -5,12 +5,12 @@
 //! through. The next frame is asked for when the one before is written. What a body may be:
 //! `body.rs`.
 
-use super::super::body::{Broken, Upload};
+use super::super::body::Broken;
 use super::super::front::stream;
 use super::super::worker::Worker;
 use super::{Far, ends, head};
 use bytes::{Buf, Bytes};
-use http_body::{Body as _, Frame};
+use http_body::{Body, Frame};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -28,9 +28,9 @@ pub(super) enum Lost {
 }
 
 /// What the task works with.
-pub(super) struct Sending {
+pub(super) struct Sending<B> {
     pub(super) writer: ends::Writer,
-    pub(super) body: Upload,
+    pub(super) body: B,
     /// Whether the body goes in chunks.
     pub(super) chunked: bool,
     pub(super) far: Rc<Far>,
@@ -40,7 +40,7 @@ pub(super) struct Sending {
 /// What a body gives next.
 type Next = Option<Result<Frame<Bytes>, Broken>>;
 
-impl Sending {
+impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
     /// Writes `head` and the body. Gives the writer back for the next request.
     pub(super) async fn run(mut self, head: Vec<u8>) -> Result<ends::Writer, Lost> {
         // What goes out together with the next frame, if that is there by now.
