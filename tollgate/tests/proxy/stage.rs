@@ -57,13 +57,13 @@ impl Stage {
 
     /// The connection on which the request for `path` comes: a new one, or `old`, used again. Its
     /// head has been read.
-    pub fn backend_for(&self, path: &str, mut old: Wire) -> Wire {
-        let mut wire = None;
+    pub fn backend_for(&self, path: &str, old: impl Into<Option<Wire>>) -> Wire {
+        let (mut wire, mut old) = (None, old.into());
         until("a request comes", || {
             wire = self.backend_if_any();
-            wire.is_some() || !old.is_silent()
+            wire.is_some() || old.as_mut().is_some_and(|old| !old.is_silent())
         });
-        let mut wire = wire.unwrap_or(old);
+        let mut wire = wire.or(old).expect("one of the two");
         let head = wire.head();
         assert_eq!(head.split(' ').nth(1), Some(path), "{head}");
         wire
