@@ -12,6 +12,7 @@ mod guard;
 mod live;
 mod observe;
 mod page;
+mod room;
 
 pub use observe::observed;
 
@@ -29,6 +30,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use live::Live;
+use room::{Room, Seat};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -37,9 +39,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-/// Connections at once; more are closed at once and counted.
+/// Connections at once; the one that has asked nothing for longest makes room for one more.
 const CONNECTIONS_MAX: usize = 64;
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -203,11 +205,11 @@ fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener
 }
 
 async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::Receiver<()>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Room::new(CONNECTIONS_MAX);
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => {
-                tokio::spawn(accept(listener, Arc::clone(&desk), Arc::clone(&slots)));
+                tokio::spawn(accept(listener, Arc::clone(&desk), Arc::clone(&room)));
             }
             Err(error) => tracing::error!(target: "tollgate::admin", %error, "cannot listen"),
         }
@@ -219,18 +221,17 @@ async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::R
     let _ = stopped.await;
 }
 
-async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, slots: Arc<Semaphore>) {
+async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, room: Arc<Room>) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => match Arc::clone(&slots).try_acquire_owned() {
-                Ok(slot) => {
-                    let desk = Arc::clone(&desk);
-                    tokio::spawn(async move {
-                        connection(stream, peer, desk).await;
-                        drop(slot);
-                    });
+            Ok((stream, peer)) => match room.take() {
+                Some((seat, shed)) => {
+                    desk.counts.shed.increment(u64::from(shed));
+                    tokio::spawn(serve_on(stream, peer, Arc::clone(&desk), seat));
+                    // Who has asked already is answered before it could lose its place.
+                    tokio::task::yield_now().await;
                 }
-                Err(_) => desk.counts.shed.increment(1),
+                None => desk.counts.shed.increment(1),
             },
             Err(error) => {
                 tracing::warn!(target: "tollgate::admin", %error, "cannot accept a connection");
@@ -240,13 +241,26 @@ async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, slots: Arc<S
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>) {
+/// Serves a connection as long as it has its place.
+async fn serve_on(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: Seat) {
+    tokio::select! {
+        () = connection(stream, peer, desk, &seat) => {}
+        () = seat.wanted() => {}
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: &Seat) {
     let _open = desk.counts.connections.hold();
     desk.counts.accepted.increment(1);
     let watching = Watching::default();
     let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
+        seat.asks();
         let (head, body) = request.into_parts();
-        Ok::<_, Infallible>(desk.answer(&head, body, peer.ip(), &watching).await)
+        let answer = desk.answer(&head, body, peer.ip(), &watching).await;
+        if watching.lock().is_some() {
+            seat.stays();
+        }
+        Ok::<_, Infallible>(answer)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -225,7 +225,7 @@ pub struct AdminCounts {
 }
 
 /// Why the admin door refuses requests.
-pub const REFUSALS: [&str; 5] = ["method", "body", "host", "origin", "token"];
+pub const REFUSALS: [&str; 6] = ["method", "body", "host_count", "host", "origin", "token"];
 
 impl AdminCounts {
     /// Handles of the admin door.

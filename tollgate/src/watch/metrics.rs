@@ -119,7 +119,7 @@ table! {
     ACCEPTED = Counter "tollgate_connections_accepted_total" ["door"] "connections"
         "Client connections accepted.";
     SHED = Counter "tollgate_connections_shed_total" ["door"] "connections"
-        "Connections closed for want of room: the longest idle; at the admin address the newest.";
+        "Connections closed for want of room: the longest idle.";
     TURNED_AWAY = Counter "tollgate_connections_refused_total" ["door" "why"] "connections"
         "Connections closed at once: by address (too many), tls, resets (a flood), or preface.";
     BAD_REQUESTS = Counter "tollgate_bad_requests_total" ["door"] "requests"
@@ -248,7 +248,7 @@ table! {
     LINES_LEFT_OUT = Counter "tollgate_log_lines_left_out_total" [] "lines"
         "Decisions and failures of the backend that were not logged: too many came at once.";
     ADMIN_REFUSED = Counter "tollgate_admin_refused_total" ["why"] "requests"
-        "Requests to the admin address that were refused: host, origin, token, method or body.";
+        "Requests to the admin address refused: host, host_count, origin, token, method or body.";
     PUSHED = Counter "tollgate_push_lines_total" ["to"] "lines"
         "Lines of metrics sent: to graphite, statsd, or otlp (points).";
     PUSH_DROPPED = Counter "tollgate_push_lines_dropped_total" ["to"] "lines"

@@ -261,7 +261,9 @@ fn refusal(refused: Refused) -> Response<Answer> {
     let (name, value) = match refused {
         Refused::Method => (ALLOW, "GET, HEAD"),
         Refused::Token => (WWW_AUTHENTICATE, "Bearer"),
-        Refused::Body | Refused::Host | Refused::Origin => (CONNECTION, "close"),
+        Refused::Body | Refused::HostCount | Refused::Host | Refused::Origin => {
+            (CONNECTION, "close")
+        }
     };
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response

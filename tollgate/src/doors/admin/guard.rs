@@ -11,7 +11,7 @@ use crate::config::secret;
 use crate::config::settings::Admin;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
-use http::{Method, StatusCode};
+use http::{Method, StatusCode, Version};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// What anybody may ask who may connect, beside the files of the page, which tell nothing.
@@ -26,6 +26,8 @@ pub enum Refused {
     Method,
     /// It brings a body that is not wanted.
     Body,
+    /// It names no host, or several (RFC 9112, 3.2).
+    HostCount,
     /// It names a host that is not ours.
     Host,
     /// It comes from the page of another site.
@@ -43,6 +45,9 @@ impl Refused {
                 "only GET and HEAD here, and POST to /api/overrides\n",
             ),
             Refused::Body => (StatusCode::PAYLOAD_TOO_LARGE, "no such body here\n"),
+            Refused::HostCount => {
+                (StatusCode::BAD_REQUEST, "HTTP/1.1 takes one Host, no more and no less\n")
+            }
             Refused::Host => (
                 StatusCode::FORBIDDEN,
                 "foreign Host refused: ask by address, as localhost or by this machine's name\n",
@@ -84,6 +89,7 @@ impl Guard {
         let rules = [
             (reads || is_order(head), Refused::Method),
             (!has_body || is_order(head), Refused::Body),
+            (names_one_host(head), Refused::HostCount),
             (self.host_is_ours(head), Refused::Host),
             (origin_is_ours(head), Refused::Origin),
             (self.may_see(head, peer), Refused::Token),
@@ -96,7 +102,7 @@ impl Guard {
         self.own_name.as_deref()
     }
 
-    /// Browsers always name the host; a probe that names none is no browser.
+    /// Browsers always name the host; a probe of HTTP/1.0 that names none is no browser.
     fn host_is_ours(&self, head: &Parts) -> bool {
         let in_target = head.uri.authority().map(|authority| authority.as_str());
         let mut in_headers = head.headers.get_all(HOST).iter();
@@ -129,6 +135,11 @@ impl Guard {
         let bearer = sent.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         open || bearer.is_some_and(|(_, sent)| same(sent.trim().as_bytes(), token.as_bytes()))
     }
+}
+
+fn names_one_host(head: &Parts) -> bool {
+    let hosts = head.headers.get_all(HOST).iter().count();
+    hosts == 1 || (hosts == 0 && head.version < Version::HTTP_11)
 }
 
 /// Whether something is to be changed.

@@ -201,9 +201,11 @@ fn strangers_pages_are_refused_on_loopback_too() {
     assert_eq!(with_host("127.0.0.1.evil.example:9970"), 403);
     assert_eq!(with_host("localhost"), 200);
     assert_eq!(raw(address, "GET /healthz HTTP/1.0\r\n\r\n").0, 200, "a probe without a host");
-    let twice = "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\
-                 Connection: close\r\n\r\n";
-    assert_ne!(raw(address, twice).0, 200);
+    for hosts in ["", "Host: localhost\r\nHost: localhost\r\n"] {
+        let head = format!("GET /readyz HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n");
+        let (status, _, text) = raw(address, &head);
+        assert!(status == 400 && text.contains("one Host"), "{hosts:?}: {status} {text}");
+    }
     let absolute = "GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\
                     Connection: close\r\n\r\n";
     assert_eq!(raw(address, absolute).0, 403);
@@ -245,7 +247,8 @@ fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
     let guard = Guard::new(&settings).expect("a token");
     let (far, near) = (IpAddr::from([192, 0, 2, 77]), IpAddr::from([127, 0, 0, 1]));
     let ask = |path: &str, token: &str, peer| {
-        let request = hyper::Request::get(path).header("authorization", token).body(());
+        let request = hyper::Request::get(path).header("host", "localhost");
+        let request = request.header("authorization", token).body(());
         guard.check(&request.expect("a request").into_parts().0, false, peer)
     };
     for path in ["/page", "/api/top", "/api/config", "/api/events", "/healthz/x"] {
@@ -259,7 +262,8 @@ fn beyond_loopback_the_token_is_needed_except_for_health_and_metrics() {
         assert_eq!(ask(path, "", far), Ok(()), "{path}");
     }
     let order = |token: &str| {
-        let request = hyper::Request::post(guard::ORDERS).header("authorization", token).body(());
+        let request = hyper::Request::post(guard::ORDERS).header("host", "localhost");
+        let request = request.header("authorization", token).body(());
         guard.check(&request.expect("a request").into_parts().0, true, near)
     };
     assert_eq!(order(""), Err(guard::Refused::Token), "from loopback too");
@@ -278,18 +282,30 @@ fn a_taken_port_is_a_warning_for_the_default_address_only() {
 }
 
 #[test]
-fn connections_are_bounded() {
-    let (_running, address) = open();
-    let connect = || {
-        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
-        let head = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n");
-        let mut answer = [0; 15];
-        let read = stream.write_all(head.as_bytes()).and_then(|()| stream.read_exact(&mut answer));
-        (stream, read.is_ok())
+fn silent_connections_keep_no_probe_away_and_nobody_out_who_watches() {
+    let (running, address) = open();
+    running.ready();
+    let connect = || std::net::TcpStream::connect(address).expect("it listens");
+    let mut watcher = connect();
+    let head = format!("GET /api/events HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    watcher.write_all(head.as_bytes()).expect("it reads");
+    watcher.read_exact(&mut [0; 15]).expect("an answer");
+    let silent: Vec<_> = (0..2 * CONNECTIONS_MAX).map(|_| connect()).collect();
+    assert_eq!(get(address, "/readyz", "").0, 200);
+    let (_, _, metrics) = get(address, "/metrics", "");
+    let value = |series: &str| {
+        let mut found = samples(&metrics).into_iter().filter(|(name, _)| name == series);
+        found.next().expect("a series").1
     };
-    let held: Vec<_> = (0..CONNECTIONS_MAX).map(|_| connect()).collect();
-    assert!(held.iter().all(|(_, answered)| *answered));
-    assert!(!connect().1, "one too many");
+    assert!(value("tollgate_connections_open{door=\"admin\"}") <= CONNECTIONS_MAX as f64);
+    let shed = value("tollgate_connections_shed_total{door=\"admin\"}");
+    assert!(shed > CONNECTIONS_MAX as f64, "{shed}");
+    drop(silent);
+    let (mut event, mut byte) = (Vec::new(), [0]);
+    while !event.ends_with(b"event: now") {
+        watcher.read_exact(&mut byte).expect("it is told what goes on");
+        event.push(byte[0]);
+    }
 }
 
 /// Checks the text format (a sample line for each family that says what it is) and returns the

@@ -1,0 +1,114 @@
+//! Room for connections: a bound, and which of them makes room for one more.
+//!
+//! Whoever has asked nothing for longest goes, so that somebody who opens connections and says
+//! nothing keeps no probe away. Those who watch stay: they are few and have a bound of their own
+//! (`live`). What is done on a connection: `admin`.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tokio::sync::Notify;
+
+/// All places.
+pub struct Room {
+    max: usize,
+    /// Those that are taken; last the one that asked last.
+    taken: Mutex<Vec<Arc<Place>>>,
+}
+
+/// One connection's.
+#[derive(Default)]
+struct Place {
+    stays: AtomicBool,
+    wanted: Notify,
+}
+
+/// A place that is taken until this is dropped, or somebody else needs it.
+pub struct Seat {
+    room: Arc<Room>,
+    place: Arc<Place>,
+}
+
+impl Room {
+    /// For so many connections.
+    pub fn new(max: usize) -> Arc<Room> {
+        Arc::new(Room { max, taken: Mutex::default() })
+    }
+
+    /// A place, and whether another connection loses its own for it; `None` if all stay.
+    pub fn take(self: &Arc<Room>) -> Option<(Seat, bool)> {
+        let mut taken = self.taken.lock();
+        let full = taken.len() >= self.max;
+        if full {
+            let longest = taken.iter().position(|place| !place.stays.load(Relaxed))?;
+            taken.remove(longest).wanted.notify_one();
+        }
+        let place = Arc::<Place>::default();
+        taken.push(Arc::clone(&place));
+        Some((Seat { room: Arc::clone(self), place }, full))
+    }
+}
+
+impl Seat {
+    /// Its connection asks for something now.
+    pub fn asks(&self) {
+        let mut taken = self.room.taken.lock();
+        if let Some(at) = taken.iter().position(|place| Arc::ptr_eq(place, &self.place)) {
+            taken[at..].rotate_left(1);
+        }
+    }
+
+    /// It is not to lose its place from now on.
+    pub fn stays(&self) {
+        self.place.stays.store(true, Relaxed);
+    }
+
+    /// Until somebody else needs the place.
+    pub async fn wanted(&self) {
+        self.place.wanted.notified().await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.room.taken.lock().retain(|place| !Arc::ptr_eq(place, &self.place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    fn is_wanted(seat: &Seat) -> bool {
+        pin!(seat.wanted()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    fn take(room: &Arc<Room>) -> Seat {
+        room.take().expect("a place").0
+    }
+
+    #[test]
+    fn who_has_asked_nothing_for_longest_goes_and_who_watches_stays() {
+        let room = Room::new(3);
+        let (watcher, silent, asking) = (take(&room), take(&room), take(&room));
+        watcher.stays();
+        silent.asks();
+        asking.asks();
+        let (probe, shed) = room.take().expect("a place");
+        assert!(shed && is_wanted(&silent));
+        assert!(![&watcher, &asking, &probe].into_iter().any(is_wanted));
+        drop(silent);
+        let (second, shed) = room.take().expect("a place");
+        assert!(shed && is_wanted(&asking), "the place that it lost was not free");
+        probe.stays();
+        second.stays();
+        assert!(room.take().is_none());
+        drop(watcher);
+        let (_, shed) = room.take().expect("a place");
+        assert!(!shed);
+        assert_eq!(room.taken.lock().len(), 2);
+    }
+}
