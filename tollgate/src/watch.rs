@@ -19,6 +19,8 @@ pub mod snapshot;
 
 use counts::ProxyCounts;
 use counts::beats::Beats;
+use counts::gatekeeper::GatekeeperCounts;
+use counts::master::MasterCounts;
 use counts::peers::Board;
 use counts::store::StoreBoard;
 use counts::tiers::{Tier, TierCounts};
@@ -35,6 +37,7 @@ use registry::{Counter, Histogram, Registry, SERIES_MAX};
 use sampler::{Sampler, Seldom};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use tollgate_core::units::{Cost, Nanos, Time};
 
 /// Handles of everything that is counted on the path of a request, and the decision log.
@@ -52,6 +55,10 @@ pub struct Watch {
     pub peers: Board,
     /// How the store stands.
     pub store: StoreBoard,
+    /// How a master stands, where this is one.
+    pub master: OnceLock<Arc<MasterCounts>>,
+    /// How a gatekeeper stands, where this is one.
+    pub gatekeeper: OnceLock<Arc<GatekeeperCounts>>,
     /// How those in credit fare beside those in debt.
     pub tiers: TierCounts,
     /// Makes spans of requests, if anybody wants them.
@@ -98,6 +105,8 @@ impl Watch {
             beats: Beats::default(),
             peers: Board::default(),
             store: StoreBoard::default(),
+            master: OnceLock::new(),
+            gatekeeper: OnceLock::new(),
             tracer: None,
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),

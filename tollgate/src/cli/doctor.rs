@@ -84,13 +84,24 @@ fn table(snapshot: &Snapshot, limit: Option<&str>, levels: bool) -> String {
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
         push_limit(&mut text, name, "Cpu[s]", &[], levels);
     }
-    if let Some(peers) = snapshot.peers.filter(|_| levels) {
-        let _ = writeln!(text, "\n{peers}");
-    }
-    if let Some(store) = snapshot.store.filter(|_| levels) {
-        let _ = writeln!(text, "\n{store}");
+    if levels {
+        push_others(&mut text, snapshot);
     }
     text
+}
+
+/// How those stand that it counts with, asks, tells or is told by.
+fn push_others(text: &mut String, snapshot: &Snapshot) {
+    let Snapshot { peers, store, master, gatekeeper, .. } = snapshot;
+    let others = [
+        peers.as_ref().map(ToString::to_string),
+        store.as_ref().map(ToString::to_string),
+        master.as_ref().map(ToString::to_string),
+        gatekeeper.as_ref().map(ToString::to_string),
+    ];
+    for other in others.into_iter().flatten() {
+        let _ = writeln!(text, "\n{other}");
+    }
 }
 
 /// The heaviest first; of equals the one seen last.

@@ -115,7 +115,8 @@ pub fn start_on(
         [address(&accounting, settings.accounting), address(&control, settings.control)];
     let (phase, phases) = watch::channel(Phase::Serve);
     let (ended, alive) = mpsc::channel(1);
-    let counts = MasterCounts::new(watch.registry());
+    let counts = || Arc::new(MasterCounts::new(watch.registry(), addresses));
+    let counts = Arc::clone(watch.master.get_or_init(counts));
     let (domains, settings) = (Arc::clone(domains), settings.clone());
     let (passed, beats) = (sockets.passed(), watch.beats.clone());
     let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
@@ -184,7 +185,7 @@ struct Desk {
     /// Who counts for all masters, if somebody does.
     store: Option<Elsewhere>,
     clock: Clock,
-    counts: MasterCounts,
+    counts: Arc<MasterCounts>,
 }
 
 /// Until it is told to end.
@@ -246,7 +247,7 @@ impl Gate {
 async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
     desk: Rc<Desk>,
     mut gate: Gate,
-    run: fn(TcpStream, Rc<Desk>) -> F,
+    run: fn(TcpStream, IpAddr, Rc<Desk>) -> F,
 ) {
     let listener = gate.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
     let listener = match listener {
@@ -278,7 +279,7 @@ async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
         let desk = Rc::clone(&desk);
         tokio::task::spawn_local(async move {
             let _open = desk.counts.connections.hold();
-            match run(stream, Rc::clone(&desk)).await {
+            match run(stream, peer.ip(), Rc::clone(&desk)).await {
                 // That a gatekeeper goes away is no fault.
                 Err(Ended::Io(_)) | Ok(_) => {}
                 Err(ended) => desk.counts.faulty(&peer, ended),

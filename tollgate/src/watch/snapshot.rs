@@ -4,6 +4,8 @@
 //! Both ends use these types, so they cannot drift apart. Where the figures come from: the admin
 //! door.
 
+pub mod zeromq;
+
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -33,6 +35,12 @@ pub struct Snapshot {
     /// Where one count for all is kept; `null` where it is not.
     #[serde(default)]
     pub store: Option<Store>,
+    /// Who has come to this master; `null` where this is none.
+    #[serde(default)]
+    pub master: Option<zeromq::Master>,
+    /// How this gatekeeper reaches its master; `null` where this is none.
+    #[serde(default)]
+    pub gatekeeper: Option<zeromq::Gatekeeper>,
 }
 
 /// How the store stands, in short; more of it: `/api/store`.

@@ -8,7 +8,7 @@ mod layer;
 mod orders;
 mod outage;
 mod shards;
-mod site;
+pub mod site;
 
 use crate::stage::Program;
 use site::{Keeper, until};

@@ -5,6 +5,7 @@
 //! (`engine/domains/tests.rs`).
 
 mod abuse;
+mod doctor;
 mod gatekeeper;
 mod stage;
 mod store;

@@ -18,7 +18,8 @@ pub struct Program {
     pub accounting: SocketAddr,
     /// Where it tells.
     pub control: SocketAddr,
-    admin: SocketAddr,
+    /// Where it shows what it counts.
+    pub admin: SocketAddr,
 }
 
 impl Program {
@@ -131,6 +132,14 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What `tollgate doctor` prints of the program at this address.
+pub fn doctor(admin: SocketAddr) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.args(["doctor", "--admin", &admin.to_string()]).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
 }
 
 fn told(log: &mut impl BufRead, what: &str) -> String {

@@ -38,6 +38,8 @@ fn snapshot() -> Snapshot {
         limits: vec![limit("ip", rows), limit("agent", Vec::new())],
         peers: None,
         store: None,
+        master: None,
+        gatekeeper: None,
     }
 }
 

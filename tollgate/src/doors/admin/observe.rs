@@ -80,6 +80,8 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
             failed: report.failed,
             owed: report.owed,
         }),
+        master: sources.watch.master.get().map(|counts| counts.seen(now)),
+        gatekeeper: sources.watch.gatekeeper.get().map(|counts| counts.seen(now)),
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work)));

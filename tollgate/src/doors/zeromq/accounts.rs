@@ -10,8 +10,9 @@ use super::wall::Wall;
 use super::zmtp::{Event, Message, Role, Session, subscription};
 use super::{Desk, TcpStream};
 use crate::engine::domains::{Domain, Heard};
-use crate::watch::counts::master::Told;
+use crate::watch::counts::master::{Told, Way};
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use tollgate_core::units::{Nanos, Time};
@@ -21,25 +22,38 @@ const FRAMES_MIN: usize = 5;
 /// The longest delay that is believed.
 const DELAY_MAX: Nanos = Nanos::from_secs(86_400);
 
-/// Takes in what a gatekeeper tells until it goes away.
-pub async fn run(stream: TcpStream, desk: Rc<Desk>) -> Result<Infallible, Ended> {
-    let mut link = Link::meet(stream, Role::Subscriber).await?;
+/// Takes in what a gatekeeper at `peer` tells until it goes away.
+pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infallible, Ended> {
+    let link = Link::meet(stream, Role::Subscriber).await?;
+    desk.counts.came(peer, Way::Tells, desk.clock.now());
+    let ended = hear(link, peer, &desk).await;
+    desk.counts.went(peer, Way::Tells, desk.clock.now());
+    ended
+}
+
+async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, Ended> {
     let mut out = Vec::new();
     // Everything: which domains there are is looked at message by message.
     subscription(b"", &mut out);
     loop {
         let wall = Wall::read(&desk.clock);
-        let mut orders = Orders::default();
-        link.drain(|event| match event {
-            Event::Message(message) => desk.counts.told(told(&desk, &message, &wall, &mut orders)),
-            Event::TooLarge => desk.counts.told(Told::Faulty),
-            Event::Ping(context) => Session::pong(context, &mut out),
-            _ => {}
-        })?;
+        let (mut orders, mut messages) = (Orders::default(), 0);
+        let drained = link.drain(|event| {
+            let told = match event {
+                Event::Message(message) => told(desk, &message, &wall, &mut orders),
+                Event::TooLarge => Told::Faulty,
+                Event::Ping(context) => return Session::pong(context, &mut out),
+                _ => return,
+            };
+            messages += 1;
+            desk.counts.told(told);
+        });
+        desk.counts.heard(peer, messages, wall.now);
+        drained?;
         if let Some(store) = &desk.store {
             orders = store.ask(orders, wall.now).await;
         }
-        orders.publish(&desk, &wall);
+        orders.publish(desk, &wall);
         link.send(&out).await?;
         out.clear();
         link.fill().await?;
@@ -60,7 +74,10 @@ fn told(desk: &Desk, message: &Message<'_>, wall: &Wall, orders: &mut Orders) ->
         _ => return Told::Faulty,
     };
     let Some(at) = at else { return Told::Faulty };
-    let Some(domain) = desk.domains.get(domain) else { return Told::Unknown };
+    let Some(domain) = desk.domains.get(domain) else {
+        desk.counts.unknown(domain);
+        return Told::Unknown;
+    };
     if told == Told::Rejected {
         return told;
     }

@@ -14,7 +14,7 @@ use crate::engine::domains::gatekeeper::Gatekeeper;
 use crate::engine::domains::outbox::{Note, Status};
 use crate::run::watchdog;
 use crate::watch::counts::beats::Beats;
-use crate::watch::registry::{Gauge, Held};
+use crate::watch::registry::Held;
 use rustix::net::sockopt;
 use std::convert::Infallible;
 use std::io;
@@ -39,6 +39,8 @@ const LAST: Duration = Duration::from_millis(500);
 const TOPICS_MAX: usize = 64;
 /// A connection on which nothing arrives that was sent is given up after this.
 const GONE_AFTER: Duration = Duration::from_secs(15);
+/// What is wrong with a connection on which nobody listens.
+const UNHEARD: &str = "it answers, but has not asked for this domain";
 /// Parts of an order.
 const ORDER_PARTS: usize = 4;
 
@@ -119,9 +121,8 @@ async fn serve(
     control: Remote,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let [tells, hears] = desk.keeper.counts.connected.clone();
-    let tell = tell(Rc::clone(&desk), Line::new("accounting", master, tells));
-    let hear = hear(Rc::clone(&desk), Line::new("control", control, hears));
+    let tell = tell(Rc::clone(&desk), Line::new("accounting", master));
+    let hear = hear(Rc::clone(&desk), Line::new("control", control));
     let tasks = [
         tokio::task::spawn_local(tell),
         tokio::task::spawn_local(hear),
@@ -150,15 +151,14 @@ async fn seconds(desk: Rc<Desk>) {
 struct Line {
     socket: &'static str,
     to: Remote,
-    connected: Gauge,
     pause: Duration,
     /// Whether its being away has been told.
     told: bool,
 }
 
 impl Line {
-    fn new(socket: &'static str, to: Remote, connected: Gauge) -> Line {
-        Line { socket, to, connected, pause: PAUSE, told: false }
+    fn new(socket: &'static str, to: Remote) -> Line {
+        Line { socket, to, pause: PAUSE, told: false }
     }
 
     /// Connects, as a socket of this kind.
@@ -198,6 +198,7 @@ async fn tell(desk: Rc<Desk>, mut line: Line) {
     loop {
         let Err(ended) = told(&desk, &mut line).await;
         desk.keeper.outbox.set_open(false, &desk.keeper.counts);
+        desk.keeper.counts.sockets[0].away(&ended, desk.clock.now());
         line.rest(&ended).await;
     }
 }
@@ -222,9 +223,12 @@ async fn told(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
         // Connected is who is listened to, not who has got through.
         let open = wanted.iter().any(|prefix| topic.starts_with(prefix));
         outbox.set_open(open, counts);
-        heard = open.then(|| heard.take().unwrap_or_else(|| line.connected.hold()));
-        let notes = outbox.take();
         let wall = Wall::read(&desk.clock);
+        heard = open.then(|| heard.take().unwrap_or_else(|| counts.sockets[0].hold(wall.now)));
+        if !open {
+            counts.sockets[0].away(UNHEARD, wall.now);
+        }
+        let notes = outbox.take();
         notes.iter().for_each(|note| write(&topic, note, &wall, &mut out));
         let sent = link.send(&out).await;
         outbox.sent(&notes);
@@ -258,13 +262,14 @@ fn write(topic: &[u8], note: &Note, wall: &Wall, out: &mut Vec<u8>) {
 async fn hear(desk: Rc<Desk>, mut line: Line) {
     loop {
         let Err(ended) = heard(&desk, &mut line).await;
+        desk.keeper.counts.sockets[1].away(&ended, desk.clock.now());
         line.rest(&ended).await;
     }
 }
 
 async fn heard(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
     let mut link = line.meet(Role::Subscriber).await?;
-    let _connected = line.connected.hold();
+    let _connected = desk.keeper.counts.sockets[1].hold(desk.clock.now());
     let topic = topic(desk.keeper.domain());
     let mut out = Vec::new();
     subscription(&topic, &mut out);
@@ -273,7 +278,7 @@ async fn heard(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
         let counts = &desk.keeper.counts;
         link.drain(|event| match event {
             Event::Message(message) if learned(desk, &topic, &message, &wall) => {
-                counts.taken.increment(1);
+                counts.ordered(wall.now);
             }
             Event::Message(_) | Event::TooLarge => counts.faulty.increment(1),
             Event::Ping(context) => Session::pong(context, &mut out),

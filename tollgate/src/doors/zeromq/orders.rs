@@ -7,23 +7,23 @@ use super::link::{Ended, Link};
 use super::wall::Wall;
 use super::zmtp::{Event, Role, Session};
 use super::{Desk, TcpStream, hub};
+use crate::watch::counts::master::Way;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::rc::Rc;
 
-/// Tells a gatekeeper what it wants to know until it goes away.
-pub async fn run(stream: TcpStream, desk: Rc<Desk>) -> Result<Infallible, Ended> {
+/// Tells a gatekeeper at `peer` what it wants to know until it goes away.
+pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infallible, Ended> {
+    let link = Link::meet(stream, Role::Publisher).await?;
+    desk.counts.came(peer, Way::Listens, desk.clock.now());
     let listener = desk.hub.join();
-    let ended = tell(stream, &desk, &listener).await;
+    let ended = tell(link, &desk, &listener).await;
     desk.hub.leave(&listener);
+    desk.counts.went(peer, Way::Listens, desk.clock.now());
     ended
 }
 
-async fn tell(
-    stream: TcpStream,
-    desk: &Desk,
-    listener: &hub::Listener,
-) -> Result<Infallible, Ended> {
-    let mut link = Link::meet(stream, Role::Publisher).await?;
+async fn tell(mut link: Link, desk: &Desk, listener: &hub::Listener) -> Result<Infallible, Ended> {
     loop {
         let mut out = Vec::new();
         link.drain(|event| match event {

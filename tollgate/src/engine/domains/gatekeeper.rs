@@ -42,7 +42,7 @@ pub struct Gatekeeper {
     /// What goes to the master.
     pub outbox: Outbox,
     /// What is counted.
-    pub counts: GatekeeperCounts,
+    pub counts: Arc<GatekeeperCounts>,
     domain: String,
     by: Vec<Part>,
     orders: Orders,
@@ -99,9 +99,12 @@ impl Gatekeeper {
         watch: &Arc<Watch>,
     ) -> Arc<Gatekeeper> {
         let (name, by) = (settings.domain.as_str().into(), settings.identifier.clone());
+        let at = [settings.master.to_string(), settings.control.to_string()];
+        let counts = || Arc::new(GatekeeperCounts::new(watch.registry(), &settings.domain, at));
+        let counts = Arc::clone(watch.gatekeeper.get_or_init(counts));
         Arc::new(Gatekeeper {
             outbox: Outbox::default(),
-            counts: GatekeeperCounts::new(watch.registry()),
+            counts,
             domain: settings.domain.clone(),
             by: by.clone(),
             orders: Orders::new(name, by, settings.keys_max, settings.max_delay, seed),

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_for_a_master_that_is_away() {
-        let counts = GatekeeperCounts::new(&Registry::default());
+        let counts = GatekeeperCounts::new(&Registry::default(), "d", Default::default());
         let outbox = Outbox::default();
         outbox.push(note(1), &counts);
         assert!(outbox.is_empty() && outbox.take().is_empty());
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_master_that_reads_slowly_misses_messages_and_takes_no_more_memory() {
-        let counts = GatekeeperCounts::new(&Registry::default());
+        let counts = GatekeeperCounts::new(&Registry::default(), "d", Default::default());
         let outbox = Outbox::default();
         outbox.set_open(true, &counts);
         for _ in 0..100 {

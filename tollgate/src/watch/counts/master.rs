@@ -1,15 +1,26 @@
 //! The handles that the master counts with.
 //!
-//! What each means: `watch::metrics`. What is counted when: `doors/zeromq`.
+//! What each means: `watch::metrics`. What is counted when: `doors/zeromq`. Who has come is in
+//! `gates`; how it is shown all at once: `watch::snapshot::zeromq`.
+
+mod gates;
 
 use crate::watch::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, MASTER_DELAYED, MASTER_DROPPED, MASTER_MESSAGES,
     MASTER_ORDERS, MASTER_STRANGERS, SHED,
 };
 use crate::watch::registry::{Counter, Gauge, Histogram, Registry};
+use crate::watch::snapshot::zeromq;
+use gates::Gates;
+pub use gates::Way;
+use parking_lot::Mutex;
 use std::fmt;
-use std::net::SocketAddr;
-use tollgate_core::units::Nanos;
+use std::net::{IpAddr, SocketAddr};
+use tollgate_core::classify::readable;
+use tollgate_core::units::{Nanos, Time};
+
+/// Bytes of a domain that there is not, as many as are shown.
+const DOMAIN_BYTES_MAX: usize = 255;
 
 /// What a gatekeeper told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +59,17 @@ pub struct MasterCounts {
     orders: Counter,
     delayed: Histogram,
     faults: Counter,
+    /// Where it is told, and where it tells.
+    at: [SocketAddr; 2],
+    gates: Mutex<Gates>,
+    /// The last domain that was told of and that there is not.
+    unknown: Mutex<Option<Box<[u8]>>>,
 }
 
 impl MasterCounts {
-    /// Handles of the master.
+    /// Handles of the master that is told and tells at these addresses.
     #[must_use]
-    pub fn new(registry: &Registry) -> MasterCounts {
+    pub fn new(registry: &Registry, at: [SocketAddr; 2]) -> MasterCounts {
         MasterCounts {
             connections: registry.gauge(&CONNECTIONS, &["master"]),
             accepted: registry.counter(&ACCEPTED, &["master"]),
@@ -64,6 +80,55 @@ impl MasterCounts {
             orders: registry.counter(&MASTER_ORDERS, &[]),
             delayed: registry.histogram(&MASTER_DELAYED, &[]),
             faults: registry.counter(&BAD_REQUESTS, &["master"]),
+            at,
+            gates: Mutex::default(),
+            unknown: Mutex::default(),
+        }
+    }
+
+    /// A gatekeeper has connected.
+    pub fn came(&self, address: IpAddr, way: Way, now: Time) {
+        self.gates.lock().came(address.to_canonical(), way, now);
+    }
+
+    /// One of its connections has ended.
+    pub fn went(&self, address: IpAddr, way: Way, now: Time) {
+        self.gates.lock().went(address.to_canonical(), way, now);
+    }
+
+    /// So many messages came from one.
+    pub fn heard(&self, address: IpAddr, messages: u64, now: Time) {
+        if messages > 0 {
+            self.gates.lock().heard(address.to_canonical(), messages, now);
+        }
+    }
+
+    /// A message was of a domain that there is not.
+    pub fn unknown(&self, domain: &[u8]) {
+        let domain = &domain[..domain.len().min(DOMAIN_BYTES_MAX)];
+        let mut last = self.unknown.lock();
+        if last.as_deref() != Some(domain) {
+            *last = Some(domain.into());
+        }
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn seen(&self, now: Time) -> zeromq::Master {
+        let [accounting, control] = self.at.map(|at| format!("tcp://{at}"));
+        let messages = |told: Told| self.messages[told as usize].get();
+        zeromq::Master {
+            accounting,
+            control,
+            messages: messages(Told::Accepted) + messages(Told::Delayed) + messages(Told::Rejected),
+            stale: messages(Told::Stale),
+            faulty: messages(Told::Faulty),
+            unknown: messages(Told::Unknown),
+            unknown_domain: self.unknown.lock().as_deref().map(readable),
+            orders: self.orders.get(),
+            dropped: self.dropped.get(),
+            strangers: self.strangers.get(),
+            gatekeepers: self.gates.lock().seen(now),
         }
     }
 

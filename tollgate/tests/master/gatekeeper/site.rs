@@ -107,7 +107,7 @@ pub struct Keeper {
     _log: BufReader<ChildStderr>,
     _folder: tempfile::TempDir,
     pub address: SocketAddr,
-    admin: SocketAddr,
+    pub admin: SocketAddr,
     pub site: Site,
 }
 

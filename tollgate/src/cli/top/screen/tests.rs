@@ -50,6 +50,8 @@ fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
         ],
         peers: None,
         store: None,
+        master: None,
+        gatekeeper: None,
     }
 }
 
