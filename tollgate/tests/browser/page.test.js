@@ -86,6 +86,18 @@ test("a crawl: who it is, what is done about it, and that it works", async () =>
   });
 });
 
+test("of a crawler that has stopped it says that its share fades, and then nothing", async () => {
+  await stage({}, async ({ site, live, says }) => {
+    site.people(2);
+    const stop = site.crawler();
+    await live();
+    await says(/203\.0\.113\.7 takes \d+ % of the CPU\./);
+    stop();
+    await says(/203\.0\.113\.7 took (<1|\d+) % of the CPU of late\. Nothing was seen of it for [\d.]+ s, so its share fades\./);
+    await says(/nobody is in debt/);
+  });
+});
+
 test("an operator exempts, weighs and clears a client, and takes it back", async () => {
   await stage({}, async ({ site, page, text, live }) => {
     site.people(2);

@@ -152,7 +152,9 @@ export async function open(proxy = {}, more = {}) {
     },
     crawler(agent = "ExampleBot/2.1 (+http://bot.example)") {
       const errand = { path: "/search?q=everything", agent, connections: 32, rest_ms: 0 };
-      visitors.push(visit(server.proxy, CRAWLER, errand));
+      const stop = visit(server.proxy, CRAWLER, errand);
+      visitors.push(stop);
+      return stop;
     },
     // Another server at the same admin address.
     async restart() {

@@ -5,6 +5,9 @@ import { count, number, percent, time } from "/text.js";
 // From this part of its CPUs on a backend is full.
 const FULL = 0.85;
 
+// Whoever was not seen for so long, in seconds, has stopped: what it takes is a mean of late, which fades over ten.
+const STOPPED = 5;
+
 // The client in debt that costs most. A network is named only where no one in it stands for it.
 function culprit(limits) {
   const in_debt = (row) => row.wait > 0 || (row.level ?? 0) < 0;
@@ -70,9 +73,15 @@ export function verdict(now, past) {
   return { kind: "good", said: "Nothing is wrong.", more: `${used}; nobody waits, nobody is in debt. ${times(past)}` };
 }
 
-function in_debt({ limit, row }, { full, cpus, waiting, used, past }) {
+function takes_of(row, cpus) {
   const share = percent(row.cpu_per_second / cpus);
-  const takes = `${row.key} takes ${share} of the CPU.`;
+  return row.last_seen < STOPPED
+    ? `${row.key} takes ${share} of the CPU.`
+    : `${row.key} took ${share} of the CPU of late. Nothing was seen of it for ${time(row.last_seen)}, so its share fades.`;
+}
+
+function in_debt({ limit, row }, { full, cpus, waiting, used, past }) {
+  const takes = takes_of(row, cpus);
   if (limit.shadow) {
     return {
       kind: full ? "bad" : "note",
