@@ -17,6 +17,8 @@ use tokio::task::AbortHandle;
 const SLOTS: usize = 16_384;
 /// The most nodes of a cluster that are connected to.
 const NODES_MAX: usize = 1_000;
+/// The longest name of a host, in bytes (RFC 1035, 2.3.4).
+const HOST_BYTES_MAX: usize = 255;
 /// A slot that nobody is known to have.
 const NOBODY: u16 = u16::MAX;
 
@@ -103,7 +105,7 @@ impl Route {
             ("", asked) => asked?,
             (host, _) => host,
         };
-        let port: u16 = port.parse().ok()?;
+        let port: u16 = port.parse().ok().filter(|_| host.len() <= HOST_BYTES_MAX)?;
         let tls = self.place.servers.iter().any(|s| matches!(s.end, End::Tcp { tls: true, .. }));
         let end = End::Tcp { host: host.to_owned(), port, tls };
         let mut links = self.links.borrow_mut();
@@ -218,16 +220,29 @@ mod tests {
         assert_eq!(slot(b"a{x}b"), slot(b"x"));
     }
 
-    #[test]
-    fn what_is_no_map_of_slots_changes_nothing() {
-        let place = StorePlace {
+    fn unknown() -> Route {
+        Route::new(&StorePlace {
             servers: Vec::new(),
             layout: Layout::Cluster,
             login: None,
             credentials_file: None,
             tls: Default::default(),
-        };
-        let route = Route::new(&place);
+        })
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_host_is_not_kept() {
+        let route = unknown();
+        let long = |bytes| format!("{}:7000", "a".repeat(bytes));
+        assert!(route.moved("foo", &long(HOST_BYTES_MAX + 1)).is_none());
+        assert!(route.node(&long(1 << 20)).is_none());
+        assert!(route.links().is_empty());
+        assert!(route.moved("foo", &long(HOST_BYTES_MAX)).is_some());
+    }
+
+    #[test]
+    fn what_is_no_map_of_slots_changes_nothing() {
+        let route = unknown();
         let range = |first, last| {
             let master = vec![Value::BulkString(b"127.0.0.1".to_vec()), Value::Int(7000)];
             Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(master)])

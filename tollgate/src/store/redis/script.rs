@@ -223,8 +223,12 @@ const UNABLE: [&str; 12] = [
     "TRYAGAIN",
 ];
 
+/// The most that is kept of why a server refuses, in bytes; errors of Redis have some hundred.
+const WHY_BYTES_MAX: usize = 512;
+
 fn refusal(error: &ServerError) -> Refusal {
-    let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    let mut text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    text.truncate(text.floor_char_boundary(WHY_BYTES_MAX));
     let node = || {
         let at = error.details().and_then(|details| details.split(' ').nth(1));
         at.unwrap_or_default().to_owned()
@@ -251,6 +255,23 @@ mod tests {
         let read = |counters| Ask::read(&numbers(&[7, 5, 1, 2, 3, 4]), counters);
         assert_eq!(read(2), Ok((Time(7 * SECOND + 5_000), vec![(1, 2), (3, 4)])));
         assert_eq!(read(0).map(|(_, pairs)| pairs), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn of_what_a_server_says_why_the_beginning_is_kept() {
+        for (code, unable) in [("ERR", false), ("OOM", true)] {
+            let answer = format!("-{code} {}\r\n", "\u{e9}".repeat(300_000));
+            let answer = redis::parse_redis_value(answer.as_bytes()).expect("an answer");
+            let Err(refusal) = Ask::read(&answer, 1) else { panic!("{code}") };
+            let (is_unable, why) = match refusal {
+                Refusal::Wrong(why) => (false, why),
+                Refusal::Unable(why) => (true, why),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(is_unable, unable);
+            assert!(why.starts_with(&format!("{code} \u{e9}\u{e9}")), "{why}");
+            assert!((500..=WHY_BYTES_MAX).contains(&why.len()), "{}", why.len());
+        }
     }
 
     /// Whatever somebody who speaks for the store says, a request is decided.

@@ -12,6 +12,14 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use std::sync::{Arc, OnceLock};
 
+/// The most that is kept and logged of why a connection failed, in bytes: they may be the words of
+/// whoever poses as the store.
+const WHY_BYTES_MAX: usize = 512;
+
+fn begin(text: &str) -> &str {
+    &text[..text.floor_char_boundary(WHY_BYTES_MAX)]
+}
+
 /// Everything that is counted about the store.
 #[derive(Debug)]
 pub struct StoreCounts {
@@ -108,6 +116,7 @@ impl StoreCounts {
 
     /// A connection has failed. Whether it `was_good`, or has never been.
     pub fn failed(&self, was_good: bool, at: &str, why: &str) {
+        let (at, why) = (begin(at), begin(why));
         let mut standing = self.standing.lock();
         standing.good -= usize::from(was_good).min(standing.good);
         standing.failed += 1;
@@ -123,7 +132,7 @@ impl StoreCounts {
 
     /// What is wrong with a connection that failed already.
     pub fn still(&self, why: &str) {
-        why.clone_into(&mut self.standing.lock().why);
+        begin(why).clone_into(&mut self.standing.lock().why);
     }
 
     /// A connection is not wanted any more.
@@ -188,5 +197,23 @@ impl StoreBoard {
     #[must_use]
     pub fn read(&self) -> Option<Report> {
         self.0.get().map(|(what, counts)| counts.report(what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_long_words_the_beginning_is_kept() {
+        let counts = StoreCounts::new(&Registry::default());
+        let long = "\u{e9}".repeat(500_000);
+        let why = || counts.standing.lock().why.clone();
+        counts.failed(false, "a", &long);
+        assert_eq!(why(), &long[..WHY_BYTES_MAX]);
+        counts.still(&format!("x{long}"));
+        assert_eq!(why(), format!("x{}", &long[..WHY_BYTES_MAX - 2]), "no letter is cut");
+        counts.still("short");
+        assert_eq!(why(), "short");
     }
 }
