@@ -80,7 +80,7 @@ fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
     took
 }
 
-fn told(what: &str, mut took: Vec<Duration>) -> usize {
+pub fn told(what: &str, mut took: Vec<Duration>) -> usize {
     took.sort_unstable();
     let at = |part: usize| took[(took.len() - 1) * part / 1_000];
     println!(

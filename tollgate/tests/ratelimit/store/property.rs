@@ -24,11 +24,18 @@ use tollgate_core::windows::{Algorithm, Hit, Length, Policy, Windows};
 const KINDS: [Algorithm; 3] = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
 
 pub fn settings(redis: &Redis) -> Settings {
-    let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
+    settings_of(Layout::Single, std::slice::from_ref(redis))
+}
+
+pub fn settings_of(layout: Layout, servers: &[Redis]) -> Settings {
+    let server = |redis: &Redis| {
+        let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
+        Server { end, login: None, database: 0 }
+    };
     Settings {
         place: StorePlace {
-            servers: vec![Server { end, login: None, database: 0 }],
-            layout: Layout::Single,
+            servers: servers.iter().map(server).collect(),
+            layout,
             login: None,
             credentials_file: None,
             tls: StoreTls::default(),
@@ -152,36 +159,33 @@ fn the_store_counts_as_memory_does() {
     });
 }
 
-/// One schedule: two instances ask for one counter in any order, and at once.
-async fn schedule(lanes: &[Rc<Lane>; 2], dice: &mut Dice, number: u32, clock: Clock) {
-    let algorithm = KINDS[dice.few(3) as usize];
-    let (limit, length) = (1 + dice.few(8), Length::Seconds(3_600));
+/// One schedule: two instances ask for one key in any order, and at once. `ask` is told which of
+/// them asks, and for how many; what it asks says whether they are let in, of `limit` at most.
+pub async fn schedule<F>(dice: &mut Dice, limit: u64, what: &str, ask: impl Fn(usize, u64) -> F)
+where
+    F: Future<Output = bool> + 'static,
+{
     let mut asked = Vec::new();
-    for _ in 0..4 + dice.few(12) {
-        let lane = Rc::clone(&lanes[dice.few(2) as usize]);
-        let mut ask = ask(&number.to_string(), algorithm, length, limit, clock.now());
-        ask.hit.hits = 1 + dice.few(2);
-        let task = tokio::task::spawn_local(async move {
-            let mut asks = [ask];
-            lane.count(&mut asks, Policy::default(), clock.now()).await.map(|_| asks[0].hit)
-        });
+    for _ in 0..4 + dice.below(12) {
+        let (which, hits) = (dice.below(2) as usize, 1 + dice.below(2));
+        let task = tokio::task::spawn_local(ask(which, hits));
         // Some wait for those before, others do not.
-        match dice.few(3) {
-            0 => asked.push(Ok(task.await.expect("it ended").expect("an answer"))),
-            _ => asked.push(Err(task)),
+        match dice.below(3) {
+            0 => asked.push((hits, Ok(task.await.expect("it ended")))),
+            _ => asked.push((hits, Err(task))),
         }
     }
     let (mut granted, mut refused) = (0, false);
-    for answer in asked {
-        let hit = match answer {
-            Ok(hit) => hit,
-            Err(task) => task.await.expect("it ended").expect("an answer"),
+    for (hits, answer) in asked {
+        let let_in = match answer {
+            Ok(let_in) => let_in,
+            Err(task) => task.await.expect("it ended"),
         };
-        if hit.is_over() { refused = true } else { granted += hit.hits }
+        if let_in { granted += hits } else { refused = true }
     }
-    assert!(granted <= limit, "{algorithm:?}: {granted} of {limit}");
+    assert!(granted <= limit, "{what}: {granted} of {limit}");
     // Nobody is refused while there is room for the most that anybody asks for.
-    assert!(!refused || granted + 2 > limit, "{algorithm:?}: {granted} of {limit}, and refused");
+    assert!(!refused || granted + 2 > limit, "{what}: {granted} of {limit}, and refused");
 }
 
 #[test]
@@ -191,7 +195,19 @@ fn two_instances_never_let_in_more_than_the_limit() {
         let lanes = [lane(&redis).await, lane(&redis).await];
         let (mut dice, clock) = (Dice::new(), Clock::start());
         for number in 0..3_000 {
-            schedule(&lanes, &mut dice, number, clock).await;
+            let algorithm = KINDS[dice.few(3) as usize];
+            let (limit, length) = (1 + dice.few(8), Length::Seconds(3_600));
+            let count = |which: usize, hits: u64| {
+                let lane = Rc::clone(&lanes[which]);
+                let mut asks = [ask(&number.to_string(), algorithm, length, limit, clock.now())];
+                asks[0].hit.hits = hits as u32;
+                async move {
+                    let counted = lane.count(&mut asks, Policy::default(), clock.now()).await;
+                    counted.expect("an answer");
+                    !asks[0].hit.is_over()
+                }
+            };
+            schedule(&mut dice, limit.into(), &format!("{algorithm:?}"), count).await;
         }
     });
 }

@@ -2,6 +2,7 @@
 //! and one of whose masters dies; and a server that speaks TLS.
 
 use super::all;
+use super::batches::until;
 use super::redis::{Redis, text};
 use crate::ask::C1;
 use crate::envoy::free_port;
@@ -11,6 +12,7 @@ use crate::server::{V3, asked};
 use redis::{ConnectionLike, Value};
 use std::cell::Cell;
 use std::fs;
+use tollgate::store::redis::Lane;
 
 const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: day, \
                      requests_per_unit: 1000000}}\n";
@@ -30,7 +32,7 @@ fn service(store: &str, rules: &str) -> Server {
 }
 
 /// How many hits all of these servers have counted.
-fn counted(servers: &[&Redis]) -> u64 {
+pub fn counted(servers: &[&Redis]) -> u64 {
     let sum = servers.iter().filter_map(|redis| {
         let keys = text(&redis.try_ask(&["KEYS", "tollgate:*"])?);
         let one = |key: &str| {
@@ -163,6 +165,22 @@ pub fn move_a_slot(nodes: &[Redis], ask: impl Fn()) {
         node.text(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
     }
     ask();
+}
+
+/// Kills a master whose replica has heard of all that it has.
+pub fn kill_a_master(dead: &Redis) {
+    wait_for("its replica to know", || {
+        let told = dead.text(&["INFO", "replication"]);
+        let field = |name: &str| told.split(name).nth(1)?.split(['\r', '\n', ',']).next();
+        (field("master_repl_offset:")? == field(",offset=")?).then_some(())
+    });
+    dead.kill();
+}
+
+/// Until a lane is connected to all servers; which node of a cluster has what is learned at once.
+pub async fn all_good(lane: &Lane) {
+    until(|| lane.routes().all(|route| route.link("any").is_some())).await;
+    until(|| lane.routes().flat_map(|route| route.links()).all(|link| link.is_good())).await;
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! The store's clock cannot be set, so memory follows it: a model, made of the core's own
 //! functions, is asked at the moment that the store says it answered.
 
-use crate::store::property::{Dice, lane, local};
+use crate::store::property::{Dice, lane, local, schedule};
 use crate::store::redis::Redis;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -176,39 +176,6 @@ fn the_store_charges_as_memory_does() {
     });
 }
 
-/// One schedule: two instances ask for one bucket in any order, and at once.
-async fn schedule(lanes: &[Rc<Lane>; 2], dice: &mut Dice, number: u64, now: Time) {
-    let burst = 1 + dice.below(8);
-    let kind = if dice.below(2) == 0 { debt("1/d", burst) } else { grid("1/d", burst) };
-    let homes = [limiter(std::slice::from_ref(&kind)), limiter(&[kind])];
-    let mut asked = Vec::new();
-    for _ in 0..4 + dice.below(12) {
-        let which = dice.below(2) as usize;
-        let (lane, hits) = (Rc::clone(&lanes[which]), 1 + dice.below(2));
-        let mut accounts = [account(&homes[which], 0, 1_000 + number, Cost::hits(hits), now)];
-        let task = tokio::task::spawn_local(async move {
-            lane.decide(&mut accounts, false, now).await;
-            (hits, accounts[0].word.expect("an answer").charged)
-        });
-        // Some wait for those before, others do not.
-        match dice.below(3) {
-            0 => asked.push(Ok(task.await.expect("it ended"))),
-            _ => asked.push(Err(task)),
-        }
-    }
-    let (mut granted, mut refused) = (0, false);
-    for answer in asked {
-        let (hits, charged) = match answer {
-            Ok(answer) => answer,
-            Err(task) => task.await.expect("it ended"),
-        };
-        if charged { granted += hits } else { refused = true }
-    }
-    assert!(granted <= burst, "{granted} of {burst}");
-    // Nobody is refused while there is room for the most that anybody asks for.
-    assert!(!refused || granted + 2 > burst, "{granted} of {burst}, and refused");
-}
-
 #[test]
 fn two_instances_never_let_in_more_than_the_limit() {
     let redis = Redis::start(&[]);
@@ -216,7 +183,21 @@ fn two_instances_never_let_in_more_than_the_limit() {
         let lanes = [lane(&redis).await, lane(&redis).await];
         let (mut dice, clock) = (Dice::new(), Clock::start());
         for number in 0..2_000 {
-            schedule(&lanes, &mut dice, number, clock.now()).await;
+            let now = clock.now();
+            let burst = 1 + dice.below(8);
+            let kind = if dice.below(2) == 0 { debt("1/d", burst) } else { grid("1/d", burst) };
+            let homes =
+                [limiter(std::slice::from_ref(&kind)), limiter(std::slice::from_ref(&kind))];
+            let decide = |which: usize, hits: u64| {
+                let lane = Rc::clone(&lanes[which]);
+                let mut accounts =
+                    [account(&homes[which], 0, 1_000 + number, Cost::hits(hits), now)];
+                async move {
+                    lane.decide(&mut accounts, false, now).await;
+                    accounts[0].word.expect("an answer").charged
+                }
+            };
+            schedule(&mut dice, burst, &format!("{kind:?}"), decide).await;
         }
     });
 }

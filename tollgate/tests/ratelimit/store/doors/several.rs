@@ -6,13 +6,12 @@ use super::property::{all_kinds, charges_as_memory};
 use super::requests::{backend, http};
 use super::{Program, ask, connect};
 use crate::program::wait_for;
-use crate::store::batches::until;
-use crate::store::property::{lane_by, local, settings};
+use crate::store::property::{lane_by, local, settings_of};
 use crate::store::redis::Redis;
-use crate::store::several::{cluster, masters, move_a_slot};
+use crate::store::several::{all_good, cluster, kill_a_master, masters, move_a_slot};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use tollgate::config::settings::store::{End, Layout, Server, Store as Settings, StorePlace};
+use tollgate::config::settings::store::Layout;
 
 /// Hits that each door lets in of one client, and none comes in while a test runs.
 const BURST: usize = 40;
@@ -150,12 +149,7 @@ fn doors_on_a_cluster_whose_slots_move_and_whose_masters_die_have_one_count() {
     let masters_now = masters(&nodes);
     let dead = masters_now.iter().max_by_key(|node| keys(node)).expect("a master");
     assert!(masters_now.iter().all(|node| keys(node) > 0), "all have some");
-    wait_for("its replica to know", || {
-        let told = dead.text(&["INFO", "replication"]);
-        let field = |name: &str| told.split(name).nth(1)?.split(['\r', '\n', ',']).next();
-        (field("master_repl_offset:")? == field(",offset=")?).then_some(())
-    });
-    dead.kill();
+    kill_a_master(dead);
     two.round(2);
     two.round(2);
     wait_for("another master", || (masters(&nodes).len() == 3).then_some(()));
@@ -193,22 +187,12 @@ fn doors_on_a_ring_have_one_count_while_one_of_its_servers_is_lost() {
 fn buckets_on_a_cluster_and_on_a_ring_are_charged_as_in_memory() {
     let nodes = cluster("30000");
     let ring = [(); 3].map(|()| Redis::start(&[]));
-    let place = |layout, servers: &[Redis]| {
-        let server = |redis: &Redis| {
-            let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
-            Server { end, login: None, database: 0 }
-        };
-        let one = settings(&servers[0]);
-        let servers = servers.iter().map(server).collect();
-        Settings { place: StorePlace { servers, layout, ..one.place }, ..one }
-    };
     local(async {
-        for settings in [place(Layout::Cluster, &nodes[..3]), place(Layout::Ring, &ring)] {
+        for settings in
+            [settings_of(Layout::Cluster, &nodes[..3]), settings_of(Layout::Ring, &ring)]
+        {
             let lane = lane_by(&settings).await;
-            // Which node of a cluster has what is learned at once, of all.
-            until(|| lane.routes().all(|route| route.link("any").is_some())).await;
-            let is_good = || lane.routes().flat_map(|route| route.links()).all(|one| one.is_good());
-            until(is_good).await;
+            all_good(&lane).await;
             let refused = charges_as_memory(&lane, &all_kinds(), 600).await;
             assert!(refused > 0, "{:?}", settings.place.layout);
         }
