@@ -11,6 +11,7 @@ mod account;
 mod answer;
 mod backends;
 mod body;
+mod connect;
 mod exchange;
 mod front;
 mod headers;

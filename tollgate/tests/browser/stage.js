@@ -173,8 +173,9 @@ export async function open(proxy = {}, more = {}) {
   };
 }
 
-export async function browse() {
+export async function browse(options = {}) {
   return puppeteer.launch({
+    ...options,
     executablePath: CHROMIUM,
     headless: true,
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server", "--lang=en"],

@@ -10,5 +10,6 @@ mod preface;
 mod resting;
 mod streams;
 mod tls;
+mod tunnels;
 
 pub use tls::Authority;

@@ -8,6 +8,7 @@ use super::account::Account;
 use super::answer;
 use super::backends::{self, Backend, Tried};
 use super::body::{Body, Download, Upload};
+use super::connect;
 use super::headers::{self, Found};
 use super::link::Link;
 use super::wire::{self, Wire};
@@ -96,7 +97,7 @@ async fn answered(
     mut head: Parts,
     body: Incoming,
 ) -> Result<Response<Body>, Box<Response<Body>>> {
-    let checked = check(&mut head, &body, site, link.is_secure());
+    let checked = check(worker, link, site, &mut head, &body);
     let found = checked.map_err(|status| fatal(worker, &head.headers, status))?;
     let trusted = site.trust.believes(link.peer());
     let forwards = !trusted && headers::forwards(&head.headers, found);
@@ -175,12 +176,19 @@ fn fatal(worker: &Worker, headers: &HeaderMap, status: StatusCode) -> Box<Respon
 }
 
 fn check(
+    worker: &Worker,
+    link: &Link,
+    site: &Site,
     head: &mut Parts,
     body: &Incoming,
-    site: &Site,
-    secure: bool,
 ) -> Result<Found, StatusCode> {
-    let found = headers::normalise(head, secure)?;
+    if let Some(handshake) = connect::translate(head, &site.upgrades)? {
+        if !worker.has_room(link) {
+            return Err(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        link.connects(handshake);
+    }
+    let found = headers::normalise(head, link.is_secure())?;
     let bound = site.bounds.body_bytes;
     if bound > 0 && body.size_hint().lower() > bound {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
@@ -260,6 +268,11 @@ impl From<wire::Fault> for Failure {
         Failure::of(kind, fault)
     }
 }
+
+/// The backend has switched protocols without having read what was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("sec-websocket-accept of the answer does not follow from sec-websocket-key")]
+struct KeyUnread;
 
 /// Sends a request to a backend and awaits the head of the answer. It is sent once more only if
 /// nothing has come of an answer and doing it twice does no harm; then to the same one if it has
@@ -473,7 +486,11 @@ async fn held(
         headers::quotas(&mut head.headers, &account.quotas());
     }
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(switched(worker, link, (head, found), wire, (account, until)).await);
+        return Box::pin(switched(worker, link, (head, found), wire, (account, until))).await;
+    }
+    if link.handshake().is_some() && head.status.is_success() {
+        // It has not switched; to a CONNECT, success would say that it has (RFC 9113, 8.5).
+        head.status = StatusCode::NOT_IMPLEMENTED;
     }
     if headers::is_stream(&head.headers) {
         account.leave();
@@ -494,13 +511,18 @@ async fn switched(
     (mut head, found): (http::response::Parts, Found),
     wire: Wire,
     (account, until): (Account, Option<Time>),
-) -> Response<Body> {
+) -> Result<Response<Body>, Failure> {
     account.leave();
     headers::answer_upgrade(&mut head.headers, found);
+    if let Some(handshake) = link.handshake()
+        && !handshake.answer(&mut head.status, &mut head.headers)
+    {
+        return Err(Failure::of(BackendFault::Protocol, KeyUnread).by(&wire.far().backend));
+    }
     if let Some(until) = until {
         Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }
     account.settle();
     link.switched(wire);
-    Response::from_parts(head, Body::Whole(None))
+    Ok(Response::from_parts(head, Body::Whole(None)))
 }

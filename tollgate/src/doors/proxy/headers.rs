@@ -173,7 +173,7 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
 /// The one protocol that a request, in which `found` is, asks to switch to, if that is among
 /// `allowed`.
 pub(super) fn upgrade(head: &Parts, found: Found, allowed: &[String]) -> Option<HeaderValue> {
-    if !found.has(Found::UPGRADE) || head.version != Version::HTTP_11 {
+    if !found.has(Found::UPGRADE) || head.version == Version::HTTP_10 {
         return None;
     }
     let mut lines = head.headers.get_all(header::UPGRADE).iter();

@@ -11,6 +11,7 @@
 pub(super) mod list;
 
 use super::account::Shadow;
+use super::connect::Handshake;
 use super::wire::{Far, Wire};
 use crate::config::settings::Timeouts;
 use http::{HeaderValue, StatusCode};
@@ -87,6 +88,17 @@ fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
     limit > 0 && now.saturating_sub(since) > limit.saturating_add(slack)
 }
 
+/// A change of protocols.
+#[derive(Default)]
+enum Switch {
+    #[default]
+    Nothing,
+    /// A CONNECT of HTTP/2 waits for it.
+    Connect(Box<Handshake>),
+    /// The backend has switched on this connection.
+    Done(Wire),
+}
+
 /// A client connection, as the worker and its exchanges know it.
 pub(super) struct Link {
     /// The connection whose stream this is (HTTP/2).
@@ -141,8 +153,8 @@ pub(super) struct Link {
     pub(super) uploading: Cell<bool>,
     /// The request that runs asks for another protocol.
     switches: Cell<bool>,
-    /// The connection to the backend, once that has switched.
-    tunnel: RefCell<Option<Wire>>,
+    /// How far that has come.
+    switch: RefCell<Switch>,
     /// The account of the request that runs.
     account: RefCell<Shadow>,
     close: Cell<bool>,
@@ -196,7 +208,7 @@ impl Link {
             upload_refused: Cell::new(false),
             uploading: Cell::new(false),
             switches: Cell::new(false),
-            tunnel: RefCell::default(),
+            switch: RefCell::default(),
             account: RefCell::default(),
             close: Cell::new(false),
             head_late: Cell::new(false),
@@ -350,14 +362,30 @@ impl Link {
         self.switches.get()
     }
 
+    /// It is asked to as HTTP/2 has it.
+    pub(super) fn connects(&self, handshake: Handshake) {
+        *self.switch.borrow_mut() = Switch::Connect(Box::new(handshake));
+    }
+
+    /// What is known of the handshake then.
+    pub(super) fn handshake(&self) -> Option<Handshake> {
+        match &*self.switch.borrow() {
+            Switch::Connect(handshake) => Some(**handshake),
+            Switch::Nothing | Switch::Done(_) => None,
+        }
+    }
+
     /// It has.
     pub(super) fn switched(&self, wire: Wire) {
-        *self.tunnel.borrow_mut() = Some(wire);
+        *self.switch.borrow_mut() = Switch::Done(wire);
     }
 
     /// The connection to a backend that has switched, once.
     pub(super) fn tunnel(&self) -> Option<Wire> {
-        self.tunnel.take()
+        match self.switch.take() {
+            Switch::Done(wire) => Some(wire),
+            Switch::Nothing | Switch::Connect(_) => None,
+        }
     }
 
     /// Something else than HTTP is spoken, and a byte of it has just come.

@@ -269,6 +269,18 @@ impl Worker {
         }
     }
 
+    /// Whether there is room for one more connection, and `link`'s other end may have it.
+    pub(super) fn has_room(&self, link: &Link) -> bool {
+        let bounds = self.site.borrow().bounds;
+        let open = self.house.connections.load(Ordering::Relaxed);
+        let free = |bound: usize, taken: usize| bound == 0 || taken < bound;
+        free(bounds.connections, open)
+            && Share::of(&self.site(), link.peer()).is_none_or(|peer| {
+                let addresses = self.house.addresses.lock();
+                free(bounds.connections_per_address, addresses.get(&peer).copied().unwrap_or(0))
+            })
+    }
+
     /// Closes the connection that has been idle longest, or late with a head, if one is.
     fn shed(&self) -> bool {
         let links = self.links.all();
@@ -358,18 +370,44 @@ impl Drop for Seat {
     }
 }
 
+/// What a tunnel on a stream takes, like the connection of its own that it would have with
+/// HTTP/1.1; given back when it ends.
+pub(super) struct Room {
+    worker: Rc<Worker>,
+    _share: Share,
+}
+
+impl Room {
+    /// `None` if the other end of `link` has as many connections as it may have.
+    pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Room> {
+        let share = Share::take(worker, link)?;
+        worker.house.connections.fetch_add(1, Ordering::Relaxed);
+        Some(Room { worker: Rc::clone(worker), _share: share })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.worker.house.connections.fetch_sub(1, Ordering::Relaxed);
+        self.worker.freed.notify_waiters();
+    }
+}
+
 /// One of the connections that an address may have, given back when it ends.
 pub(super) struct Share(Option<(Rc<Worker>, IpAddr)>);
 
 impl Share {
+    /// Whose connections are counted if one comes from `peer`.
+    fn of(site: &Site, peer: IpAddr) -> Option<IpAddr> {
+        let bound = site.bounds.connections_per_address;
+        (bound > 0 && !site.trust.trusts(peer)).then(|| one_client(peer))
+    }
+
     /// `None` if the other end of `link` has as many as it may have.
     pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Share> {
-        let (site, peer) = (worker.site(), link.peer());
+        let site = worker.site();
+        let Some(peer) = Share::of(&site, link.peer()) else { return Some(Share(None)) };
         let bound = site.bounds.connections_per_address;
-        if bound == 0 || site.trust.trusts(peer) {
-            return Some(Share(None));
-        }
-        let peer = one_client(peer);
         let mut addresses = worker.house.addresses.lock();
         let count = addresses.entry(peer).or_default();
         (*count < bound).then(|| {

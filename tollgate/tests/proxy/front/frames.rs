@@ -50,7 +50,7 @@ const PROPER: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
 /// A connection that has begun with the preface and settings.
-fn begun(stage: &Stage) -> Wire {
+pub fn begun(stage: &Stage) -> Wire {
     let mut wire = stage.client();
     wire.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").send(frame(SETTINGS, 0, 0, &[]));
     wire
@@ -58,7 +58,7 @@ fn begun(stage: &Stage) -> Wire {
 
 /// What became of it.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+pub enum Fate {
     Answered,
     /// The stream was reset, for this reason.
     Reset(u32),
@@ -68,7 +68,7 @@ enum Fate {
 }
 
 /// Reads frames until one tells what became of `stream`, or of the connection.
-fn fate(wire: &mut Wire, stream: u32) -> Fate {
+pub fn fate(wire: &mut Wire, stream: u32) -> Fate {
     loop {
         let Some(header) = wire.try_take(9) else { return Fate::Cut };
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four"));
@@ -82,6 +82,11 @@ fn fate(wire: &mut Wire, stream: u32) -> Fate {
             _ => {}
         }
     }
+}
+
+/// Asks for another protocol.
+pub fn connect(protocol: &'static str) -> Vec<(&'static str, &'static str)> {
+    [&PROPER[1..], &[(":method", "CONNECT"), (":protocol", protocol)]].concat()
 }
 
 fn request(stream: u32, lines: &[(&str, &str)]) -> Vec<u8> {
@@ -123,10 +128,15 @@ fn heads_that_are_not_proper_are_refused() {
         ("another host than authority", with(("host", "b"))),
         ("two hosts", [&PROPER[..], &[("host", "a"), ("host", "a")]].concat()),
         ("connect", vec![(":method", "CONNECT"), (":authority", "a:1")]),
-        (
-            "extended connect",
-            [&PROPER[1..], &[(":method", "CONNECT"), (":protocol", "websocket")]].concat(),
-        ),
+        ("extended connect to another protocol", connect("x")),
+        ("extended connect without a scheme", {
+            connect("websocket").into_iter().filter(|(name, _)| *name != ":scheme").collect()
+        }),
+        ("extended connect without a path", {
+            connect("websocket").into_iter().filter(|(name, _)| *name != ":path").collect()
+        }),
+        ("a protocol without connect", with((":protocol", "websocket"))),
+        ("two protocols", [&connect("websocket")[..], &[(":protocol", "websocket")]].concat()),
         ("another scheme", [&without(":scheme")[..], &[(":scheme", "ftp")]].concat()),
     ] {
         let stage = Stage::open(|_| {});

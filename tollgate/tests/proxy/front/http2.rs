@@ -2,7 +2,7 @@
 
 use crate::stage::LONG;
 use bytes::Bytes;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Method, Request};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::client::conn::http2;
@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::thread;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -215,10 +215,16 @@ async fn exchange(
     parts: mpsc::SyncSender<Part>,
 ) {
     let tell = |part| drop(parts.send(part));
-    let answer = match sender.send_request(request).await {
+    let (head, mut given) = request.into_parts();
+    let up = (head.method == Method::CONNECT)
+        .then(|| std::mem::replace(&mut given, Given(tokio::sync::mpsc::channel(1).1)));
+    let answer = match sender.send_request(Request::from_parts(head, given)).await {
         Ok(answer) => answer,
         Err(_) => return tell(Part::Failed),
     };
+    if let Some(up) = up.filter(|_| answer.status() == 200) {
+        return tunnel(up, answer, &parts).await;
+    }
     let (head, mut body) = answer.into_parts();
     tell(Part::Head(Box::new(head)));
     loop {
@@ -231,6 +237,40 @@ async fn exchange(
             },
         }
     }
+}
+
+/// What follows a CONNECT that succeeded.
+async fn tunnel(
+    Given(mut up): Given,
+    mut answer: http::Response<hyper::body::Incoming>,
+    parts: &mpsc::SyncSender<Part>,
+) {
+    let stream = hyper::upgrade::on(&mut answer);
+    let _ = parts.send(Part::Head(Box::new(answer.into_parts().0)));
+    let stream = TokioIo::new(stream.await.expect("a tunnel"));
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let sent = async {
+        while let Some(frame) = up.recv().await {
+            writer.write_all(&frame.into_data().expect("data")).await.ok()?;
+        }
+        writer.shutdown().await.ok()
+    };
+    let heard = async {
+        let mut piece = vec![0; 16 * 1024];
+        loop {
+            let part = match reader.read(&mut piece).await {
+                Ok(0) => Part::End,
+                Ok(count) => Part::Data(Bytes::copy_from_slice(&piece[..count])),
+                Err(_) => Part::Failed,
+            };
+            let over = !matches!(part, Part::Data(_));
+            let _ = parts.send(part);
+            if over {
+                return;
+            }
+        }
+    };
+    tokio::join!(sent, heard);
 }
 
 #[derive(Clone)]

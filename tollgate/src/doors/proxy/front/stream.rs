@@ -53,12 +53,17 @@ pub(super) struct ClientStream<S> {
     unread: Bytes,
     link: Rc<Link>,
     worker: Rc<Worker>,
+    /// Its end is with the system.
+    shut: bool,
+    /// It is read from after that, for so many bytes by now.
+    lingers: bool,
     lingered: usize,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
     pub(super) fn new(inner: S, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream<S> {
-        ClientStream { inner, unread: Bytes::new(), link, worker, lingered: 0 }
+        let unread = Bytes::new();
+        ClientStream { inner, unread, link, worker, shut: false, lingers: false, lingered: 0 }
     }
 
     /// Gives back what was read too much.
@@ -167,12 +172,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(unread) = self.link.closing(self.worker.now()) else {
-            return self.poll_linger(cx);
-        };
-        match Pin::new(&mut self.inner).poll_shutdown(cx) {
-            Poll::Ready(Ok(())) if unread => self.poll_linger(cx),
-            poll => poll,
+        if let Some(unread) = self.link.closing(self.worker.now()) {
+            self.lingers = unread;
         }
+        if !self.shut {
+            ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
+            self.shut = true;
+        }
+        if self.lingers { self.poll_linger(cx) } else { Poll::Ready(Ok(())) }
     }
 }

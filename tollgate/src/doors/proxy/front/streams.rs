@@ -4,18 +4,23 @@
 //! its connection, and is charged like any other request, also if it is taken back at once: its
 //! task is polled, so the request is asked for and charged, before anybody looks for a reset. A
 //! client that takes back most of what it asks for loses the connection (`Link::stream_ended`).
+//! Where an answer switches protocols, the task goes on as the tunnel (`tunnel.rs`).
 
 use super::stream::ClientStream;
+use super::tunnel;
 use crate::doors::proxy::body::Body;
 use crate::doors::proxy::exchange;
 use crate::doors::proxy::link::Link;
-use crate::doors::proxy::worker::Worker;
+use crate::doors::proxy::wire::Wire;
+use crate::doors::proxy::worker::{Room, Worker};
 use crate::watch::counts::Turned;
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -47,6 +52,7 @@ where
         worker: Rc::clone(worker),
         link: Rc::clone(link),
         next: RefCell::default(),
+        carrier: RefCell::default(),
     }));
     let service = service_fn(|request| streams.0.begin(request));
     let builder = builder(worker, streams.clone());
@@ -85,6 +91,9 @@ fn builder(worker: &Worker, streams: Streams) -> http2::Builder<Streams> {
         .max_pending_accept_reset_streams(RESETS_MAX.0)
         .max_local_error_reset_streams(RESETS_MAX.1)
         .auto_date_header(false);
+    if !worker.site().upgrades.is_empty() {
+        builder.enable_connect_protocol();
+    }
     builder
 }
 
@@ -93,17 +102,26 @@ struct Connection {
     worker: Rc<Worker>,
     link: Rc<Link>,
     /// The stream whose task is spawned next: hyper does so as soon as it has its future.
-    next: RefCell<Option<Rc<Link>>>,
+    next: RefCell<Option<Next>>,
+    /// What carries the bytes down the tunnel that the task running now has opened.
+    carrier: RefCell<Option<Carrier>>,
 }
+
+/// A stream, and what comes of it if it is a CONNECT.
+type Next = (Rc<Link>, Option<OnUpgrade>);
+
+/// hyper's part of a tunnel: it ends when either side does.
+type Carrier = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Connection {
     fn begin(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
     ) -> Pin<Box<impl Future<Output = Result<Response<Body>, Infallible>> + use<>>> {
         let worker = Rc::clone(&self.worker);
         let link = Rc::new(Link::stream(&self.link, worker.now()));
-        *self.next.borrow_mut() = Some(Rc::clone(&link));
+        let upgrade = request.extensions_mut().remove();
+        *self.next.borrow_mut() = Some((Rc::clone(&link), upgrade));
         let is_head = *request.method() == Method::HEAD;
         // In a place of its own: hyper and the runtime move it several times on its way to its
         // task, and it is long.
@@ -131,21 +149,18 @@ struct Streams(Rc<Connection>);
 
 impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, future: F) {
-        let Some(link) = self.0.next.take() else { return };
+        let Some((link, upgrade)) = self.0.next.take() else {
+            *self.0.carrier.borrow_mut() = Some(Box::pin(future));
+            return;
+        };
         let place = Place::take(&self.0.worker, link);
+        let streams = upgrade.is_some().then(|| self.clone());
         tokio::task::spawn_local(async move {
-            let mut future = pin!(future);
-            poll_fn(|cx| {
-                let Place { worker, link } = &place;
-                link.served_by(cx.waker());
-                if link.is_closed() {
-                    return Poll::Ready(());
-                }
-                let polled = worker.lane.at_once(|| future.as_mut().poll(cx));
-                link.ran(worker.now());
-                polled
-            })
-            .await;
+            place.run(future).await;
+            let carrier = streams.and_then(|streams| streams.0.carrier.take());
+            if let (Some(upgrade), Some(carrier)) = (upgrade, carrier) {
+                Box::pin(place.tunnel(upgrade, carrier)).await;
+            }
         });
     }
 }
@@ -160,6 +175,46 @@ impl Place {
     fn take(worker: &Rc<Worker>, link: Rc<Link>) -> Place {
         worker.streams.add(&link);
         Place { worker: Rc::clone(worker), link }
+    }
+
+    /// Runs a request until its answer is handed over.
+    async fn run(&self, future: impl Future<Output = ()>) {
+        let Place { worker, link } = self;
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            link.served_by(cx.waker());
+            if link.is_closed() {
+                return Poll::Ready(());
+            }
+            let polled = worker.lane.at_once(|| future.as_mut().poll(cx));
+            link.ran(worker.now());
+            polled
+        })
+        .await;
+    }
+
+    /// Carries bytes between the client and the backend, which has switched protocols. Whoever
+    /// breaks off has the stream reset by letting go of it.
+    async fn tunnel(&self, upgrade: OnUpgrade, carrier: Carrier) {
+        let Place { worker, link } = self;
+        let Some(backend) = link.tunnel().and_then(Wire::into_tunnel) else { return };
+        let Some(_room) = Room::take(worker, link) else { return };
+        let Ok(upgraded) = upgrade.await else { return };
+        let client = ClientStream::new(TokioIo::new(upgraded), Rc::clone(link), Rc::clone(worker));
+        let mut both = pin!(tunnel::run(worker, link, client, Bytes::new(), backend));
+        let mut carrier = Some(carrier);
+        poll_fn(|cx| {
+            if both.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if !carrier.as_mut().is_some_and(|carrier| carrier.as_mut().poll(cx).is_ready()) {
+                return Poll::Pending;
+            }
+            // Its end tells that all is sent, or that nobody takes it any more.
+            carrier = None;
+            both.as_mut().poll(cx)
+        })
+        .await;
     }
 }
 

@@ -1,0 +1,124 @@
+//! Extended CONNECT: a WebSocket that a client asks for on a stream of HTTP/2 (RFC 8441).
+//!
+//! It is made the request with `Upgrade` that it would be with HTTP/1.1, so limits, routes and the
+//! backend see no difference, and the answer is made one to a CONNECT. The handshake's key is ours
+//! then, and so is looking at what the backend makes of it (RFC 6455, 4.1): HTTP/2 leaves both
+//! out. What follows the answer: `front/streams.rs`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
+use hyper::ext::Protocol;
+use rustix::rand::{GetRandomFlags, getrandom};
+use sha1_smol::Sha1;
+
+/// The protocol whose handshake has a key.
+const WEBSOCKET: &[u8] = b"websocket";
+
+/// What a server puts behind the key before it hashes it (RFC 6455, 1.3).
+const MARK: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+const SEC_WEBSOCKET_KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
+const SEC_WEBSOCKET_ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
+
+/// What is remembered of a request that was made one with `Upgrade`: the key that its server has
+/// to show that it has seen, if it is a WebSocket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handshake(Option<[u8; 16]>);
+
+/// Makes a request with `Upgrade` of an extended CONNECT. Any other is left as it is.
+///
+/// # Errors
+/// The status to answer with: another protocol than `allowed` (501; RFC 9220, 3), or no random
+/// numbers (503).
+pub(super) fn translate(
+    head: &mut Parts,
+    allowed: &[String],
+) -> Result<Option<Handshake>, StatusCode> {
+    if head.method != Method::CONNECT {
+        return Ok(None);
+    }
+    let Some(protocol) = head.extensions.remove::<Protocol>() else { return Ok(None) };
+    let known = |name: &String| protocol.as_str().eq_ignore_ascii_case(name);
+    if !allowed.iter().any(known) {
+        return Err(StatusCode::NOT_IMPLEMENTED);
+    }
+    let protocol =
+        HeaderValue::from_bytes(protocol.as_ref()).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let handshake = Handshake::new(&protocol).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+    head.method = Method::GET;
+    head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    head.headers.insert(header::UPGRADE, protocol);
+    if let Some(key) = handshake.key() {
+        head.headers.insert(SEC_WEBSOCKET_KEY, key);
+    }
+    Ok(Some(handshake))
+}
+
+impl Handshake {
+    /// `None` if the system has no random numbers.
+    fn new(protocol: &HeaderValue) -> Option<Handshake> {
+        if !protocol.as_bytes().eq_ignore_ascii_case(WEBSOCKET) {
+            return Some(Handshake(None));
+        }
+        let mut key = [0; 16];
+        let count = getrandom(&mut key, GetRandomFlags::empty()).ok()?;
+        (count == key.len()).then_some(Handshake(Some(key)))
+    }
+
+    fn key(self) -> Option<HeaderValue> {
+        HeaderValue::try_from(BASE64.encode(self.0?)).ok()
+    }
+
+    /// Makes the head of an answer that has switched protocols one to a CONNECT, after it was made
+    /// ready for the client. False if its sender has not read the key.
+    pub(super) fn answer(self, status: &mut StatusCode, headers: &mut HeaderMap) -> bool {
+        let said = headers.remove(SEC_WEBSOCKET_ACCEPT);
+        headers.remove(header::CONNECTION);
+        headers.remove(header::UPGRADE);
+        *status = StatusCode::OK;
+        self.key().is_none_or(|key| said.is_some_and(|said| said == accept(&key)))
+    }
+}
+
+/// What a server makes of a key.
+fn accept(key: &HeaderValue) -> String {
+    let mut hash = Sha1::from(key.as_bytes());
+    hash.update(MARK);
+    BASE64.encode(hash.digest().bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_answered_as_the_standard_says() {
+        // RFC 6455, 1.3.
+        let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(accept(&key), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn an_answer_must_show_that_its_sender_has_read_the_key() {
+        let handshake = Handshake(Some([7; 16]));
+        let right = accept(&handshake.key().expect("a key"));
+        for (said, expected) in [(Some(&right[..]), true), (Some("x"), false), (None, false)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.extend(
+                said.map(|said| {
+                    (SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(said).expect("a value"))
+                }),
+            );
+            let mut status = StatusCode::SWITCHING_PROTOCOLS;
+            assert_eq!(handshake.answer(&mut status, &mut headers), expected, "{said:?}");
+            assert_eq!((status, headers.len()), (StatusCode::OK, 0));
+        }
+        let mut status = StatusCode::SWITCHING_PROTOCOLS;
+        assert!(Handshake(None).answer(&mut status, &mut HeaderMap::new()), "no WebSocket");
+    }
+}
