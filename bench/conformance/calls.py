@@ -11,13 +11,13 @@ import concurrent.futures
 import os
 import pathlib
 import queue
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 
 import grpc
+
+from ports import free_port, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -118,22 +118,6 @@ CASES = [
     ("1 000 calls at once", many),
     ("a call that is cancelled, and another one", cancelled),
 ]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-def wait_for(port):
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit(f"nobody listens on {port}")
 
 
 def tollgate(folder, program, port, behind):

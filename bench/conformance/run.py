@@ -23,6 +23,8 @@ import tempfile
 import threading
 import time
 
+from ports import free_port, wait_for
+
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE = 2.0
 LAST_CHUNK = re.compile(rb"(?:^|(?<=\n))0+(?:;[^\r]*)?\r\n(?:[^\r]+\r\n)*\r\n")
@@ -68,22 +70,6 @@ class Backend:
                 stream.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
         except OSError:
             pass
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-def wait_for(port):
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit(f"nobody listens on {port}")
 
 
 class Streams:

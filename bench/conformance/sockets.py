@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import h2.config
 import h2.connection
@@ -31,6 +30,8 @@ from websockets.frames import Opcode
 from websockets.http11 import Response
 from websockets.sync.server import serve
 from websockets.uri import parse_uri
+
+from ports import free_port, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE = 5
@@ -253,22 +254,6 @@ CASES = [
     # Over HTTP/1.1 a client that gets 200 knows that there is no WebSocket; to a CONNECT it says that there is one.
     ("the server has a page there", "/page", talks, "200"),
 ]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-def wait_for(port):
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit(f"nobody listens on {port}")
 
 
 def tollgate(folder, program, port, frames, behind):
