@@ -94,6 +94,7 @@ fn backends_are_read_in_every_form() {
         ("{backend: https://b, backend_tls: {cert: a}}", "`cert` needs `key`"),
         ("{backend: https://b, backend_tls: {protocol: h2}}", "one of: auto, http1, http2"),
         ("{backend: h2c://b, backend_tls: {protocol: http2}}", "is for a backend of https://"),
+        ("{backend: []}", "`backend` is an empty list"),
         ("{bounds: {backend_streams: 0}}", "must be from 1 to 10000"),
         ("{upgrades: h2c}", "nobody counts"),
         ("{timeouts: {tunnel: 2d}}", "must be from"),

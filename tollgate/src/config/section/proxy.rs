@@ -136,6 +136,10 @@ fn tls(proxy: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<Fron
 
 fn backends(proxy: &mut Section<'_, '_>) -> Vec<Backend> {
     let mut backends = proxy.list("backend", vec![Backend::http("127.0.0.1:80")], address::backend);
+    let is_empty = |node: &Node| matches!(&node.value, Value::List(list) if list.is_empty());
+    if proxy.node("backend").is_some_and(is_empty) {
+        proxy.fault("backend", "`backend` is an empty list; name a server: http://127.0.0.1:80");
+    }
     if backends.len() > BACKENDS_MAX {
         proxy.fault("backend", format!("more than {BACKENDS_MAX} backends; remove some"));
         backends.truncate(BACKENDS_MAX);
