@@ -9,6 +9,7 @@ mod doors;
 mod files;
 pub mod handover;
 mod replace;
+pub mod waiting;
 pub mod watchdog;
 
 use crate::clock::Clock;

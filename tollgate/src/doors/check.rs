@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
 use crate::engine::Engine;
 use crate::run::handover::{Passed, Sockets};
+use crate::run::waiting;
 use crate::store::redis::Store;
 use crate::store::requests::Requests;
 use crate::watch::Watch;
@@ -37,6 +38,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Connections at once besides those whose question waits; more are closed at once and counted.
@@ -257,9 +259,10 @@ struct House {
 impl House {
     /// Until it is told to end. Returns how many connections were open still.
     async fn serve(self, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
+        let mut accepting = JoinSet::new();
         for listener in listeners {
             match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => drop(tokio::task::spawn_local(self.door().accept(listener))),
+                Ok(listener) => drop(accepting.spawn_local(self.door().accept(listener))),
                 Err(error) => tracing::error!(target: "tollgate::check", %error, "cannot listen"),
             }
         }
@@ -281,7 +284,7 @@ impl House {
             };
             tokio::select! {
                 changed = phases.changed() => if changed.is_err() { return self.open() },
-                () = self.drained(until) => return self.open(),
+                () = self.drained(until, &mut accepting) => return self.open(),
             }
         }
     }
@@ -302,39 +305,49 @@ impl House {
         self.room - self.slots.available_permits()
     }
 
-    /// Until no connection is open, at most until then; for ever while nothing is drained.
-    async fn drained(&self, until: Option<Instant>) {
+    /// Until no listener and no connection is open, at most until then; for ever while nothing is
+    /// drained.
+    async fn drained(&self, until: Option<Instant>, accepting: &mut JoinSet<()>) {
         let Some(until) = until else { return std::future::pending().await };
         let room = u32::try_from(self.room).unwrap_or(u32::MAX);
+        let drained = async {
+            while accepting.join_next().await.is_some() {}
+            self.slots.acquire_many(room).await.map(drop)
+        };
         // An error means that it took too long; what is open then is counted.
-        let _ = tokio::time::timeout_at(until, self.slots.acquire_many(room)).await;
+        let _ = tokio::time::timeout_at(until, drained).await;
     }
 
     async fn accept(mut self, listener: tokio::net::TcpListener) {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                () = leaving(&mut self.phases) => return,
+                // To close the listener would reset those who have connected already.
+                () = leaving(&mut self.phases) => {
+                    return waiting::at(listener).for_each(|accepted| self.welcome(accepted));
+                }
                 () = self.passed.wait() => return,
             };
             match accepted {
-                Ok((stream, peer)) => match Arc::clone(&self.slots).try_acquire_owned() {
-                    Ok(slot) => {
-                        let asked = (Arc::clone(&self.desk), self.store.clone());
-                        let (phases, passed) = (self.phases.clone(), self.passed.clone());
-                        tokio::task::spawn_local(async move {
-                            connection((stream, peer), asked, phases, passed).await;
-                            drop(slot);
-                        });
-                    }
-                    Err(_) => self.desk.counts.shed.increment(1),
-                },
+                Ok(accepted) => self.welcome(accepted),
                 Err(error) => {
                     tracing::warn!(target: "tollgate::check", %error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
+    }
+
+    fn welcome(&self, accepted: (TcpStream, SocketAddr)) {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            return self.desk.counts.shed.increment(1);
+        };
+        let asked = (Arc::clone(&self.desk), self.store.clone());
+        let (phases, passed) = (self.phases.clone(), self.passed.clone());
+        tokio::task::spawn_local(async move {
+            connection(accepted, asked, phases, passed).await;
+            drop(slot);
+        });
     }
 }
 

@@ -36,6 +36,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use worker::{House, Open, Worker};
 
@@ -211,30 +212,32 @@ impl Seat {
         tokio::task::spawn_local(watchdog::beat("line", self.watch.beats.clone(), self.clock));
         let store = self.store.as_ref().map(Elsewhere::new);
         let worker = Worker::new(&settings, self.lane, store, self.clock, self.house);
+        let mut accepting = JoinSet::new();
         for listener in self.listeners {
             match Open::new(listener) {
                 Ok(listener) => {
-                    tokio::task::spawn_local(
-                        Rc::clone(&worker).accept(listener, self.passed.clone()),
-                    );
+                    let accept = Rc::clone(&worker).accept(listener, self.passed.clone());
+                    accepting.spawn_local(accept);
                 }
                 Err(error) => tracing::error!(%error, "a listener was lost"),
             }
         }
-        obey(&worker, &mut self.orders).await;
+        obey(&worker, accepting, &mut self.orders).await;
         worker.stop();
     }
 }
 
 /// Follows orders until the thread may end.
-async fn obey(worker: &Worker, orders: &mut watch::Receiver<Order>) {
+async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::Receiver<Order>) {
     let mut until = None;
     loop {
         let drained = async {
-            match until {
-                Some(until) => tokio::time::timeout_at(until, worker.empty()).await.is_ok(),
-                None => std::future::pending().await,
-            }
+            let Some(until) = until else { return std::future::pending().await };
+            let empty = async {
+                while accepting.join_next().await.is_some() {}
+                worker.empty().await;
+            };
+            tokio::time::timeout_at(until, empty).await.is_ok()
         };
         tokio::select! {
             _ = drained => return,

@@ -42,6 +42,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate_core::units::Time;
 use worker::{House, Worker};
@@ -233,29 +234,32 @@ impl Seat {
         tokio::task::spawn_local(watchdog::beat("proxy", beats, self.clock));
         let lanes = (self.lane, self.store.as_ref().map(Requests::new));
         let worker = Worker::new(site, lanes, self.clock, self.house, self.watch);
+        let mut accepting = JoinSet::new();
         for (listener, shown) in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    tokio::task::spawn_local(std::rc::Rc::clone(&worker).accept(listener, shown));
+                    accepting.spawn_local(std::rc::Rc::clone(&worker).accept(listener, shown));
                 }
                 Err(error) => tracing::error!(%error, "a listener was lost"),
             }
         }
         tokio::task::spawn_local(std::rc::Rc::clone(&worker).sweep());
-        obey(&worker, &mut self.orders).await;
+        obey(&worker, accepting, &mut self.orders).await;
         worker.stop();
     }
 }
 
 /// Follows orders until the thread may end.
-async fn obey(worker: &Worker, orders: &mut watch::Receiver<Order>) {
+async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::Receiver<Order>) {
     let mut until = None;
     loop {
         let drained = async {
-            match until {
-                Some(until) => tokio::time::timeout_at(until, worker.empty()).await.is_ok(),
-                None => std::future::pending().await,
-            }
+            let Some(until) = until else { return std::future::pending().await };
+            let empty = async {
+                while accepting.join_next().await.is_some() {}
+                worker.empty().await;
+            };
+            tokio::time::timeout_at(until, empty).await.is_ok()
         };
         tokio::select! {
             _ = drained => return,

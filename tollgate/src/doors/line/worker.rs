@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::config::settings::Line;
 use crate::engine::tags::TagLane;
 use crate::run::handover::Passed;
+use crate::run::waiting;
 use crate::watch::counts::StreamCounts;
 use crate::watch::registry::Held;
 use crate::watch::sampler::Seldom;
@@ -19,12 +20,12 @@ use socket2::{SockRef, TcpKeepalive};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -158,14 +159,14 @@ impl Worker {
             for _ in 0..ACCEPT_BURST {
                 let drained = self.drained.notified();
                 if self.draining.get() {
-                    return self.accept_waiting(&listener);
+                    return self.accept_waiting(listener);
                 }
                 tokio::select! {
                     accepted = poll_fn(|cx| listener.poll_accept(cx)) => match accepted {
                         Ok(stream) => self.welcome(stream),
                         Err(error) => accept_failed(&error).await,
                     },
-                    () = drained => return self.accept_waiting(&listener),
+                    () = drained => return self.accept_waiting(listener),
                     () = passed.wait() => return,
                 }
             }
@@ -174,10 +175,14 @@ impl Worker {
     }
 
     /// Takes in who has connected already: to close the listener would reset them.
-    fn accept_waiting(self: &Rc<Worker>, listener: &Open) {
-        let mut cx = Context::from_waker(Waker::noop());
-        while let Poll::Ready(Ok(stream)) = listener.poll_accept(&mut cx) {
-            self.welcome(stream);
+    fn accept_waiting(self: &Rc<Worker>, listener: Open) {
+        match listener {
+            Open::Tcp(listener, tongue) => waiting::at(listener)
+                .map(|(stream, peer)| Stream::of(stream, peer, tongue))
+                .for_each(|stream| self.welcome(stream)),
+            Open::Unix(listener) => {
+                waiting::at_file(listener).map(Stream::Unix).for_each(|stream| self.welcome(stream))
+            }
         }
     }
 
@@ -259,6 +264,12 @@ enum Stream {
     Unix(UnixStream),
 }
 
+impl Stream {
+    fn of(stream: TcpStream, peer: SocketAddr, tongue: Tongue) -> Stream {
+        Stream::Tcp(stream, peer.ip().to_canonical(), tongue)
+    }
+}
+
 impl Open {
     /// Puts a listener on the runtime of this thread.
     pub fn new(listener: Listener) -> io::Result<Open> {
@@ -270,9 +281,9 @@ impl Open {
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
         match self {
-            Open::Tcp(listener, tongue) => listener
-                .poll_accept(cx)
-                .map_ok(|(stream, peer)| Stream::Tcp(stream, peer.ip().to_canonical(), *tongue)),
+            Open::Tcp(listener, tongue) => {
+                listener.poll_accept(cx).map_ok(|(stream, peer)| Stream::of(stream, peer, *tongue))
+            }
             Open::Unix(listener) => {
                 listener.poll_accept(cx).map_ok(|(stream, _)| Stream::Unix(stream))
             }

@@ -14,6 +14,7 @@ use crate::client::address::Trust;
 use crate::clock::Clock;
 use crate::config::settings::{Bounds, Proxy, Timeouts};
 use crate::engine::Lane;
+use crate::run::waiting;
 use crate::store::requests::Requests;
 use crate::watch::Watch;
 use crate::watch::failure;
@@ -25,7 +26,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -216,7 +216,7 @@ impl Worker {
             for _ in 0..ACCEPT_BURST {
                 let drained = self.drained.notified();
                 if self.draining.get() {
-                    return self.accept_waiting(&listener, shown);
+                    return self.accept_waiting(listener, shown);
                 }
                 tokio::select! {
                     accepted = listener.accept() => match accepted {
@@ -226,7 +226,7 @@ impl Worker {
                         }
                         Err(error) => self.accept_failed(&error).await,
                     },
-                    () = drained => return self.accept_waiting(&listener, shown),
+                    () = drained => return self.accept_waiting(listener, shown),
                 }
             }
             tokio::task::yield_now().await;
@@ -234,9 +234,8 @@ impl Worker {
     }
 
     /// Takes in who has connected already: to close the listener would reset them.
-    fn accept_waiting(self: &Rc<Worker>, listener: &TcpListener, shown: Option<&Shown>) {
-        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(&mut cx) {
+    fn accept_waiting(self: &Rc<Worker>, listener: TcpListener, shown: Option<&Shown>) {
+        for (stream, peer) in waiting::at(listener) {
             self.house.connections.fetch_add(1, Ordering::Relaxed);
             self.welcome(stream, peer, shown);
         }

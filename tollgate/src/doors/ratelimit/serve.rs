@@ -43,6 +43,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_core::key::Seed;
 use tollgate_core::table::Table;
@@ -336,22 +337,26 @@ struct Seat {
 
 impl Seat {
     async fn serve(mut self, listeners: Vec<TcpListener>, unix: Option<UnixListener>) {
-        let worker = Worker::new(self.house, self.phase);
+        let (worker, mut accepting) = (Worker::new(self.house, self.phase), JoinSet::new());
         for listener in listeners {
             match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => _ = tokio::task::spawn_local(Rc::clone(&worker).accept(listener)),
+                Ok(listener) => _ = accepting.spawn_local(Rc::clone(&worker).accept(listener)),
                 Err(error) => tracing::error!(%error, "a listener was lost"),
             }
         }
         match unix.map(tokio::net::UnixListener::from_std) {
             None => {}
             Some(Ok(listener)) => {
-                tokio::task::spawn_local(Rc::clone(&worker).accept_unix(listener));
+                accepting.spawn_local(Rc::clone(&worker).accept_unix(listener));
             }
             Some(Err(error)) => tracing::error!(%error, "a listener was lost"),
         }
+        let drained = async {
+            while accepting.join_next().await.is_some() {}
+            worker.drained().await;
+        };
         tokio::select! {
-            () = worker.drained() => {}
+            () = drained => {}
             // An error means that the door is gone.
             _ = self.stop.wait_for(|stop| *stop) => {}
         }

@@ -8,6 +8,7 @@ use super::stream::Counted;
 use super::{Calls, RoomOf};
 use crate::doors::ratelimit::Shown;
 use crate::run::handover::Passed;
+use crate::run::waiting;
 use crate::store::redis::Store;
 use crate::watch::registry::{Counter, Gauge};
 use arc_swap::ArcSwap;
@@ -17,12 +18,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
@@ -104,21 +106,23 @@ impl Worker {
         Rc::new(Worker { house, open, ended, room, phase })
     }
 
-    /// Takes connections from a port until it is to drain.
+    /// Takes connections from a port until it is to drain. To close it would reset those who have
+    /// connected by then, so they are taken in too.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
         let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
+        let take = |(stream, _): (TcpStream, SocketAddr)| {
+            // Answers are small and wanted at once; a socket that refuses this still works.
+            let _ = stream.set_nodelay(true);
+            Rc::clone(&self).connect(stream);
+        };
         loop {
             let accepted = tokio::select! {
-                _ = drained(&mut phase) => return,
+                _ = drained(&mut phase) => return waiting::at(listener).for_each(take),
                 () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    // Answers are small and wanted at once; a socket that refuses this still works.
-                    let _ = stream.set_nodelay(true);
-                    Rc::clone(&self).connect(stream);
-                }
+                Ok(accepted) => take(accepted),
                 Err(error) => refused(&error).await,
             }
         }
@@ -127,14 +131,15 @@ impl Worker {
     /// The same from a socket file.
     pub async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
         let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
+        let take = |stream: UnixStream| Rc::clone(&self).connect(stream);
         loop {
             let accepted = tokio::select! {
-                _ = drained(&mut phase) => return,
+                _ = drained(&mut phase) => return waiting::at_file(listener).for_each(take),
                 () = passed.wait() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => Rc::clone(&self).connect(stream),
+                Ok((stream, _)) => take(stream),
                 Err(error) => refused(&error).await,
             }
         }
