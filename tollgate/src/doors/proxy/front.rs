@@ -5,6 +5,7 @@
 //! it ("prior knowledge"). Streams: `streams.rs`. What is done with a request: `exchange.rs`.
 
 mod begun;
+pub(super) mod gathered;
 mod preface;
 pub(super) mod stream;
 mod streams;

@@ -8,6 +8,7 @@
 use super::backends::{Backends, Secured};
 use super::exchange::Failure;
 use super::front::Shown;
+use super::front::gathered::Spare;
 use super::link::Link;
 use super::link::list::List;
 use crate::client::address::Trust;
@@ -113,6 +114,8 @@ pub(super) struct Worker {
     lingering: Cell<usize>,
     /// Bytes of requests' bodies that are kept back.
     pub(super) kept: Cell<usize>,
+    /// A buffer for what is written together, while no connection has it.
+    pub(super) gathering: Spare,
     /// Something ended: a connection, or an exchange without a client.
     freed: Notify,
     drained: Notify,
@@ -140,6 +143,7 @@ impl Worker {
             streams: List::default(),
             lingering: Cell::new(0),
             kept: Cell::new(0),
+            gathering: Spare::default(),
             freed: Notify::new(),
             drained: Notify::new(),
             draining: Cell::new(false),

@@ -6,6 +6,7 @@
 //! client that takes back most of what it asks for loses the connection (`Link::stream_ended`).
 //! Where an answer switches protocols, the task goes on as the tunnel (`tunnel.rs`).
 
+use super::gathered::Gathered;
 use super::stream::ClientStream;
 use super::tunnel;
 use crate::doors::proxy::body::Body;
@@ -56,7 +57,8 @@ where
     }));
     let service = service_fn(|request| streams.0.begin(request));
     let builder = builder(worker, streams.clone());
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let gathered = Gathered::new(stream, &worker.gathering);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(gathered.clone()), service));
     let mut told = false;
     let ended = poll_fn(|cx| {
         link.served_by(cx.waker());
@@ -67,7 +69,12 @@ where
             told = true;
             connection.as_mut().graceful_shutdown();
         }
-        worker.lane.at_once(|| connection.as_mut().poll(cx))
+        let polled = worker.lane.at_once(|| connection.as_mut().poll(cx));
+        match gathered.poll_out(cx) {
+            // Nobody is there any more.
+            Poll::Ready(Err(_)) if polled.is_pending() => Poll::Ready(Ok(())),
+            _ => polled,
+        }
     });
     if let Err(error) = ended.await
         && error.source().is_none_or(|source| !source.is::<std::io::Error>())

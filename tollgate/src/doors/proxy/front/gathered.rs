@@ -1,0 +1,259 @@
+//! A connection with streams, whose answers that are ready at the same time go out together.
+//!
+//! The HTTP/2 library flushes after every answer of some hundred bytes, which would cost each a
+//! call of the system and, under TLS, a record. Here what it writes is kept until it has done all
+//! it can, or is as much as a record holds; then whoever drives it has it written
+//! ([`Gathered::poll_out`]). Nothing waits for more to come, and nothing long is copied.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Most that is kept to be written together, in bytes: what a record of TLS holds.
+const KEPT_BYTES: usize = 16 * 1024;
+
+/// A buffer, while no connection of its thread has it.
+pub(in crate::doors::proxy) type Spare = Rc<Cell<Vec<u8>>>;
+
+/// The connection, as the library and whoever drives that have it.
+pub(super) struct Gathered<S>(Rc<RefCell<Inner<S>>>);
+
+struct Inner<S> {
+    stream: S,
+    /// Bytes from `written` on are to be written yet.
+    kept: Vec<u8>,
+    written: usize,
+    spare: Spare,
+}
+
+impl<S> Clone for Gathered<S> {
+    fn clone(&self) -> Gathered<S> {
+        Gathered(Rc::clone(&self.0))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
+    pub(super) fn new(stream: S, spare: &Spare) -> Gathered<S> {
+        let spare = Rc::clone(spare);
+        Gathered(Rc::new(RefCell::new(Inner { stream, kept: Vec::new(), written: 0, spare })))
+    }
+
+    /// Writes what is kept. To be called whenever the library has been polled.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) fn poll_out(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.0.borrow_mut();
+        ready!(inner.poll_out(cx))?;
+        // A buffer of TLS may hold some of it.
+        Pin::new(&mut inner.stream).poll_flush(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.kept.len() {
+            let rest = &self.kept[self.written..];
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.written += count,
+            }
+        }
+        if self.kept.capacity() > 0 {
+            self.written = 0;
+            self.kept.clear();
+            self.spare.set(std::mem::take(&mut self.kept));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Keeps bytes, or writes them if they are too many.
+    fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length: usize = slices.iter().map(|slice| slice.len()).sum();
+        if self.kept.len() + length > KEPT_BYTES {
+            ready!(self.poll_out(cx))?;
+        }
+        if length > KEPT_BYTES {
+            return Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        }
+        if self.kept.capacity() == 0 {
+            self.kept = self.spare.take();
+            self.kept.reserve_exact(KEPT_BYTES);
+        }
+        slices.iter().for_each(|slice| self.kept.extend_from_slice(slice));
+        Poll::Ready(Ok(length))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.borrow_mut().stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.borrow_mut().poll_take(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.borrow_mut().poll_take(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Done by [`Gathered::poll_out`].
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.0.borrow_mut().poll_out(cx))?;
+        Pin::new(&mut self.0.borrow_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    /// Takes so many bytes and notes each write.
+    struct Taker {
+        room: usize,
+        writes: Vec<Vec<u8>>,
+        closed: bool,
+    }
+
+    impl AsyncRead for Taker {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Taker {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Poll::Pending;
+            }
+            self.room -= count;
+            self.writes.push(bytes[..count].to_vec());
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.closed = true;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn gathered(room: usize) -> Gathered<Taker> {
+        Gathered::new(Taker { room, writes: Vec::new(), closed: false }, &Spare::default())
+    }
+
+    fn write(to: &mut Gathered<Taker>, bytes: &[u8]) -> Poll<usize> {
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(to).poll_write(&mut cx, bytes).map(|written| written.expect("no fault"))
+    }
+
+    fn out(of: &Gathered<Taker>) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        of.poll_out(&mut cx).map(|out| out.expect("no fault")).is_ready()
+    }
+
+    fn lengths(of: &Gathered<Taker>) -> Vec<usize> {
+        of.0.borrow().stream.writes.iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn what_is_ready_at_once_goes_out_in_one_write() {
+        let mut to = gathered(usize::MAX);
+        for _ in 0..10 {
+            assert_eq!(write(&mut to, &[b'a'; 1000]), Poll::Ready(1000));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(Pin::new(&mut to).poll_flush(&mut cx).is_ready());
+        }
+        assert!(lengths(&to).is_empty());
+        assert!(out(&to));
+        assert_eq!(lengths(&to), [10_000]);
+        assert!(out(&to));
+        assert_eq!(lengths(&to), [10_000], "nothing twice");
+    }
+
+    #[test]
+    fn no_more_is_kept_than_a_record_holds_and_nothing_long_is_copied() {
+        let mut to = gathered(usize::MAX);
+        assert_eq!(write(&mut to, &[0; 10_000]), Poll::Ready(10_000));
+        assert_eq!(write(&mut to, &[0; 10_000]), Poll::Ready(10_000));
+        assert_eq!(lengths(&to), [10_000]);
+        assert_eq!(write(&mut to, &[0; KEPT_BYTES + 1]), Poll::Ready(KEPT_BYTES + 1));
+        assert_eq!(lengths(&to), [10_000, 10_000, KEPT_BYTES + 1]);
+        assert_eq!(to.0.borrow().kept.capacity(), 0, "the buffer is for others");
+    }
+
+    #[test]
+    fn a_client_that_takes_little_gets_everything_once_and_in_order() {
+        let sent: Vec<u8> = (0..60_000u32).map(|n| (n % 251) as u8).collect();
+        let mut to = gathered(0);
+        let (mut at, mut turns) = (0, 0);
+        while at < sent.len() || !out(&to) {
+            let piece = &sent[at..(at + 3_000).min(sent.len())];
+            match write(&mut to, piece) {
+                Poll::Ready(count) => at += count,
+                Poll::Pending => assert!(to.0.borrow().kept.len() > KEPT_BYTES - 3_000),
+            }
+            out(&to);
+            to.0.borrow_mut().stream.room += 700;
+            turns += 1;
+            assert!(turns < 1_000, "it goes on");
+        }
+        assert_eq!(to.0.borrow().stream.writes.concat(), sent);
+    }
+
+    #[test]
+    fn it_is_closed_after_all_is_written() {
+        let mut to = gathered(3);
+        assert_eq!(write(&mut to, b"12345"), Poll::Ready(5));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut to).poll_shutdown(&mut cx).is_pending());
+        assert!(!to.0.borrow().stream.closed);
+        to.0.borrow_mut().stream.room = 3;
+        assert!(Pin::new(&mut to).poll_shutdown(&mut cx).is_ready());
+        assert!(to.0.borrow().stream.closed);
+        assert_eq!(lengths(&to), [3, 2]);
+    }
+}
