@@ -20,6 +20,7 @@ pub mod concurrency;
 mod crowd;
 mod depth;
 pub mod known;
+mod lines;
 mod routes;
 mod spread;
 mod tiers;
@@ -29,11 +30,12 @@ use crate::classify::Key;
 use crate::key::KeyHash;
 use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Nanos, Time, Weight};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use crowd::{Crowd, Crowds, Flow, Pace};
 use depth::Depth;
 use hashbrown::hash_map::Entry;
 use known::Known;
+use lines::{Line, Lines};
 use routes::Routes;
 use spread::Map;
 use tiers::{Share, Tiers};
@@ -135,13 +137,14 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 struct Client {
     place: Place,
+    line: Line,
     crowd: Crowd,
     running: usize,
 }
 
 impl Client {
     fn new(place: Place) -> Client {
-        Client { place, crowd: Crowd::default(), running: 0 }
+        Client { place, line: Line::default(), crowd: Crowd::default(), running: 0 }
     }
 
     /// Whether it has nothing here.
@@ -159,11 +162,9 @@ pub struct Queue {
     /// The only one that is here and not with the backend, if there is a slot for it: it has no
     /// place in any order, since it needs none. That is how most requests pass.
     ready: Option<(Id, Waiting)>,
-    waiting: BTreeMap<Id, Waiting>,
+    waiting: Lines,
     running: Map<Id, Share>,
     clients: Map<KeyHash, Client>,
-    /// The requests of each client that wait, in their order.
-    lines: BTreeSet<(KeyHash, Id)>,
     /// What is known by now of the routes that they take.
     routes: Routes,
     tiers: Tiers,
@@ -183,10 +184,9 @@ impl Queue {
             known: known_if(settings.known_max),
             last: 0,
             ready: None,
-            waiting: BTreeMap::new(),
+            waiting: Lines::default(),
             running: Map::default(),
             clients: Map::default(),
-            lines: BTreeSet::new(),
             routes: Routes::default(),
             tiers: Tiers::new(),
             crowds: Crowds::default(),
@@ -305,8 +305,8 @@ impl Queue {
     pub fn handle_timeout(&mut self, now: Time) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             self.line_up_ready();
-            let Some((id, _)) = self.waiting.first_key_value() else { break };
-            self.refuse(*id);
+            let Some((id, _)) = self.waiting.first() else { break };
+            self.refuse(id);
         }
     }
 
@@ -314,7 +314,7 @@ impl Queue {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let ready = || self.ready.as_ref().map(|(_, ready)| ready);
-        let oldest = self.waiting.first_key_value().map(|(_, oldest)| oldest).or_else(ready)?;
+        let oldest = self.waiting.first().map(|(_, oldest)| oldest).or_else(ready)?;
         Some(oldest.since.plus(self.settings.wait_max))
     }
 
@@ -329,15 +329,18 @@ impl Queue {
             return None;
         }
         let (id, client, place) = self.next_as_known(now)?;
-        let mut share = self.waiting.remove(&id)?.share;
+        let known = self.clients.get_mut(&client)?;
+        let mut share = self.waiting.leave(id, &mut known.line)?.share;
+        known.running += 1;
         self.count_in(&mut share, now);
         self.routes.leave(share.route);
-        self.lines.remove(&(client, id));
         self.count(client, |crowd| crowd.minus(share.estimate));
-        self.clients.get_mut(&client)?.running += 1;
-        let next = self.head(client).filter(|(_, next)| *next == place);
-        self.tiers.serve(&mut share, next.map(|(head, _)| head));
-        self.refresh(client);
+        let next = self.head(client);
+        let here = next.filter(|(_, next)| *next == place);
+        self.tiers.serve(&mut share, here.map(|(head, _)| head));
+        if next.is_some() && here.is_none() {
+            self.refresh(client);
+        }
         self.running.insert(id, share);
         let others = self.tiers.waiting(place) > 0;
         self.pace(place).serve(share.estimate, others, now);
@@ -350,7 +353,7 @@ impl Queue {
         loop {
             let (client, place) = self.next(now)?;
             let id = self.first_of(client)?;
-            let share = &mut self.waiting.get_mut(&id)?.share;
+            let share = &mut self.waiting.get_mut(id)?.share;
             let Some(known) = self.routes.instead(share) else {
                 return Some((id, client, place));
             };
@@ -410,11 +413,13 @@ impl Queue {
     fn line_up(&mut self, id: Id, waiting: Waiting) {
         let Share { client, place, estimate, .. } = waiting.share;
         self.routes.join(&waiting.share);
-        self.clients.entry(client).or_insert(Client::new(place));
-        self.waiting.insert(id, waiting);
-        self.lines.insert((client, id));
+        let known = self.clients.entry(client).or_insert(Client::new(place));
+        self.waiting.join(id, waiting, &mut known.line);
+        let is_first = known.line.first() == Some(id);
         self.count(client, |crowd| crowd.plus(estimate));
-        self.refresh(client);
+        if is_first {
+            self.refresh(client);
+        }
         while self.waiting.len() > self.settings.len_max.saturating_add(self.about_to_go()) {
             let Some(newest) = self.newest_of_largest() else { break };
             self.refuse(newest);
@@ -491,29 +496,27 @@ impl Queue {
 
     /// The client's request that has waited longest.
     fn first_of(&self, client: KeyHash) -> Option<Id> {
-        let (found, id) = *self.lines.range((client, Id(0))..).next()?;
-        (found == client).then_some(id)
+        self.clients.get(&client)?.line.first()
     }
 
     /// What that waits for, and where.
     fn head(&self, client: KeyHash) -> Option<(Head, Place)> {
         let id = self.first_of(client)?;
-        let Share { estimate, is_guess, weight, place, .. } = self.waiting.get(&id)?.share;
+        let Share { estimate, is_guess, weight, place, .. } = self.waiting.get(id)?.share;
         Some((Head { is_known: !is_guess, estimate, id, weight }, place))
     }
 
     fn newest_of_largest(&self) -> Option<Id> {
         let client = self.crowds.largest()?;
-        let (_, id) = *self.lines.range(..=(client, Id(u64::MAX))).next_back()?;
-        Some(id)
+        self.clients.get(&client)?.line.last()
     }
 
     /// Takes a request that waits out of the queue.
     fn remove(&mut self, id: Id) -> Option<Waiting> {
-        let gone = self.waiting.remove(&id)?;
-        let client = gone.share.client;
+        let client = self.waiting.get(id)?.share.client;
+        let line = &mut self.clients.get_mut(&client)?.line;
+        let gone = self.waiting.leave(id, line)?;
         self.routes.leave(gone.share.route);
-        self.lines.remove(&(client, id));
         self.count(client, |crowd| crowd.minus(gone.share.estimate));
         self.refresh(client);
         self.dismiss(client);
@@ -521,7 +524,7 @@ impl Queue {
     }
 
     fn refuse(&mut self, id: Id) {
-        let Some(waiting) = self.waiting.get(&id) else { return };
+        let Some(waiting) = self.waiting.get(id) else { return };
         let client = waiting.share.client;
         let place = self.clients.get(&client).map_or(Place::Credit, |known| known.place);
         let retry_after = self.drain_time(client, place);

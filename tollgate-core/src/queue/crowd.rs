@@ -62,13 +62,15 @@ impl Crowds {
         if after.count > 0 {
             self.clients.insert((flow, after.count, client));
         }
-        let old = self.flows.remove(&flow).unwrap_or_default();
+        let old = self.flows.get(&flow).copied().unwrap_or_default();
         self.by_size.remove(&(old.count, flow));
         let count = (old.count + after.count).saturating_sub(before.count);
         let cost = old.cost.plus(after.cost).minus(before.cost);
         if count > 0 {
             self.flows.insert(flow, Crowd { count, cost });
             self.by_size.insert((count, flow));
+        } else {
+            self.flows.remove(&flow);
         }
     }
 

@@ -4,6 +4,7 @@
 //! here: who goes next is `tollgate_core::queue`'s word. When a request asks for room, and gives it
 //! back: `turn`.
 
+use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
@@ -25,7 +26,7 @@ struct State {
     /// Requests that hold a slot but stand in no queue.
     beside: usize,
     /// What has become of those that found no room at once, until they hear of it.
-    waiting: HashMap<Id, Fate>,
+    waiting: HashMap<Id, Fate, RandomState>,
 }
 
 enum Fate {
@@ -64,7 +65,7 @@ impl Gate {
         let concurrency = search.as_ref().map_or(settings.concurrency, Concurrency::concurrency);
         let queue = Queue::new(Settings { concurrency, ..settings });
         let begins = settings.concurrency;
-        let (beside, waiting) = (0, HashMap::new());
+        let (beside, waiting) = (0, HashMap::default());
         Gate(Mutex::new(State { queue, concurrency, search, begins, beside, waiting }))
     }
 

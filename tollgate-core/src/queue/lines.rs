@@ -1,0 +1,172 @@
+//! Who waits, in the order in which they came, all together and each client's by themselves.
+//!
+//! Every request knows its neighbours in both lines, so that it comes and goes in the same time
+//! however many wait. Whose turn it is has nothing to do with these orders: see `queue`.
+
+use super::spread::Map;
+use super::{Id, Waiting};
+
+/// The ends of a line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Line {
+    first: Option<Id>,
+    last: Option<Id>,
+}
+
+impl Line {
+    /// Who has stood in it longest.
+    pub fn first(self) -> Option<Id> {
+        self.first
+    }
+
+    /// Who came last.
+    pub fn last(self) -> Option<Id> {
+        self.last
+    }
+}
+
+/// Neighbours in a line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Beside {
+    before: Option<Id>,
+    after: Option<Id>,
+}
+
+/// A request and where it stands.
+#[derive(Clone, Debug)]
+struct Standing {
+    waiting: Waiting,
+    /// Among all.
+    all: Beside,
+    /// Among its client's.
+    own: Beside,
+}
+
+/// All that wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lines {
+    standing: Map<Id, Standing>,
+    all: Line,
+}
+
+impl Lines {
+    /// One comes, behind all others; `own` is its client's line.
+    pub fn join(&mut self, id: Id, waiting: Waiting, own: &mut Line) {
+        let all = Beside { before: self.all.last.replace(id), after: None };
+        let own = {
+            let before = own.last.replace(id);
+            own.first.get_or_insert(id);
+            Beside { before, after: None }
+        };
+        self.all.first.get_or_insert(id);
+        self.link(all.before, |one| one.all.after = Some(id));
+        self.link(own.before, |one| one.own.after = Some(id));
+        self.standing.insert(id, Standing { waiting, all, own });
+    }
+
+    /// One goes out of both lines.
+    pub fn leave(&mut self, id: Id, line: &mut Line) -> Option<Waiting> {
+        let Standing { waiting, all, own } = self.standing.remove(&id)?;
+        match all.before {
+            Some(before) => self.link(Some(before), |one| one.all.after = all.after),
+            None => self.all.first = all.after,
+        }
+        match all.after {
+            Some(after) => self.link(Some(after), |one| one.all.before = all.before),
+            None => self.all.last = all.before,
+        }
+        match own.before {
+            Some(before) => self.link(Some(before), |one| one.own.after = own.after),
+            None => line.first = own.after,
+        }
+        match own.after {
+            Some(after) => self.link(Some(after), |one| one.own.before = own.before),
+            None => line.last = own.before,
+        }
+        Some(waiting)
+    }
+
+    fn link(&mut self, id: Option<Id>, change: impl FnOnce(&mut Standing)) {
+        if let Some(one) = id.and_then(|id| self.standing.get_mut(&id)) {
+            change(one);
+        }
+    }
+
+    /// Who of all has waited longest.
+    pub fn first(&self) -> Option<(Id, &Waiting)> {
+        let id = self.all.first?;
+        Some((id, self.get(id)?))
+    }
+
+    pub fn get(&self, id: Id) -> Option<&Waiting> {
+        self.standing.get(&id).map(|one| &one.waiting)
+    }
+
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut Waiting> {
+        self.standing.get_mut(&id).map(|one| &mut one.waiting)
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.standing.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.standing.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arrival, Place, Share};
+    use super::*;
+    use crate::key::KeyHash;
+    use crate::units::{Cost, Time, Weight};
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    fn waiting(client: u64) -> Waiting {
+        let client = KeyHash::from_bits(client);
+        let arrival = Arrival {
+            client,
+            place: Place::Credit,
+            estimate: Cost(1),
+            is_guess: false,
+            route: None,
+            weight: Weight::ONE,
+        };
+        Waiting { share: Share::new(&arrival, Place::Credit), since: Time::ZERO }
+    }
+
+    proptest! {
+        /// Beside plain lists: whoever comes and goes, the ends of all lines are right.
+        #[test]
+        fn ends_are_those_of_plain_lists(
+            steps in prop::collection::vec((0..4usize, 0..40usize), 0..200)
+        ) {
+            let mut lines = Lines::default();
+            let mut own = [Line::default(); 4];
+            let mut plain: Vec<(usize, Id)> = Vec::new();
+            for (count, (client, step)) in steps.into_iter().enumerate() {
+                if step < 20 {
+                    let id = Id(count as u64 + 1);
+                    lines.join(id, waiting(client as u64), &mut own[client]);
+                    plain.push((client, id));
+                } else if !plain.is_empty() {
+                    let (client, id) = plain.remove(step % plain.len());
+                    let gone = lines.leave(id, &mut own[client]);
+                    let of = KeyHash::from_bits(client as u64);
+                    prop_assert_eq!(gone.map(|one| one.share.client), Some(of));
+                    prop_assert!(lines.leave(id, &mut own[client]).is_none());
+                }
+                prop_assert_eq!(lines.first().map(|(id, _)| id), plain.first().map(|one| one.1));
+                prop_assert_eq!(lines.len(), plain.len());
+                for (client, line) in own.iter().enumerate() {
+                    let mut of = plain.iter().filter(|one| one.0 == client).map(|one| one.1);
+                    prop_assert_eq!(line.first(), of.next());
+                    prop_assert_eq!(line.last(), of.next_back().or(line.first()));
+                }
+            }
+        }
+    }
+}
