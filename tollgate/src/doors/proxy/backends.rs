@@ -127,6 +127,11 @@ impl Backend {
         }
     }
 
+    /// Whether another protocol may follow there.
+    fn may_switch(&self) -> bool {
+        self.manner != Manner::Streams
+    }
+
     /// Gives a connection back.
     fn keep(&self, wire: Wire, now: u64) {
         if let (Wire::Whole(connection), false) = (wire, self.retired.get()) {
@@ -211,15 +216,22 @@ impl Backends {
         Backends { all, next: Cell::new(0), host }
     }
 
-    /// The one to ask, which is then among those `tried`; `None` when all have been.
-    pub(super) fn choose(&self, tried: &mut Tried, now: u64) -> Option<&Rc<Backend>> {
+    /// The one to ask, which is then among those `tried`; `None` when all have been. Of a request
+    /// that `switches`, to another protocol, first those are asked where one may follow.
+    pub(super) fn choose(
+        &self,
+        tried: &mut Tried,
+        now: u64,
+        switches: bool,
+    ) -> Option<&Rc<Backend>> {
         let count = self.all.len();
         let start = self.next.get();
         let places = (start..start + count).map(|place| place % count);
         let free = places.filter(|place| tried.0 & (1 << place) == 0);
         let load = |place: &usize| {
             let backend = &self.all[*place];
-            (backend.out_until(now), backend.running.get())
+            let cannot = switches && !backend.may_switch();
+            (cannot, backend.out_until(now), backend.running.get())
         };
         let best = free.min_by_key(load)?;
         tried.0 |= 1 << best;
@@ -272,7 +284,7 @@ mod tests {
     }
 
     fn chosen(backends: &Backends, now: u64) -> String {
-        backends.choose(&mut Tried::default(), now).expect("one").name.to_string()
+        backends.choose(&mut Tried::default(), now, false).expect("one").name.to_string()
     }
 
     #[test]
@@ -293,11 +305,33 @@ mod tests {
         let backends = three();
         let mut tried = Tried::default();
         let mut names: Vec<_> = (0..3)
-            .map(|_| backends.choose(&mut tried, 0).expect("another").name.to_string())
+            .map(|_| backends.choose(&mut tried, 0, false).expect("another").name.to_string())
             .collect();
         names.sort();
         assert_eq!(names, ["a:1", "b:1", "c:1"]);
-        assert!(backends.choose(&mut tried, 0).is_none() && !backends.has_more(tried));
+        assert!(backends.choose(&mut tried, 0, false).is_none() && !backends.has_more(tried));
+    }
+
+    #[test]
+    fn what_asks_for_another_protocol_goes_where_one_may_follow() {
+        let h2c = |place: &str| {
+            let place = place.to_owned();
+            settings::Backend { scheme: Scheme::H2c, place }
+        };
+        let all = [h2c("a:1"), settings::Backend::http("b:1"), h2c("c:1")];
+        let backends = Backends::new(&all, &None, None);
+        let switches = |now| {
+            let mut tried = Tried::default();
+            let name = backends.choose(&mut tried, now, true).expect("one").name.to_string();
+            (name, backends.choose(&mut tried, now, true).is_some())
+        };
+        assert_eq!(switches(0), ("b:1".to_owned(), true));
+        assert_eq!(switches(0), ("b:1".to_owned(), true), "again");
+        backends.all[1].begins();
+        assert_eq!(switches(0), ("b:1".to_owned(), true), "though it has more to do");
+        backends.all[1].has_failed(true, 0);
+        assert_eq!(switches(0), ("b:1".to_owned(), true), "and though it has failed");
+        assert_ne!(chosen(&backends, 0), "b:1");
     }
 
     #[test]

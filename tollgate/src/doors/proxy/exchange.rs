@@ -340,7 +340,7 @@ async fn first_connection(
     tried: &mut Tried,
 ) -> Result<(Wire, bool), Failure> {
     let mut failed = None;
-    while let Some(backend) = site.backends.choose(tried, worker.now()) {
+    while let Some(backend) = site.backends.choose(tried, worker.now(), link.may_switch()) {
         match backends::connection(worker, site, backend, link.may_switch()).await {
             Ok(found) => return Ok(found),
             Err(failure) => {

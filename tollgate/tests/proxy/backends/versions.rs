@@ -212,3 +212,22 @@ fn a_body_that_may_have_been_looked_at_does_not() {
     assert_eq!(next.whole().1, "next");
     assert_eq!(stage.watch.proxy.failures(BackendFault::Closed).get(), 1);
 }
+
+#[test]
+fn who_asks_for_another_protocol_meets_a_server_where_one_may_follow() {
+    let server = Server::open();
+    let at = server.at.clone();
+    let stage = Stage::open(|settings| settings.backends.insert(0, at));
+    for _ in 0..4 {
+        let mut client = stage.client();
+        client
+            .send("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
+        let mut backend = stage.backend();
+        assert!(backend.head().contains("upgrade: websocket\r\n"));
+        let switched = "HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        backend.send(format!("{switched}hello"));
+        assert!(client.head().starts_with("HTTP/1.1 101 "));
+        client.expect("hello");
+    }
+    assert!(server.asked().is_empty());
+}
