@@ -9,6 +9,7 @@ mod doors;
 mod files;
 pub mod handover;
 mod replace;
+pub mod thread;
 pub mod waiting;
 pub mod watchdog;
 

@@ -21,6 +21,7 @@ use crate::config::secret::SecretFault;
 use crate::config::settings;
 use crate::engine::counted::Counted;
 use crate::run::handover::Sockets;
+use crate::run::thread::Thread;
 use crate::run::watchdog;
 use crate::watch::Watch;
 use crate::watch::counts::AdminCounts;
@@ -36,7 +37,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -126,9 +126,7 @@ impl Readiness {
 pub struct Running {
     addresses: Vec<SocketAddr>,
     readiness: Arc<Readiness>,
-    /// Dropped to stop the thread.
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Thread<oneshot::Sender<()>>,
 }
 
 impl Running {
@@ -146,16 +144,6 @@ impl Running {
     /// No more requests are wanted: `/readyz` says so from now on.
     pub fn draining(&self) {
         self.readiness.set(Stage::Draining);
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -177,12 +165,9 @@ pub fn start(
     let desk =
         Desk { guard, counts, sources, readiness: Arc::clone(&readiness), live: Live::default() };
     let (stop, stopped) = oneshot::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(StartError::Thread)?;
-    let run = move || runtime.block_on(serve(listeners, Arc::new(desk), stopped));
-    let thread = std::thread::Builder::new().name("admin".into()).spawn(run);
-    let thread = Some(thread.map_err(StartError::Thread)?);
-    Ok(Running { addresses, readiness, stop: Some(stop), thread })
+    let run = move || serve(listeners, Arc::new(desk), stopped);
+    let thread = Thread::serve("admin", stop, (), run).map_err(StartError::Thread)?;
+    Ok(Running { addresses, readiness, _thread: thread })
 }
 
 fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener>, StartError> {

@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
 use crate::engine::Engine;
 use crate::run::handover::{Passed, Sockets};
+use crate::run::thread::Thread;
 use crate::run::waiting;
 use crate::store::redis::Store;
 use crate::store::requests::Requests;
@@ -33,10 +34,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::runtime::LocalOptions;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -89,10 +88,9 @@ pub fn connections_max(settings: &Check) -> usize {
 pub struct Running {
     addresses: Vec<SocketAddr>,
     syslog: Vec<SocketAddr>,
-    phase: watch::Sender<Phase>,
     /// Closed when the thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Thread<watch::Sender<Phase>>,
     desk: Arc<Desk>,
     cut: Arc<AtomicUsize>,
 }
@@ -136,31 +134,14 @@ pub fn start_on(
     let room = connections_max(settings);
     let passed = handed.passed();
     let (asked, cut_here) = (Arc::clone(&desk), Arc::clone(&cut));
-    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-    let run = move || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        match builder.enable_all().build_local(LocalOptions::default()) {
-            Ok(runtime) => {
-                let _ = ready.send(Ok(()));
-                let slots = Arc::new(Semaphore::new(room));
-                let serve = async {
-                    let store = store.as_ref().map(Requests::new);
-                    House { desk: asked, store, slots, room, phases, passed }
-                        .serve(listeners, sockets)
-                        .await
-                };
-                cut_here.store(runtime.block_on(serve), Ordering::Relaxed);
-                drop((runtime, ended));
-            }
-            Err(error) => drop(ready.send(Err(error))),
-        }
+    let run = async move || {
+        let (store, slots) = (store.as_ref().map(Requests::new), Arc::new(Semaphore::new(room)));
+        let house = House { desk: asked, store, slots, room, phases, passed };
+        cut_here.store(house.serve(listeners, sockets).await, Ordering::Relaxed);
     };
-    let thread = std::thread::Builder::new().name("check".into()).spawn(run);
-    let thread = Some(thread.map_err(StartError::Thread)?);
-    let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")));
-    started.map_err(StartError::Thread)?;
+    let thread = Thread::serve("check", phase, ended, run).map_err(StartError::Thread)?;
     let alive = tokio::sync::Mutex::new(alive);
-    Ok(Running { addresses, syslog, phase, alive, thread, desk, cut })
+    Ok(Running { addresses, syslog, alive, thread, desk, cut })
 }
 
 impl Running {
@@ -195,28 +176,18 @@ impl Running {
 
     /// Accepts no more, and lets questions that wait be answered for at most `timeout`.
     pub fn drain(&self, timeout: Duration) {
-        self.phase.send_replace(Phase::Drain(Clock::deadline(timeout)));
+        self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
     }
 
     /// Closes everything.
     pub fn stop_now(&self) {
-        self.phase.send_replace(Phase::Stop);
+        self.thread.orders.send_replace(Phase::Stop);
     }
 
     /// Until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
     pub async fn ended(&self) {
         // Nothing is ever sent: it ends when the sender is dropped.
         let _ = self.alive.lock().await.recv().await;
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop_now();
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::config::settings::Master;
 use crate::engine::domains::Domains;
 use crate::run::handover::{Passed, Sockets};
+use crate::run::thread::Thread;
 use crate::run::watchdog;
 use crate::store::redis::Store;
 use crate::watch::Watch;
@@ -38,10 +39,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::runtime::LocalOptions;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
@@ -73,10 +72,9 @@ enum Phase {
 /// The open door.
 pub struct Running {
     addresses: [SocketAddr; 2],
-    phase: watch::Sender<Phase>,
     /// Closed when the thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Thread<watch::Sender<Phase>>,
 }
 
 /// Opens the door. What gatekeepers tell is counted in the store too, if there is one.
@@ -119,29 +117,14 @@ pub fn start_on(
     let counts = Arc::clone(watch.master.get_or_init(counts));
     let (domains, settings) = (Arc::clone(domains), settings.clone());
     let (passed, beats) = (sockets.passed(), watch.beats.clone());
-    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-    let run = move || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        match builder.enable_all().build_local(LocalOptions::default()) {
-            Ok(runtime) => {
-                let _ = ready.send(Ok(()));
-                runtime.block_on(async {
-                    tokio::task::spawn_local(watchdog::beat("master", beats, clock));
-                    let (hub, store) = (Hub::new(), store.as_ref().map(Elsewhere::new));
-                    let desk = Rc::new(Desk { hub, domains, store, clock, counts });
-                    serve(desk, &settings, ([accounting, control], passed), phases).await;
-                });
-                drop((runtime, ended));
-            }
-            Err(error) => drop(ready.send(Err(error))),
-        }
+    let run = async move || {
+        tokio::task::spawn_local(watchdog::beat("master", beats, clock));
+        let (hub, store) = (Hub::new(), store.as_ref().map(Elsewhere::new));
+        let desk = Rc::new(Desk { hub, domains, store, clock, counts });
+        serve(desk, &settings, ([accounting, control], passed), phases).await;
     };
-    let thread = std::thread::Builder::new().name("master".into()).spawn(run);
-    let thread = thread.map_err(StartError::Thread)?;
-    let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")));
-    started.map_err(StartError::Thread)?;
-    let alive = tokio::sync::Mutex::new(alive);
-    Ok(Running { addresses, phase, alive, thread: Some(thread) })
+    let thread = Thread::serve("master", phase, ended, run).map_err(StartError::Thread)?;
+    Ok(Running { addresses, alive: tokio::sync::Mutex::new(alive), thread })
 }
 
 impl Running {
@@ -153,28 +136,18 @@ impl Running {
 
     /// Accepts no more, and lets what is to be told be sent for at most `timeout`.
     pub fn drain(&self, timeout: Duration) {
-        self.phase.send_replace(Phase::Drain(Clock::deadline(timeout)));
+        self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
     }
 
     /// Closes everything.
     pub fn stop_now(&self) {
-        self.phase.send_replace(Phase::Stop);
+        self.thread.orders.send_replace(Phase::Stop);
     }
 
     /// Until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
     pub async fn ended(&self) {
         // Nothing is ever sent: it ends when the sender is dropped.
         let _ = self.alive.lock().await.recv().await;
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop_now();
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
     }
 }
 

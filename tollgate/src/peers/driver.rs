@@ -12,13 +12,13 @@ use crate::clock::Clock;
 use crate::config::secret::SecretFault;
 use crate::config::settings::peers::{Peers, Via};
 use crate::engine::together::{Named, Together};
+use crate::run::thread::Thread;
 use crate::watch::Watch;
 use anyhow::Context;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tollgate_core::key::{KeyHash, Seed};
 use tollgate_core::replica::{self, BOUNDS, Replica, Told};
@@ -38,21 +38,7 @@ const SHOW: Nanos = Nanos::from_secs(1);
 const NAMES_EVERY: u64 = 6;
 
 /// Instances count together until this is dropped.
-pub struct Running {
-    /// Dropped to stop the thread.
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
-    }
-}
+pub type Running = Thread<oneshot::Sender<()>>;
 
 /// Begins to count together.
 ///
@@ -67,27 +53,22 @@ pub fn start(
     let mut node = [0; 8];
     aws_lc_rs::rand::fill(&mut node).ok().context("no random numbers")?;
     let node = u64::from_le_bytes(node);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel();
     let (told, began) = sync_channel(1);
     let (settings, watch) = (settings.clone(), Arc::clone(watch));
-    let run = move || {
-        runtime.block_on(async {
-            match link::start(&settings, clock, watch.registry()).await {
-                Ok(transport) => {
-                    let driver = Driver::new(&settings, engines, clock, watch, transport, node);
-                    let _ = told.send(Ok(()));
-                    driver.run(stopped).await;
-                }
-                Err(error) => {
-                    let _ = told.send(Err(error));
-                }
-            }
-        });
+    let run = async move || match link::start(&settings, clock, watch.registry()).await {
+        Ok(transport) => {
+            let driver = Driver::new(&settings, engines, clock, watch, transport, node);
+            let _ = told.send(Ok(()));
+            driver.run(stopped).await;
+        }
+        Err(error) => {
+            let _ = told.send(Err(error));
+        }
     };
-    let thread = std::thread::Builder::new().name("peers".into()).spawn(run)?;
+    let thread = Thread::serve("peers", stop, (), run)?;
     began.recv().context("the thread of the peers has ended")??;
-    Ok(Running { stop: Some(stop), thread: Some(thread) })
+    Ok(thread)
 }
 
 /// What keys are hashed with by all who count together: from their cluster's name and their secret.

@@ -19,6 +19,7 @@ pub use restore::{Found, find};
 use crate::clock::Clock;
 use crate::config::settings;
 use crate::engine::counted::Counted;
+use crate::run::thread::Thread;
 use crate::watch::Watch;
 use crate::watch::counts::StateCounts;
 use crate::watch::sampler::Seldom;
@@ -27,7 +28,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Limit, Part, Unit};
@@ -47,20 +47,7 @@ pub struct Accounts {
 }
 
 /// The thread that writes. When this is dropped it writes once more and ends.
-pub struct Running {
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
-    }
-}
+pub type Running = Thread<SyncSender<()>>;
 
 /// Starts to write snapshots of `accounts`, whose keys are hashed with `seed`; `None` if there is
 /// no file to write to.
@@ -79,9 +66,7 @@ pub fn start(
     let scribe = Scribe { path, seed, accounts, counts, clock, complaints: Seldom::default() };
     let (stop, stopped) = sync_channel(1);
     let every = settings.every;
-    let thread = std::thread::Builder::new().name("state".into());
-    let thread = thread.spawn(move || scribe.work(every, &stopped))?;
-    Ok(Some(Running { stop: Some(stop), thread: Some(thread) }))
+    Thread::start("state", stop, move || scribe.work(every, &stopped)).map(Some)
 }
 
 /// Writes snapshots.

@@ -7,26 +7,19 @@ use crate::banned;
 use crate::source::Source;
 
 /// The rule, the path, the reason.
-const ALLOWED: [(&str, &str, &str); 18] = [
+const ALLOWED: [(&str, &str, &str); 11] = [
     ("clock", "tollgate/src/clock.rs", "it is the clock"),
     ("sleep", "tollgate/tests/journey/process.rs", "it is `wait_for`: between two looks"),
+    ("spawn", "tollgate/src/run/thread.rs", "whoever has one waits for its end"),
     ("spawn", "tollgate/src/doors/line.rs", "a thread per core, each with its own runtime"),
     ("spawn", "tollgate/src/doors/proxy.rs", "a thread per core, each with its own runtime"),
     ("spawn", "tollgate/src/doors/ratelimit/serve.rs", "as the proxy: a thread per core"),
-    ("spawn", "tollgate/src/doors/admin.rs", "it answers when the proxy's threads are busy"),
-    ("spawn", "tollgate/src/doors/zeromq.rs", "it never waits, and nothing waits for it"),
-    ("spawn", "tollgate/src/doors/zeromq/gatekeeper.rs", "a master may be slow, and nobody waits"),
-    ("spawn", "tollgate/src/doors/check.rs", "it answers when the proxy's threads are busy"),
     (
         "spawn",
         "tollgate/src/cli/demo/site.rs",
         "its workers burn CPU, which no runtime may wait for",
     ),
     ("spawn", "tollgate/src/cli/replay/reader.rs", "logs are unpacked and read while others play"),
-    ("spawn", "tollgate/src/peers/driver.rs", "peers may be slow, and no request waits for them"),
-    ("spawn", "tollgate/src/store/snapshot.rs", "a disk may be slow, and no request waits for it"),
-    ("spawn", "tollgate/src/watch/metrics/push.rs", "a network may be slow, and nobody waits"),
-    ("spawn", "tollgate/src/watch/otlp/spans.rs", "a collector may be slow, and nobody waits"),
     ("outside", "tollgate/src/store/snapshot/", "the file of the snapshot"),
     ("outside", "tollgate/src/cli/replay/files.rs", "the logs that are played, and the report"),
     ("outside", "tollgate/src/config/", "it is what reads files and the environment"),

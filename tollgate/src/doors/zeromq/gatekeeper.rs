@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::config::settings::{self, gatekeeper::Remote};
 use crate::engine::domains::gatekeeper::Gatekeeper;
 use crate::engine::domains::outbox::{Note, Status};
+use crate::run::thread::Thread;
 use crate::run::watchdog;
 use crate::watch::counts::beats::Beats;
 use crate::watch::registry::Held;
@@ -20,10 +21,8 @@ use std::convert::Infallible;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -50,25 +49,12 @@ const ORDER_PARTS: usize = 4;
 pub struct StartError(io::Error);
 
 /// Talks to the master until this is dropped.
-pub struct Running {
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
-}
+pub struct Running(Thread<watch::Sender<bool>>);
 
 impl Running {
     /// Tells the master what is still to be told, for a moment, and ends.
     pub fn stop(&self) {
-        self.stop.send_replace(true);
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop();
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
+        self.0.orders.send_replace(true);
     }
 }
 
@@ -85,28 +71,11 @@ pub fn start(
     let (stop, stopped) = watch::channel(false);
     let (master, control) = (settings.master.clone(), settings.control.clone());
     let keeper = Arc::clone(keeper);
-    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-    let run = move || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        match builder.enable_all().build_local(LocalOptions::default()) {
-            Ok(runtime) => {
-                let _ = ready.send(Ok(()));
-                let desk = Rc::new(Desk { keeper, clock });
-                runtime.block_on(async {
-                    tokio::task::spawn_local(watchdog::beat("gatekeeper", beats, clock));
-                    serve(desk, master, control, stopped).await;
-                });
-                // A name that is still being looked up is not waited for.
-                runtime.shutdown_background();
-            }
-            Err(error) => drop(ready.send(Err(error))),
-        }
+    let run = async move || {
+        tokio::task::spawn_local(watchdog::beat("gatekeeper", beats, clock));
+        serve(Rc::new(Desk { keeper, clock }), master, control, stopped).await;
     };
-    let thread = std::thread::Builder::new().name("gatekeeper".into()).spawn(run);
-    let thread = Some(thread.map_err(StartError)?);
-    let started = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")));
-    started.map_err(StartError)?;
-    Ok(Running { stop, thread })
+    Thread::serve("gatekeeper", stop, (), run).map(Running).map_err(StartError)
 }
 
 /// What both connections share.

@@ -10,15 +10,14 @@ use super::statsd::Sender;
 use super::{PUSH_DROPPED, PUSH_FAILURES, PUSHED};
 use crate::clock::Clock;
 use crate::config::settings::Metrics;
+use crate::run::thread::Thread;
 use crate::watch::Watch;
 use crate::watch::otlp::figures;
 use crate::watch::prometheus::Observed;
 use crate::watch::registry::{Counter, Registry};
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
@@ -54,21 +53,7 @@ impl Counts {
 }
 
 /// The running thread; it ends when this is dropped.
-pub struct Running {
-    /// Dropped to stop the thread.
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
-    }
-}
+pub type Running = Thread<oneshot::Sender<()>>;
 
 /// Starts to send; `None` if nobody wants anything.
 ///
@@ -84,12 +69,9 @@ pub fn start(
     if graphite.is_none() && statsd.is_none() && otlp.is_none() {
         return Ok(None);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel();
     let pusher = Pusher { settings: settings.clone(), watch: Arc::clone(watch), clock, look };
-    let thread = std::thread::Builder::new().name("metrics".into());
-    let thread = thread.spawn(move || pusher.run(runtime, stopped))?;
-    Ok(Some(Running { stop: Some(stop), thread: Some(thread) }))
+    Thread::serve("metrics", stop, (), move || pusher.run(stopped)).map(Some)
 }
 
 struct Pusher {
@@ -100,16 +82,12 @@ struct Pusher {
 }
 
 impl Pusher {
-    fn run(self, runtime: Runtime, stopped: oneshot::Receiver<()>) {
-        runtime.block_on(async {
-            tokio::select! {
-                () = self.push() => {}
-                // An error means that the sender is gone, and that is the sign.
-                _ = stopped => {}
-            }
-        });
-        // A name server that does not answer is not waited for.
-        runtime.shutdown_background();
+    async fn run(self, stopped: oneshot::Receiver<()>) {
+        tokio::select! {
+            () = self.push() => {}
+            // An error means that the sender is gone, and that is the sign.
+            _ = stopped => {}
+        }
     }
 
     async fn push(&self) {

@@ -11,12 +11,12 @@ use super::wire::{
     Resource, ResourceSpans, ScopeSpans, Span, text,
 };
 use crate::config::settings::otlp::Traces;
+use crate::run::thread::Thread;
 use crate::watch::metrics::{TRACE_FAILURES, TRACE_SPANS};
 use crate::watch::registry::{Counter, Registry};
 use prost::Message;
 use std::io;
 use std::pin::pin;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -29,20 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The running thread; when this is dropped it sends what waits, for a moment, and ends.
-pub struct Running {
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only, and that has been told.
-            let _ = thread.join();
-        }
-    }
-}
+pub type Running = Thread<watch::Sender<()>>;
 
 /// What is sent, and by whom.
 pub struct Exporter {
@@ -75,22 +62,16 @@ impl Exporter {
     /// # Errors
     /// If the system gives no thread or runtime.
     pub fn start(self) -> io::Result<Running> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopping) = watch::channel(false);
-        let thread = thread::Builder::new().name("traces".into()).spawn(move || {
-            runtime.block_on(self.run(stopping));
-            // A name server that does not answer is not waited for.
-            runtime.shutdown_background();
-        })?;
-        Ok(Running { stop, thread: Some(thread) })
+        let (stop, stopping) = watch::channel(());
+        Thread::serve("traces", stop, (), move || self.run(stopping))
     }
 
-    /// Sends until `stop` is true; then what waits is sent once, in a moment.
-    async fn run(mut self, mut stop: watch::Receiver<bool>) {
+    /// Sends until nobody has the other end of `stop`; then what waits is sent once, in a moment.
+    async fn run(mut self, mut stop: watch::Receiver<()>) {
         loop {
             let stopped = tokio::select! {
                 more = self.gather() => !more,
-                _ = stop.wait_for(|stop| *stop) => true,
+                _ = stop.changed() => true,
             };
             if stopped || self.deliver(&mut stop).await {
                 break;
@@ -136,7 +117,7 @@ impl Exporter {
     }
 
     /// Tries until it is taken or given up; true: the program ends.
-    async fn deliver(&mut self, stop: &mut watch::Receiver<bool>) -> bool {
+    async fn deliver(&mut self, stop: &mut watch::Receiver<()>) -> bool {
         let (count, request) = self.request();
         for attempt in 1..=ATTEMPTS_MAX {
             let error = match self.client.deliver(&request).await {
@@ -156,12 +137,12 @@ impl Exporter {
             if attempt < ATTEMPTS_MAX {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    _ = stop.wait_for(|stop| *stop) => break,
+                    _ = stop.changed() => break,
                 }
             }
         }
         self.dropped.increment(count);
-        *stop.borrow()
+        stop.has_changed().is_err()
     }
 
     fn taken(&mut self, count: u64, answer: &[u8]) {

@@ -1,0 +1,107 @@
+//! Threads that end with whoever started them.
+//!
+//! Each has a way to be told what to do, and ends when that is dropped; whoever drops a [`Thread`]
+//! waits for its end. Doors with a thread for each core keep lists of their own.
+
+use std::io;
+use std::thread::JoinHandle;
+use tokio::runtime::{Builder, LocalOptions};
+
+/// A thread that runs until this is dropped.
+pub struct Thread<S> {
+    /// What it is told through. Declared first, so that it is dropped before the end is awaited.
+    pub orders: S,
+    _joined: Joined,
+}
+
+struct Joined(Option<JoinHandle<()>>);
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // It ends by a panic only, and that has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<S> Thread<S> {
+    /// Starts `body`, which is to end when `orders` is dropped.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(
+        name: &str,
+        orders: S,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Thread<S>> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
+        Ok(Thread { orders, _joined: Joined(Some(thread)) })
+    }
+
+    /// Starts `serve` on a runtime of the thread's own, whose tasks may stay on it. When it has
+    /// ended, all tasks are dropped, and `ended` after them; a name that is still being looked up
+    /// is not waited for.
+    ///
+    /// # Errors
+    /// The system gives no thread or no runtime.
+    pub fn serve<F: Future<Output = ()>>(
+        name: &str,
+        orders: S,
+        ended: impl Send + 'static,
+        serve: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<Thread<S>> {
+        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let thread = Thread::start(name, orders, move || {
+            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => {
+                    let _ = ready.send(Ok(()));
+                    runtime.block_on(async { serve().await });
+                    runtime.shutdown_background();
+                    drop(ended);
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        })?;
+        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")))?;
+        Ok(thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use tokio::sync::watch;
+
+    /// Counts its end.
+    struct Noted(Arc<AtomicUsize>, usize);
+
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            self.0.compare_exchange(self.1, self.1 + 1, SeqCst, SeqCst).expect("in order");
+        }
+    }
+
+    #[test]
+    fn it_is_told_and_then_waited_for() {
+        let ends = Arc::<AtomicUsize>::default();
+        let noted = |at| Noted(Arc::clone(&ends), at);
+        let (orders, mut told) = watch::channel(());
+        let (task, serving, ended) = (noted(1), noted(0), noted(2));
+        let thread = Thread::serve("test", orders, ended, move || async move {
+            tokio::task::spawn_local(async move {
+                let _task = task;
+                std::future::pending::<()>().await;
+            });
+            tokio::task::yield_now().await;
+            let _serving = serving;
+            let _ = told.changed().await;
+        });
+        let thread = thread.expect("it starts");
+        assert_eq!(ends.load(SeqCst), 0);
+        drop(thread);
+        assert_eq!(ends.load(SeqCst), 3, "its end was waited for");
+    }
+}
