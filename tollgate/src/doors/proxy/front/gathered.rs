@@ -4,6 +4,9 @@
 //! call of the system and, under TLS, a record. Here what it writes is kept until it has done all
 //! it can, or is as much as a record holds; then whoever drives it has it written
 //! ([`Gathered::poll_out`]). Nothing waits for more to come, and nothing long is copied.
+//!
+//! It also looks for something to read after each request that it has taken off, though there was
+//! nothing a moment ago: so it is told that once more, and not the system and TLS asked.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -26,6 +29,9 @@ struct Inner<S> {
     /// Bytes from `written` on are to be written yet.
     kept: Vec<u8>,
     written: usize,
+    /// There was nothing to read since the library was polled last, and its task is to be woken
+    /// when there is.
+    dry: bool,
     spare: Spare,
 }
 
@@ -38,7 +44,8 @@ impl<S> Clone for Gathered<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
     pub(super) fn new(stream: S, spare: &Spare) -> Gathered<S> {
         let spare = Rc::clone(spare);
-        Gathered(Rc::new(RefCell::new(Inner { stream, kept: Vec::new(), written: 0, spare })))
+        let (kept, written, dry) = (Vec::new(), 0, false);
+        Gathered(Rc::new(RefCell::new(Inner { stream, kept, written, dry, spare })))
     }
 
     /// Writes what is kept. To be called whenever the library has been polled.
@@ -47,6 +54,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
     /// The connection is broken.
     pub(super) fn poll_out(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.borrow_mut();
+        inner.dry = false;
         ready!(inner.poll_out(cx))?;
         // A buffer of TLS may hold some of it.
         Pin::new(&mut inner.stream).poll_flush(cx)
@@ -98,7 +106,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_read(cx, buffer)
+        let mut inner = self.0.borrow_mut();
+        if inner.dry {
+            return Poll::Pending;
+        }
+        let poll = Pin::new(&mut inner.stream).poll_read(cx, buffer);
+        inner.dry = poll.is_pending();
+        poll
     }
 }
 
@@ -142,17 +156,23 @@ mod tests {
     /// Takes so many bytes and notes each write.
     struct Taker {
         room: usize,
+        reads: usize,
         writes: Vec<Vec<u8>>,
         closed: bool,
     }
 
     impl AsyncRead for Taker {
         fn poll_read(
-            self: Pin<&mut Self>,
+            mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
-            _: &mut ReadBuf<'_>,
+            buffer: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            Poll::Pending
+            self.reads += 1;
+            if self.reads.is_multiple_of(2) {
+                return Poll::Pending;
+            }
+            buffer.put_slice(b"x");
+            Poll::Ready(Ok(()))
         }
     }
 
@@ -182,7 +202,10 @@ mod tests {
     }
 
     fn gathered(room: usize) -> Gathered<Taker> {
-        Gathered::new(Taker { room, writes: Vec::new(), closed: false }, &Spare::default())
+        Gathered::new(
+            Taker { room, reads: 0, writes: Vec::new(), closed: false },
+            &Spare::default(),
+        )
     }
 
     fn write(to: &mut Gathered<Taker>, bytes: &[u8]) -> Poll<usize> {
@@ -255,5 +278,22 @@ mod tests {
         assert!(Pin::new(&mut to).poll_shutdown(&mut cx).is_ready());
         assert!(to.0.borrow().stream.closed);
         assert_eq!(lengths(&to), [3, 2]);
+    }
+
+    #[test]
+    fn what_has_nothing_to_read_is_not_asked_again_in_the_same_turn() {
+        let mut from = gathered(0);
+        let mut read = || {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut room = [0; 8];
+            let mut buffer = ReadBuf::new(&mut room);
+            Pin::new(&mut from).poll_read(&mut cx, &mut buffer).is_ready()
+        };
+        assert_eq!([read(), read(), read(), read()], [true, false, false, false]);
+        assert_eq!(from.0.borrow().stream.reads, 2);
+        assert!(out(&from));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut room = [0; 8];
+        assert!(Pin::new(&mut from).poll_read(&mut cx, &mut ReadBuf::new(&mut room)).is_ready());
     }
 }
