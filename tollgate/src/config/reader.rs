@@ -192,7 +192,7 @@ impl<'n, 'f> Section<'n, 'f> {
         })
     }
 
-    /// A list; a single value is a list of one. Empty or absent: the default.
+    /// A list; a single value is a list of one. Absent: the default.
     pub fn list<T: Display>(
         &mut self,
         key: &'static str,
@@ -203,6 +203,10 @@ impl<'n, 'f> Section<'n, 'f> {
         if !values.is_empty() {
             return values;
         }
+        let default = match self.node(key).map(|node| &node.value) {
+            Some(Value::List(items)) if items.is_empty() => Vec::new(),
+            _ => default,
+        };
         let texts = default.iter().map(|value| Node::text(value.to_string())).collect();
         self.show(key, Node::made(Value::List(texts)));
         default

@@ -85,6 +85,8 @@ fn backends_are_read_in_every_form() {
         proxy("{backend: https://b, backend_tls: {verify: false}, upgrades: [WebSocket, x]}");
     assert!(!read.backend_tls.verify);
     assert_eq!(read.upgrades, ["websocket", "x"]);
+    assert_eq!(proxy("{}").upgrades, ["websocket"]);
+    assert!(proxy("{upgrades: []}").upgrades.is_empty());
     let many: Vec<String> = (0..65).map(|n| format!("http://a{n}")).collect();
     for (text, what) in [
         ("{backend: unix://a}", "not a path"),

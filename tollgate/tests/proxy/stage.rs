@@ -79,7 +79,7 @@ impl Stage {
         wire
     }
 
-    fn backend_if_any(&self) -> Option<Wire> {
+    pub fn backend_if_any(&self) -> Option<Wire> {
         self.backend.set_nonblocking(true).expect("a mode");
         let accepted = self.backend.accept();
         self.backend.set_nonblocking(false).expect("a mode");

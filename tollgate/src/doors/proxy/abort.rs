@@ -6,8 +6,10 @@
 //! An answer that is only held is none of this: its request is done.
 
 use super::account::Account;
+use super::headers;
 use super::wire::Wire;
 use super::worker::Worker;
+use http::StatusCode;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -32,26 +34,43 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
     let limit = worker.site().timeouts.abort_linger;
     tokio::task::spawn_local(async move {
         match tokio::time::timeout(limit, end(rest, &worker, &account)).await {
-            Ok(Some(wire)) => worker.keep(wire),
-            Ok(None) | Err(_) => account.cut(),
+            Ok(Ended::Through(wire)) => worker.keep(wire),
+            Ok(Ended::Left) => {}
+            Ok(Ended::Broken) | Err(_) => account.cut(),
         }
         account.settle();
         drop(lingering);
     });
 }
 
-/// Runs to the end of the answer. Returns the connection if it can be used again.
-async fn end(rest: Rest, worker: &Worker, account: &Account) -> Option<Wire> {
+/// How an exchange without a client has ended.
+enum Ended {
+    /// All of the answer has come: its connection can be used again.
+    Through(Wire),
+    /// The answer is one without an end, so the request is done with its head.
+    Left,
+    Broken,
+}
+
+/// Runs to the end of the answer.
+async fn end(rest: Rest, worker: &Worker, account: &Account) -> Ended {
     let mut wire = match rest {
         Rest::Body(wire) => wire,
         Rest::Head(mut wire) => {
-            let (mut answer, _) = poll_fn(|cx| wire.poll_answer(worker, cx)).await.ok()?;
+            let answered = poll_fn(|cx| wire.poll_answer(worker, cx)).await;
+            let Ok((mut answer, _)) = answered else { return Ended::Broken };
             // What it costs is taken down; there is nobody to hold the answer from.
             let _ = account.head(answer.headers_mut(), true);
+            if answer.status() == StatusCode::SWITCHING_PROTOCOLS
+                || headers::is_stream(answer.headers())
+            {
+                account.leave();
+                return Ended::Left;
+            }
             wire
         }
     };
-    drain(&mut wire, account).await.then_some(wire)
+    if drain(&mut wire, account).await { Ended::Through(wire) } else { Ended::Broken }
 }
 
 /// Reads a body to its end. False if it breaks off or is too long.

@@ -73,13 +73,20 @@ impl Handshake {
     }
 
     /// Makes the head of an answer that has switched protocols one to a CONNECT, after it was made
-    /// ready for the client. False if its sender has not read the key.
+    /// ready for the client. False if its sender has not read the key, or has switched to another
+    /// protocol.
     pub(super) fn answer(self, status: &mut StatusCode, headers: &mut HeaderMap) -> bool {
-        let said = headers.remove(SEC_WEBSOCKET_ACCEPT);
+        let only = {
+            let mut lines = headers.get_all(SEC_WEBSOCKET_ACCEPT).iter();
+            lines.next().filter(|_| lines.next().is_none()).cloned()
+        };
+        let protocol = headers.remove(header::UPGRADE);
+        headers.remove(SEC_WEBSOCKET_ACCEPT);
         headers.remove(header::CONNECTION);
-        headers.remove(header::UPGRADE);
         *status = StatusCode::OK;
-        self.key().is_none_or(|key| said.is_some_and(|said| said == accept(&key)))
+        let Some(key) = self.key() else { return true };
+        let websocket = protocol.is_some_and(|p| p.as_bytes().eq_ignore_ascii_case(WEBSOCKET));
+        websocket && only.is_some_and(|only| only == accept(&key))
     }
 }
 
@@ -105,17 +112,25 @@ mod tests {
     fn an_answer_must_show_that_its_sender_has_read_the_key() {
         let handshake = Handshake(Some([7; 16]));
         let right = accept(&handshake.key().expect("a key"));
-        for (said, expected) in [(Some(&right[..]), true), (Some("x"), false), (None, false)] {
+        for (protocol, said, expected) in [
+            ("WebSocket", &[&right[..]][..], true),
+            ("websocket", &["x"], false),
+            ("websocket", &[], false),
+            ("websocket", &[&right, &right], false),
+            ("foo", &[&right], false),
+        ] {
             let mut headers = HeaderMap::new();
-            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(header::UPGRADE, HeaderValue::from_static(protocol));
             headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-            headers.extend(
-                said.map(|said| {
-                    (SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(said).expect("a value"))
-                }),
-            );
+            for said in said {
+                headers.append(SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(said).expect("a value"));
+            }
             let mut status = StatusCode::SWITCHING_PROTOCOLS;
-            assert_eq!(handshake.answer(&mut status, &mut headers), expected, "{said:?}");
+            assert_eq!(
+                handshake.answer(&mut status, &mut headers),
+                expected,
+                "{protocol} {said:?}"
+            );
             assert_eq!((status, headers.len()), (StatusCode::OK, 0));
         }
         let mut status = StatusCode::SWITCHING_PROTOCOLS;

@@ -12,7 +12,7 @@ use super::connect;
 use super::headers::{self, Found};
 use super::link::Link;
 use super::wire::{self, Wire};
-use super::worker::{Site, Worker};
+use super::worker::{Room, Site, Worker};
 use crate::engine::Asked;
 use crate::watch::counts::{BackendFault, Maker};
 use http::request::Parts;
@@ -176,17 +176,15 @@ fn fatal(worker: &Worker, headers: &HeaderMap, status: StatusCode) -> Box<Respon
 }
 
 fn check(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     link: &Link,
     site: &Site,
     head: &mut Parts,
     body: &Incoming,
 ) -> Result<Found, StatusCode> {
     if let Some(handshake) = connect::translate(head, &site.upgrades)? {
-        if !worker.has_room(link) {
-            return Err(StatusCode::SERVICE_UNAVAILABLE);
-        }
-        link.connects(handshake);
+        let room = Room::take(worker, link).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+        link.connects(handshake, room);
     }
     let found = headers::normalise(head, link.is_secure())?;
     let bound = site.bounds.body_bytes;

@@ -68,10 +68,7 @@ impl Worker {
         if said && !self.introduced(&mut begun, &link).await {
             return;
         }
-        let Some(_share) = Share::take(self, &link) else {
-            self.watch.proxy.turned(Turned::Address).increment(1);
-            return;
-        };
+        let Some(_share) = Share::take(self, &link) else { return };
         if let Some(shown) = shown {
             return Box::pin(self.converse_under_tls(begun, link, &shown)).await;
         }
@@ -225,7 +222,7 @@ impl Worker {
             let parts = connection.into_parts();
             return Some(parts.io.into_inner().unread(parts.read_buf));
         }
-        if let Some(backend) = link.tunnel().and_then(|wire| wire.into_tunnel()) {
+        if let Some(backend) = link.tunnel().and_then(|(wire, _)| wire.into_tunnel()) {
             let parts = connection.into_parts();
             let client = parts.io.into_inner();
             Box::pin(tunnel::run(self, link, client, parts.read_buf, backend)).await;

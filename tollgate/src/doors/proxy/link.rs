@@ -13,6 +13,7 @@ pub(super) mod list;
 use super::account::Shadow;
 use super::connect::Handshake;
 use super::wire::{Far, Wire};
+use super::worker::Room;
 use crate::config::settings::Timeouts;
 use http::{HeaderValue, StatusCode};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -93,11 +94,15 @@ fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
 enum Switch {
     #[default]
     Nothing,
-    /// A CONNECT of HTTP/2 waits for it.
-    Connect(Box<Handshake>),
+    /// A CONNECT of HTTP/2 waits for it, and has the room that it will take.
+    Connect(Box<(Handshake, Room)>),
     /// The backend has switched on this connection.
-    Done(Wire),
+    Done(Box<Switched>),
 }
+
+/// A connection to a backend that has switched, and the room that the tunnel takes if its client's
+/// connection is not all its own.
+pub(super) type Switched = (Wire, Option<Room>);
 
 /// A client connection, as the worker and its exchanges know it.
 pub(super) struct Link {
@@ -363,27 +368,31 @@ impl Link {
     }
 
     /// It is asked to as HTTP/2 has it.
-    pub(super) fn connects(&self, handshake: Handshake) {
-        *self.switch.borrow_mut() = Switch::Connect(Box::new(handshake));
+    pub(super) fn connects(&self, handshake: Handshake, room: Room) {
+        *self.switch.borrow_mut() = Switch::Connect(Box::new((handshake, room)));
     }
 
     /// What is known of the handshake then.
     pub(super) fn handshake(&self) -> Option<Handshake> {
         match &*self.switch.borrow() {
-            Switch::Connect(handshake) => Some(**handshake),
+            Switch::Connect(connect) => Some(connect.0),
             Switch::Nothing | Switch::Done(_) => None,
         }
     }
 
     /// It has.
     pub(super) fn switched(&self, wire: Wire) {
-        *self.switch.borrow_mut() = Switch::Done(wire);
+        let room = match self.switch.take() {
+            Switch::Connect(connect) => Some(connect.1),
+            Switch::Nothing | Switch::Done(_) => None,
+        };
+        *self.switch.borrow_mut() = Switch::Done(Box::new((wire, room)));
     }
 
-    /// The connection to a backend that has switched, once.
-    pub(super) fn tunnel(&self) -> Option<Wire> {
+    /// What is left of it then, once.
+    pub(super) fn tunnel(&self) -> Option<Switched> {
         match self.switch.take() {
-            Switch::Done(wire) => Some(wire),
+            Switch::Done(switched) => Some(*switched),
             Switch::Nothing | Switch::Connect(_) => None,
         }
     }
@@ -552,7 +561,7 @@ impl Link {
             self.close();
             return self.phase.get() != Phase::Idle;
         }
-        if self.is_stream() && self.stuck.exceeds(STREAM_PATIENCE, now, slack) {
+        if self.is_stream() && self.stuck.exceeds(STREAM_PATIENCE, now, 0) {
             self.account.take().give_way();
         }
         if self.upload.exceeds(timeouts.idle, now, slack) {

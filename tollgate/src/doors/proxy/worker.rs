@@ -18,6 +18,7 @@ use crate::engine::Lane;
 use crate::run::waiting;
 use crate::store::requests::Requests;
 use crate::watch::Watch;
+use crate::watch::counts::Turned;
 use crate::watch::failure;
 use crate::watch::registry::Held;
 use parking_lot::Mutex;
@@ -256,14 +257,9 @@ impl Worker {
     /// accept and close would cost more, and tell the client less.)
     async fn room(&self) {
         loop {
-            let bound = self.site.borrow().bounds.connections;
-            let free = bound == 0 || self.draining.get();
-            let one_more = |open| (free || open < bound).then_some(open + 1);
-            let open = &self.house.connections;
-            if open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok() {
+            if self.one_more(self.draining.get()) {
                 return;
             }
-            self.watch.full(bound, self.time());
             if !self.shed() {
                 self.house.room_wanted.store(true, Ordering::Relaxed);
             }
@@ -272,16 +268,16 @@ impl Worker {
         }
     }
 
-    /// Whether there is room for one more connection, and `link`'s other end may have it.
-    pub(super) fn has_room(&self, link: &Link) -> bool {
-        let bounds = self.site.borrow().bounds;
-        let open = self.house.connections.load(Ordering::Relaxed);
-        let free = |bound: usize, taken: usize| bound == 0 || taken < bound;
-        free(bounds.connections, open)
-            && Share::of(&self.site(), link.peer()).is_none_or(|peer| {
-                let addresses = self.house.addresses.lock();
-                free(bounds.connections_per_address, addresses.get(&peer).copied().unwrap_or(0))
-            })
+    /// Takes the room for a connection if there is some, or `free` is to be had without.
+    fn one_more(&self, free: bool) -> bool {
+        let bound = self.site.borrow().bounds.connections;
+        let one_more = |open| (free || bound == 0 || open < bound).then_some(open + 1);
+        let open = &self.house.connections;
+        let taken = open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        if !taken {
+            self.watch.full(bound, self.time());
+        }
+        taken
     }
 
     /// Closes the connection that has been idle longest, or late with a head, if one is.
@@ -327,7 +323,8 @@ impl Worker {
             tokio::time::sleep(tick).await;
             self.now.set(self.clock.now());
             let now = self.now();
-            let slack = u64::try_from(tick.as_millis()).unwrap_or(0);
+            // A time may have been noted before there were streams, when looks were rarer.
+            let slack = u64::try_from(site.tick().as_millis()).unwrap_or(0);
             let draining = self.draining.get();
             for link in self.links.all().iter().chain(self.streams.all().iter()) {
                 if !link.is_closed() && link.sweep(&site.timeouts, now, slack) {
@@ -378,14 +375,20 @@ impl Drop for Seat {
 pub(super) struct Room {
     worker: Rc<Worker>,
     _share: Share,
+    _counted: Held,
 }
 
 impl Room {
-    /// `None` if the other end of `link` has as many connections as it may have.
+    /// `None` if there is none, or the other end of `link` has as many connections as it may have.
     pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Room> {
         let share = Share::take(worker, link)?;
-        worker.house.connections.fetch_add(1, Ordering::Relaxed);
-        Some(Room { worker: Rc::clone(worker), _share: share })
+        let counted = worker.watch.proxy.connections.hold();
+        // Who is closed for it gives its room back by itself.
+        let taken = worker.one_more(false) || (worker.shed() && worker.one_more(true));
+        if !taken {
+            worker.house.room_wanted.store(true, Ordering::Relaxed);
+        }
+        taken.then(|| Room { worker: Rc::clone(worker), _share: share, _counted: counted })
     }
 }
 
@@ -406,17 +409,19 @@ impl Share {
         (bound > 0 && !site.trust.trusts(peer)).then(|| one_client(peer))
     }
 
-    /// `None` if the other end of `link` has as many as it may have.
+    /// `None`, which is counted, if the other end of `link` has as many as it may have.
     pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Share> {
         let site = worker.site();
         let Some(peer) = Share::of(&site, link.peer()) else { return Some(Share(None)) };
         let bound = site.bounds.connections_per_address;
         let mut addresses = worker.house.addresses.lock();
         let count = addresses.entry(peer).or_default();
-        (*count < bound).then(|| {
-            *count += 1;
-            Share(Some((Rc::clone(worker), peer)))
-        })
+        if *count >= bound {
+            worker.watch.proxy.turned(Turned::Address).increment(1);
+            return None;
+        }
+        *count += 1;
+        Some(Share(Some((Rc::clone(worker), peer))))
     }
 }
 

@@ -85,6 +85,11 @@ impl Exchange {
         self.parts.recv_timeout(LONG).expect("something of an answer")
     }
 
+    /// Something of an answer, if there is something by now.
+    pub fn try_next(&self) -> Option<Part> {
+        self.parts.try_recv().ok()
+    }
+
     pub fn head(&self) -> http::response::Parts {
         match self.next() {
             Part::Head(head) => *head,

@@ -288,11 +288,73 @@ fn it_takes_the_room_of_a_connection() {
         let client = Http2::connect(stage.door.addresses()[0]);
         let (tunnel, mut backend) = open(&stage, &client);
         assert_eq!(ask(&client, "/").head().status, 503);
+        assert_eq!(stage.watch.proxy.connections.get(), 2);
         tunnel.reset();
         backend.ends();
         until("it has no place", || stage.door.connections() == 1);
         open(&stage, &client);
     }
+}
+
+#[test]
+fn those_that_are_opened_at_once_take_it_too() {
+    let stage = Stage::open(|settings| settings.bounds.connections = 3);
+    let client = Http2::connect(stage.door.addresses()[0]);
+    let asked: Vec<Exchange> = (0..5).map(|_| ask(&client, "/")).collect();
+    let mut backends = [stage.backend(), stage.backend()];
+    for backend in &mut backends {
+        let head = backend.head();
+        backend.send(switched(&head));
+    }
+    let mut statuses: Vec<u16> = asked.iter().map(|one| one.head().status.as_u16()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 503, 503, 503]);
+    assert_eq!(stage.door.connections(), 3);
+}
+
+#[test]
+fn who_is_idle_makes_room() {
+    let stage = Stage::open(|settings| settings.bounds.connections = 2);
+    let mut idle = stage.client();
+    idle.get("/");
+    let mut backend = stage.backend();
+    backend.message();
+    backend.answer("page");
+    idle.message();
+    drop(backend);
+    let client = Http2::connect(stage.door.addresses()[0]);
+    // At once if both are on the same thread, else when the other one has looked around.
+    let mut tunnel = ask(&client, "/");
+    let mut backend = None;
+    until("there is room", || {
+        if let Some(Part::Head(head)) = tunnel.try_next() {
+            assert_eq!(head.status, 503);
+            tunnel = ask(&client, "/");
+        }
+        backend = stage.backend_if_any();
+        backend.is_some()
+    });
+    let mut backend = backend.expect("a connection");
+    let head = backend.head();
+    backend.send(switched(&head));
+    assert_eq!(tunnel.head().status, 200);
+    idle.ends();
+    until("there is room for two", || stage.door.connections() == 2);
+}
+
+#[test]
+fn who_leaves_before_it_opens_is_charged_until_then() {
+    let stage = Stage::open(|_| {});
+    let client = Http2::connect(stage.door.addresses()[0]);
+    let tunnel = ask(&client, "/");
+    let mut backend = stage.backend();
+    let head = backend.head();
+    tunnel.reset();
+    until("it runs on", || stage.watch.proxy.aborted.get() == 1);
+    assert_eq!(stage.engine.load().0, 1);
+    backend.send(switched(&head));
+    backend.ends();
+    until("it is over", || stage.engine.load().0 == 0);
 }
 
 #[test]

@@ -12,8 +12,7 @@ use super::tunnel;
 use crate::doors::proxy::body::Body;
 use crate::doors::proxy::exchange;
 use crate::doors::proxy::link::Link;
-use crate::doors::proxy::wire::Wire;
-use crate::doors::proxy::worker::{Room, Worker};
+use crate::doors::proxy::worker::Worker;
 use crate::watch::counts::Turned;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header};
@@ -204,8 +203,8 @@ impl Place {
     /// breaks off has the stream reset by letting go of it.
     async fn tunnel(&self, upgrade: OnUpgrade, carrier: Carrier) {
         let Place { worker, link } = self;
-        let Some(backend) = link.tunnel().and_then(Wire::into_tunnel) else { return };
-        let Some(_room) = Room::take(worker, link) else { return };
+        let Some((wire, _room)) = link.tunnel() else { return };
+        let Some(backend) = wire.into_tunnel() else { return };
         let Ok(upgraded) = upgrade.await else { return };
         let client = ClientStream::new(TokioIo::new(upgraded), Rc::clone(link), Rc::clone(worker));
         let mut both = pin!(tunnel::run(worker, link, client, Bytes::new(), backend));
