@@ -296,14 +296,11 @@ impl Running {
         self.house.cut.load(Ordering::Relaxed)
     }
 
-    /// Takes over changed settings for the requests that follow. Listeners stay as they are: to
-    /// change them takes a restart, and the log says so.
+    /// Takes over changed settings for the requests that follow. Listeners stay as they are,
+    /// whatever `listen` says.
     pub fn reload(&self, settings: &Proxy) {
         let settings = Arc::new(settings.clone());
         self.orders.send_modify(|order| {
-            if order.settings.listen != settings.listen {
-                tracing::warn!("proxy.listen has changed; it takes effect when Tollgate restarts");
-            }
             match secured(&settings) {
                 Ok(secured) => order.secured = secured,
                 Err(error) => tracing::error!(
