@@ -17,13 +17,13 @@ pub mod registry;
 pub mod sampler;
 pub mod snapshot;
 
-use counts::ProxyCounts;
 use counts::beats::Beats;
 use counts::gatekeeper::GatekeeperCounts;
 use counts::master::MasterCounts;
 use counts::peers::Board;
 use counts::store::StoreBoard;
 use counts::tiers::{Tier, TierCounts};
+use counts::{ProxyCounts, Turned};
 use decision::Decision;
 use decision::notice::Notice;
 use failure::Failure;
@@ -74,6 +74,7 @@ pub struct Watch {
     samplers: [(&'static str, Sampler); 6],
     failures: Sampler,
     full: Seldom,
+    unintroduced: Seldom,
     front: Mutex<Front>,
     /// In nanoseconds.
     held_above: AtomicU64,
@@ -118,6 +119,7 @@ impl Watch {
             samplers: VERDICTS.map(|verdict| (verdict, Sampler::default())),
             failures: Sampler::default(),
             full: Seldom::default(),
+            unintroduced: Seldom::default(),
             front: Mutex::default(),
             held_above: AtomicU64::default(),
             started: now,
@@ -199,6 +201,19 @@ impl Watch {
                 bound,
                 "as many client connections are open as `bounds.connections` allows: idle ones \
                  are closed to make room, and without any, clients wait to be accepted"
+            );
+        }
+    }
+
+    /// The trusted proxy at `peer` did not begin with the PROXY protocol, at `now`.
+    pub fn unintroduced(&self, peer: IpAddr, now: Time) {
+        self.proxy.turned(Turned::Preface).increment(1);
+        if self.unintroduced.ask(now) {
+            tracing::warn!(
+                target: "tollgate::proxy",
+                %peer,
+                "a connection of a trusted proxy is closed, as it did not begin with the PROXY \
+                 protocol: switch it on there, or write another `client_address`"
             );
         }
     }

@@ -77,9 +77,12 @@ fn a_gatekeeper_says_why_its_master_is_away() {
 
 #[test]
 fn a_domain_that_is_not_configured_is_named() {
-    let program = Program::start(RULES);
+    let mut program = Program::start(RULES);
     let mut gatekeeper = Gatekeeper::new(&program, &[]);
     gatekeeper.request("dd\x1b", "c", ahead());
+    let told = program.told("messages of a domain that `master` does not name");
+    assert!(told.contains("domain=\"dd") && told.contains("peer=127.0.0.1"), "{told}");
+    assert!(told.contains("WARN tollgate::master: ") && !told.contains('\x1b'), "{told}");
     until("it is heard", || program.messages("unknown") == 1);
     let text = doctor(program.admin);
     let unknown = line(&text, "unknown domains");

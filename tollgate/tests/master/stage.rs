@@ -90,6 +90,11 @@ impl Program {
         told(&mut self.log, "configuration reloaded");
     }
 
+    /// The next line of the log that holds `what`.
+    pub fn told(&mut self, what: &str) -> String {
+        told(&mut self.log, what)
+    }
+
     /// What the admin door answers.
     pub fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).expect("it listens");

@@ -120,11 +120,7 @@ impl Worker {
                 // A look whether anybody is there.
                 Preface::More if begun.bytes().is_empty() => return false,
                 Preface::More | Preface::Bad => {
-                    self.watch.proxy.turned(Turned::Preface).increment(1);
-                    let client = link.peer();
-                    tracing::debug!(
-                        target: "tollgate::proxy", %client, "closed: no PROXY protocol header"
-                    );
+                    self.watch.unintroduced(link.peer(), self.time());
                     return false;
                 }
             }

@@ -40,7 +40,7 @@ async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, E
         let (mut orders, mut messages) = (Orders::default(), 0);
         let drained = link.drain(|event| {
             let told = match event {
-                Event::Message(message) => told(desk, &message, &wall, &mut orders),
+                Event::Message(message) => told(desk, peer, &message, &wall, &mut orders),
                 Event::TooLarge => Told::Faulty,
                 Event::Ping(context) => return Session::pong(context, &mut out),
                 _ => return,
@@ -60,8 +60,14 @@ async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, E
     }
 }
 
-/// Takes in one message.
-fn told(desk: &Desk, message: &Message<'_>, wall: &Wall, orders: &mut Orders) -> Told {
+/// Takes in one message from `peer`.
+fn told(
+    desk: &Desk,
+    peer: IpAddr,
+    message: &Message<'_>,
+    wall: &Wall,
+    orders: &mut Orders,
+) -> Told {
     if message.count() < FRAMES_MIN {
         return Told::Faulty;
     }
@@ -75,7 +81,7 @@ fn told(desk: &Desk, message: &Message<'_>, wall: &Wall, orders: &mut Orders) ->
     };
     let Some(at) = at else { return Told::Faulty };
     let Some(domain) = desk.domains.get(domain) else {
-        desk.counts.unknown(domain);
+        desk.counts.unknown(domain, peer, wall.now);
         return Told::Unknown;
     };
     if told == Told::Rejected {

@@ -10,6 +10,7 @@ use crate::watch::metrics::{
     MASTER_ORDERS, MASTER_STRANGERS, SHED,
 };
 use crate::watch::registry::{Counter, Gauge, Histogram, Registry};
+use crate::watch::sampler::Seldom;
 use crate::watch::snapshot::zeromq;
 use gates::Gates;
 pub use gates::Way;
@@ -64,6 +65,8 @@ pub struct MasterCounts {
     gates: Mutex<Gates>,
     /// The last domain that was told of and that there is not.
     unknown: Mutex<Option<Box<[u8]>>>,
+    /// When that is told.
+    stray: Seldom,
 }
 
 impl MasterCounts {
@@ -83,6 +86,7 @@ impl MasterCounts {
             at,
             gates: Mutex::default(),
             unknown: Mutex::default(),
+            stray: Seldom::default(),
         }
     }
 
@@ -103,9 +107,17 @@ impl MasterCounts {
         }
     }
 
-    /// A message was of a domain that there is not.
-    pub fn unknown(&self, domain: &[u8]) {
+    /// A message from `peer` was of a domain that there is not, at `now`. The log has one a minute.
+    pub fn unknown(&self, domain: &[u8], peer: IpAddr, now: Time) {
         let domain = &domain[..domain.len().min(DOMAIN_BYTES_MAX)];
+        if self.stray.ask(now) {
+            tracing::warn!(
+                target: "tollgate::master",
+                domain = readable(domain),
+                peer = %peer.to_canonical(),
+                "messages of a domain that `master` does not name change nothing"
+            );
+        }
         let mut last = self.unknown.lock();
         if last.as_deref() != Some(domain) {
             *last = Some(domain.into());
