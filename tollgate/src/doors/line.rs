@@ -64,6 +64,9 @@ pub enum StartError {
 impl StartError {
     fn listen(address: String, error: io::Error) -> StartError {
         let advice = match error.kind() {
+            io::ErrorKind::AddrInUse if error.get_ref().is_some() => {
+                "write the address as it was handed in"
+            }
             io::ErrorKind::AddrInUse => "another program has it: stop that one, or name another",
             io::ErrorKind::AlreadyExists => "there is a file that is no socket: name another path",
             io::ErrorKind::NotFound => "make its folder first",

@@ -373,6 +373,9 @@ fn bind_all(
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
+        io::ErrorKind::AddrInUse if error.get_ref().is_some() => {
+            "write the address as it was handed in"
+        }
         io::ErrorKind::AddrInUse => {
             "another program has it: stop that one, or name another port in proxy.listen"
         }

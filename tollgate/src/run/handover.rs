@@ -65,6 +65,14 @@ enum Handed {
 }
 
 impl Handed {
+    /// The port of a listener.
+    fn port(&self) -> Option<u16> {
+        match self {
+            Handed::Tcp(listener) => listener.local_addr().ok().map(|at| at.port()),
+            _ => None,
+        }
+    }
+
     /// Where it is, for people.
     fn place(&self) -> Option<String> {
         match self {
@@ -126,7 +134,8 @@ impl Sockets {
     /// If there is none and none can be made.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
         let handed = self.take(address)?.into_iter().next();
-        let listener = handed.map_or_else(|| TcpListener::bind(address), Ok)?;
+        let bound = || TcpListener::bind(address).map_err(|error| self.beside(address, error));
+        let listener = handed.map_or_else(bound, Ok)?;
         listener.set_nonblocking(true)?;
         self.opened(&listener)?;
         Ok(listener)
@@ -144,7 +153,9 @@ impl Sockets {
         count: usize,
     ) -> io::Result<Vec<Vec<TcpListener>>> {
         let listeners = match self.take(address)? {
-            handed if handed.is_empty() => shared::bind(address, count)?,
+            handed if handed.is_empty() => {
+                shared::bind(address, count).map_err(|error| self.beside(address, error))?
+            }
             handed => handed,
         };
         listeners.iter().try_for_each(|listener| self.opened(listener))?;
@@ -191,6 +202,19 @@ impl Sockets {
             }
             _ => Ok(None),
         }
+    }
+
+    /// `error`, with the sockets that were handed in at the same port and are not for `address`:
+    /// one of them may be what is in the way. It has an inner error then.
+    fn beside(&self, address: SocketAddr, error: io::Error) -> io::Error {
+        let inherited = self.inherited.lock();
+        let near = inherited.iter().filter(|handed| handed.port() == Some(address.port()));
+        let near: Vec<String> = near.filter_map(Handed::place).collect();
+        if near.is_empty() || error.kind() != io::ErrorKind::AddrInUse {
+            return error;
+        }
+        let near = near.join(", ");
+        io::Error::new(error.kind(), format!("{error}; handed in and not taken: {near}"))
     }
 
     fn extract(&self, is_it: impl Fn(&Handed) -> bool) -> Vec<Handed> {
@@ -272,6 +296,26 @@ mod tests {
         assert!(sockets.take(at[0]).expect("none").is_empty());
         assert_eq!(sockets.refuse_rest(), [at[1].to_string()]);
         assert!(sockets.take(at[1]).expect("none").is_empty());
+    }
+
+    #[test]
+    fn who_is_in_the_way_is_named() {
+        let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let handed = vec![Handed::Tcp(listener)];
+        let sockets = Sockets { inherited: Mutex::new(handed), ..Sockets::default() };
+        let asked = SocketAddr::from(([127, 0, 0, 1], at.port()));
+        let alone = sockets.listen(asked).expect_err("it is taken");
+        let each = sockets.listen_each(asked, 2).expect_err("it is taken");
+        for error in [alone, each] {
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+            assert!(error.get_ref().is_some());
+            let said = error.to_string();
+            assert!(said.ends_with(&format!("; handed in and not taken: {at}")), "{said}");
+        }
+        let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let error = sockets.listen(other.local_addr().expect("bound")).expect_err("taken too");
+        assert!(!error.to_string().contains("handed in"), "{error}");
     }
 
     #[test]

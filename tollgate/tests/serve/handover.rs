@@ -227,6 +227,24 @@ fn sockets_that_nobody_wants_are_told() {
     assert_eq!(program.end().code(), Some(0));
 }
 
+#[test]
+fn a_socket_in_another_form_of_the_address_is_named() {
+    for (configured, door) in [
+        ("proxy: {listen: '127.0.0.1:PORT', backend: 'http://127.0.0.1:1'}", "cannot listen on"),
+        ("line: {listen: 'tcp://127.0.0.1:PORT'}", "line: "),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let text = configured.replace("PORT", &at.port().to_string());
+        let path = configuration(folder.path(), &format!("admin: off\n{text}\n"));
+        let mut program = start_on(&listener, &path);
+        let told = program.told(&format!("handed in and not taken: {at}; write the address as"));
+        assert!(told.contains(door) && !told.contains("another program"), "{told}");
+        assert_ne!(program.end().code(), Some(0));
+    }
+}
+
 /// What the program tells the service manager, each message once.
 pub fn notices(manager: &UnixDatagram, what: &str) {
     manager.set_read_timeout(Some(LONG)).expect("a timeout");
