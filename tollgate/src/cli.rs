@@ -283,14 +283,10 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
 fn tell_cgroups(settings: &Settings) {
     for proxy in settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty()) {
         for backend in &proxy.backends {
-            let groups = cgroup::behind(backend);
-            // The root is the whole machine, and has no figures where cgroups are of version 1.
-            let useful = |path: &&String| *path != "/" && cgroup::used(Path::new(path)).is_ok();
-            let named = |path: &String| format!("`cost: cgroup:{path}`");
-            let written: Vec<String> = groups.iter().filter(useful).map(named).collect();
-            if !written.is_empty() && !matches!(proxy.cost, CostSource::Cgroup(_)) {
-                let written = written.join(" or ");
-                eprintln!("note: the processes behind {backend} could be measured by {written}");
+            if !matches!(proxy.cost, CostSource::Cgroup(_))
+                && let Some(written) = cgroup::written(backend)
+            {
+                eprintln!("note: {written}");
             }
         }
     }

@@ -121,11 +121,15 @@ pub type Stumble = (&'static [&'static str], String);
 
 fn secrets(settings: &Settings) -> Vec<Stumble> {
     let mut faults: Vec<Stumble> = Vec::new();
-    if let Some(settings::CostSource::Cgroup(path)) =
-        settings.proxy.as_ref().map(|proxy| &proxy.cost)
+    if let Some(proxy) = &settings.proxy
+        && let settings::CostSource::Cgroup(path) = &proxy.cost
         && let Err(error) = cpus::cgroup::used(path)
     {
-        let what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
+        let mut what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
+        for written in proxy.backends.iter().filter_map(cpus::cgroup::written) {
+            what.push_str("; ");
+            what.push_str(&written);
+        }
         faults.push((&["proxy", "cost"], what));
     }
     let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretFault>| {

@@ -100,6 +100,25 @@ fn usage(text: &str) -> Option<Nanos> {
     Some(Nanos(micros.saturating_mul(1_000)))
 }
 
+/// What `cost` may name for `backend`, for people: the cgroups behind it whose use can be read.
+#[must_use]
+pub fn written(backend: &Backend) -> Option<String> {
+    // The root is the whole machine, and has no figures where cgroups are of version 1.
+    advice(backend, &behind(backend), |path| path != "/" && used(Path::new(path)).is_ok())
+}
+
+fn advice(
+    backend: &Backend,
+    groups: &[String],
+    is_useful: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let useful = groups.iter().filter(|path| is_useful(path));
+    let written: Vec<String> = useful.map(|path| format!("`cost: cgroup:{path}`")).collect();
+    let written = written.join(" or ");
+    let is_some = !written.is_empty();
+    is_some.then(|| format!("the processes behind {backend} could be measured by {written}"))
+}
+
 /// The cgroups of processes that listen where `backend` is, as far as we may look; none if it is
 /// not on this machine.
 #[must_use]
@@ -147,6 +166,19 @@ mod tests {
         assert_eq!(usage(text), Some(Nanos(1_234_567_000)));
         assert_eq!(usage("user_usec 1\n"), None);
         assert_eq!(usage("usage_usec x\n"), None);
+    }
+
+    #[test]
+    fn those_that_can_be_read_are_named() {
+        let backend = Backend::http("127.0.0.1:80");
+        let groups = ["/".to_owned(), "/a.slice".to_owned(), "/b".to_owned()];
+        let some = |known: &'static [&str]| {
+            advice(&backend, &groups, |path| known.contains(&path)).unwrap_or_default()
+        };
+        assert_eq!(some(&[]), "");
+        let said = "the processes behind http://127.0.0.1:80 could be measured by \
+                    `cost: cgroup:/a.slice` or `cost: cgroup:/b`";
+        assert_eq!(some(&["/b", "/a.slice"]), said);
     }
 
     /// Tables of a system with version 2 alone, of one with both, of a container that sees one
