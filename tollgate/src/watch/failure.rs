@@ -36,17 +36,21 @@ impl Failure<'_> {
     }
 }
 
-/// An error with all its causes, in one line.
+/// An error with all its causes, in one line; one whose words are there already is not repeated.
 struct Causes<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut said = self.0.to_string();
         let mut cause = self.0.source();
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let more = error.to_string();
+            if !said.contains(&more) {
+                said.push_str(": ");
+                said.push_str(&more);
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&said)
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Fault {
     Broken(#[from] io::Error),
     #[error("the answer is not proper HTTP: {0}")]
     Answer(&'static str),
-    #[error("the answer is not proper HTTP: {0}")]
+    #[error("the answer is not proper HTTP: {0}{hint}", hint = hint(.0))]
     Syntax(#[from] httparse::Error),
     #[error(transparent)]
     Upload(Broken),
@@ -55,6 +55,14 @@ impl Fault {
             Fault::Stream(ended) => ended.is_syntax(),
             _ => false,
         }
+    }
+}
+
+/// What may be wrong on our side where HTTP/1.1 was expected.
+fn hint(error: &httparse::Error) -> &'static str {
+    match error {
+        httparse::Error::Version => "; does it speak HTTP/2? write h2c://",
+        _ => "",
     }
 }
 

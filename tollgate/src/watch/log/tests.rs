@@ -1,6 +1,7 @@
 use super::*;
 use crate::watch::Watch;
-use crate::watch::counts::BackendFault;
+use crate::watch::counts::master::MasterCounts;
+use crate::watch::counts::{BackendFault, Turned};
 use crate::watch::decision::Decision;
 use crate::watch::failure::Failure;
 use parking_lot::Mutex;
@@ -119,6 +120,44 @@ fn a_full_house_and_a_proxy_in_front_are_told() {
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[0].contains("`bounds.connections`") && lines[0].contains("bound=7"));
     assert!(lines[2].contains("`trusted_proxies` peer=192.0.2.9"), "{}", lines[2]);
+}
+
+#[test]
+fn what_makes_a_site_or_a_domain_dead_is_told_once_a_minute() {
+    let watch = Watch::new(Time::ZERO);
+    let master = MasterCounts::new(watch.registry(), [([127, 0, 0, 1], 0).into(); 2]);
+    let peer = IpAddr::from([192, 0, 2, 9]);
+    let domain = [b"ap\x1b".as_slice(), &[b'x'; 1_000]].concat();
+    let lines = logged(Format::Text, Level::Warn, |_| {
+        for second in 100..161 {
+            let now = Time::ZERO.plus(Nanos::from_secs(second));
+            watch.unintroduced(peer, now);
+            master.unknown(&domain, peer, now);
+        }
+    });
+    assert_eq!(watch.proxy.turned(Turned::Preface).get(), 61);
+    let [front, stray, later @ ..] = &lines[..] else { panic!("{lines:?}") };
+    assert!(front.contains("`client_address` peer=192.0.2.9"), "{front}");
+    assert!(stray.contains(" domain=\"ap") && stray.ends_with(" peer=192.0.2.9"), "{stray}");
+    assert!(!stray.contains('\x1b') && stray.len() < 600, "{stray}");
+    assert_eq!(later.len(), 2, "{later:?}");
+}
+
+#[test]
+fn an_error_that_says_what_its_cause_does_is_told_once() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("no answer: {0}; what then?")]
+    struct Outer(#[from] io::Error);
+    let error = Outer(io::Error::other(Outer(io::Error::other("gone"))));
+    let failure = Failure {
+        fault: BackendFault::Protocol,
+        backend: "127.0.0.1:80",
+        client: IpAddr::from([192, 0, 2, 1]),
+        error: Some(&error),
+    };
+    let lines = logged(Format::Text, Level::Warn, |_| failure.log());
+    let said = "error=\"no answer: no answer: gone; what then?; what then?\"";
+    assert!(lines[0].ends_with(said), "{lines:?}");
 }
 
 #[test]

@@ -34,6 +34,9 @@ const GONE: &str = "connection error received: ";
 const NOT_HTTP2: [&str; 3] =
     ["connection error detected: ", "stream error detected: ", "protocol error: "];
 
+/// What it says of an answer of HTTP/1.1, whose first three bytes are too great a length.
+const HTTP1: &str = "connection error detected: frame with invalid size";
+
 /// How it begins to speak of one stream alone, whichever side has ended it.
 const STREAM: &str = "stream error ";
 
@@ -95,7 +98,11 @@ impl How {
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the backend ended the stream: {}", self.said)
+        let hint = match &*self.said {
+            HTTP1 => "; does it speak HTTP/1.1? write http://",
+            _ => "",
+        };
+        write!(f, "the backend ended the stream: {}{hint}", self.said)
     }
 }
 
