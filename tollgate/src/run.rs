@@ -8,6 +8,7 @@ mod cgroup;
 mod doors;
 mod files;
 pub mod handover;
+mod memory;
 mod replace;
 pub mod thread;
 pub mod waiting;
@@ -293,6 +294,7 @@ impl Program {
     /// What is looked at once a second.
     fn second(&mut self) {
         self.watchdog.tell(&self.watch, self.clock);
+        memory::give_back();
         self.watch.tick(self.clock.now());
         self.tell_step();
         self.tell_lost();
