@@ -1,7 +1,7 @@
 //! The table under every order of its loads and stores that the memory model allows.
 //!
-//! Runs only under loom: `RUSTFLAGS="--cfg loom" cargo test -p tollgate-core --test loom_table
-//! --release`. Tables are tiny there: up to 2 keys are one exact set, more are a single set of 8.
+//! Runs only under loom: `RUSTFLAGS="--cfg loom" cargo test -p tollgate-core --test loom_table`.
+//! Tables are tiny there: up to 2 keys are one exact set, more are a single set of 8.
 //! What the table does with time is in `tests/table.rs`.
 #![cfg(loom)]
 
