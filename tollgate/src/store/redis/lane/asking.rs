@@ -161,7 +161,7 @@ impl Lane {
     ) -> (Answers<Q::Answer>, Again) {
         let mut pipeline = Pipeline::with_capacity(2 * calls.len());
         let mut before = 0;
-        if again && !asking {
+        if again {
             script::load(&mut pipeline);
             before = script::SCRIPTS;
         }
@@ -208,7 +208,9 @@ impl Lane {
              asking,
              answers: &mut Answers<Q::Answer>| match (&mut again, next) {
                 (None, Some(next)) => again = Some((next, vec![call.clone()], asking)),
-                (Some((to, calls, _)), Some(next)) if Rc::ptr_eq(to, &next) => {
+                (Some((to, calls, asked)), Some(next)) if Rc::ptr_eq(to, &next) => {
+                    // Who has the slot for good takes what is asked as an exception.
+                    *asked |= asking;
                     calls.push(call.clone());
                 }
                 _ => answers.extend(call.iter().map(|place| (*place, Err(Missed::Away)))),

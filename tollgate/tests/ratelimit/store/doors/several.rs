@@ -42,7 +42,7 @@ impl Two {
                  backend: 'http://{}', trusted_proxies: [127.0.0.1], limits: [{{name: one, by: \
                  ip/32, rate: 1/d, burst: {BURST}}}, {{name: two, by: [ip/32, method], rate: 1/d, \
                  burst: 1000}}, {{name: all, by: all, rate: 1/d, burst: 5000}}]}}\nstore: \
-                 {{deadline: 5s, {layout}}}",
+                 {{deadline: 5s, connect_timeout: 5s, {layout}}}",
                 backend()
             );
             Program::alone(&sections, "proxy open")
@@ -110,6 +110,20 @@ impl Two {
         DOORS.map(let_in).to_vec()
     }
 
+    /// Each door has let in what it may; and more only of what the store did not answer for, as
+    /// nodes that get no time from a busy machine are thought to be dead by the others.
+    fn exhausted(&self, who: u8) {
+        let let_in = self.exhaust(who);
+        let unanswered = |program: &Program| {
+            let of = |result| format!("tollgate_store_answers_total{{result=\"{result}\"}}");
+            ["late", "away", "refused"].map(|result| program.metric(&of(result)) as usize)
+        };
+        let unanswered = self.programs.each_ref().map(unanswered);
+        let most = BURST + unanswered.as_flattened().iter().sum::<usize>();
+        let fits = |(_, count): &(Door, usize)| (BURST..=most).contains(count);
+        assert!(let_in.iter().all(fits), "{let_in:?}, late, away, refused: {unanswered:?}");
+    }
+
     /// Until the store has been told of everything.
     fn told(&self) {
         for program in &self.programs {
@@ -144,8 +158,10 @@ fn doors_on_a_cluster_whose_slots_move_and_whose_masters_die_have_one_count() {
     };
     all();
     move_a_slot(&nodes, all);
-    assert_eq!(two.exhaust(1), DOORS.map(|door| (door, BURST)));
-    assert_eq!(two.exhaust(1), DOORS.map(|door| (door, BURST)), "and no more");
+    two.exhausted(1);
+    two.told();
+    let let_in = two.exhaust(1);
+    assert_eq!(two.exhaust(1), let_in, "and no more");
     let masters_now = masters(&nodes);
     let dead = masters_now.iter().max_by_key(|node| keys(node)).expect("a master");
     assert!(masters_now.iter().all(|node| keys(node) > 0), "all have some");
@@ -165,7 +181,7 @@ fn doors_on_a_ring_have_one_count_while_one_of_its_servers_is_lost() {
     two.round(1);
     two.round(2);
     assert!(servers.iter().all(|server| keys(server) > 0), "all have some");
-    assert_eq!(two.exhaust(1), DOORS.map(|door| (door, BURST)));
+    two.exhausted(1);
     let lost = servers.iter().max_by_key(|server| keys(server)).expect("a server");
     lost.kill();
     two.until("failed", |failed| failed > 0);
