@@ -1,8 +1,8 @@
 //! Memory that a burst has taken goes back to the system.
 //!
-//! What is freed the allocator keeps for a second, and then gives it back when it next has to do with
-//! the system: when many ask, at once; when nobody does, never. A block too large for it to keep makes
-//! it look. Nothing touches the block, so it costs two calls of the system.
+//! What is freed the allocator keeps for a second, and gives back when it next has to do with the
+//! system: while many ask that is at once, and when nobody does, never. A block too large for it to
+//! keep makes it look. Nothing touches the block, so it costs two calls of the system.
 
 use std::hint::black_box;
 

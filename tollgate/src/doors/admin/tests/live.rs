@@ -18,10 +18,16 @@ struct Stage {
 }
 
 fn stage(proxy: &Proxy) -> Stage {
+    stage_after(proxy, |_| ())
+}
+
+/// The same, with what is asked before the door takes its first look.
+fn stage_after(proxy: &Proxy, asked: impl FnOnce(&Lane)) -> Stage {
     let clock = Clock::start();
     let watch = Arc::new(Watch::new(clock.now()));
     let engine = Engine::new(proxy, 1, Seed([7; 16]), clock, Arc::clone(&watch));
     let lane = engine.lane(0);
+    asked(&lane);
     let show = Box::new(String::new);
     let shown = Arc::clone(&engine);
     let engines = vec![DoorEngine { door: "proxy", engine: shown }];
@@ -111,8 +117,7 @@ fn is_held_up(lane: &Lane, last: u8) -> bool {
 
 #[test]
 fn watchers_see_who_costs_most_second_by_second() {
-    let stage = stage(&proxy());
-    charge(&stage.lane, 1, b"5s");
+    let stage = stage_after(&proxy(), |lane| charge(lane, 1, b"5s"));
     let (_lines, events) = watch(stage.address, 3);
     for event in &events {
         assert_eq!((&event["stage"], &event["version"]), (&"ready".into(), &version()));
