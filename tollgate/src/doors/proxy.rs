@@ -160,7 +160,7 @@ pub fn start_on(
     let order = Order { settings: Arc::new(settings.clone()), secured, phase: Phase::Serve };
     let (orders, _) = watch::channel(order);
     let (alive, ended) = mpsc::channel(1);
-    let house = Arc::new(House::default());
+    let house = Arc::new(House::of(count));
     let running = Running {
         addresses,
         orders,

@@ -3,6 +3,7 @@
 //!
 //! `http2.rs` has a client that speaks it properly, `frames.rs` one that writes any frame it likes.
 
+mod aside;
 mod crowd;
 pub mod frames;
 pub mod http2;

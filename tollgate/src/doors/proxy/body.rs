@@ -122,6 +122,7 @@ impl Stream {
             Poll::Pending => {
                 if !self.account.is_answered() {
                     self.account.give_way();
+                    self.worker.step_aside(&self.link);
                 }
                 Poll::Pending
             }

@@ -492,6 +492,7 @@ async fn held(
     }
     if headers::is_stream(&head.headers) {
         account.leave();
+        worker.step_aside(link);
     }
     let download = Download::new(wire, link, worker, account);
     headers::answer(&mut head.headers, found);

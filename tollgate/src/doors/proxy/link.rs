@@ -34,7 +34,7 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(1);
 const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// A stream whose client takes nothing for so long has its slot given to others.
-const STREAM_PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const STREAM_PATIENCE: Duration = Duration::from_millis(100);
 
 /// So many streams that their client takes back before the answer, and half of all, are a flood.
 const RESETS_MIN: u64 = 100;
@@ -78,7 +78,7 @@ impl Since {
         self.0.get().is_some()
     }
 
-    fn exceeds(&self, limit: Duration, now: u64, slack: u64) -> bool {
+    pub(super) fn exceeds(&self, limit: Duration, now: u64, slack: u64) -> bool {
         self.0.get().is_some_and(|since| exceeds(since, limit, now, slack))
     }
 }
@@ -107,7 +107,7 @@ pub(super) type Switched = (Wire, Option<Room>);
 /// A client connection, as the worker and its exchanges know it.
 pub(super) struct Link {
     /// The connection whose stream this is (HTTP/2).
-    over: Option<Rc<Link>>,
+    pub(super) over: Option<Rc<Link>>,
     /// The other end, in canonical form; or whom it says that it speaks for (PROXY protocol).
     peer: Cell<IpAddr>,
     /// Who asks, behind trusted proxies; the other end until that is known.
@@ -128,6 +128,8 @@ pub(super) struct Link {
     ending: Cell<bool>,
     /// The answer has begun.
     answered: Cell<bool>,
+    /// It waits for its client without a slot, and is counted for its connection to the backend.
+    pub(super) aside: Cell<bool>,
     phase: Cell<Phase>,
     since: Cell<u64>,
     /// Set by the sweep: it has been idle for long enough to give back its buffers.
@@ -197,6 +199,7 @@ impl Link {
             resets: Cell::new(0),
             ending: Cell::new(false),
             answered: Cell::new(false),
+            aside: Cell::new(false),
             phase: Cell::new(Phase::Silent),
             since: Cell::new(now),
             rests: Cell::new(false),
@@ -327,11 +330,13 @@ impl Link {
     }
 
     /// The stream has done what it can. If it did not ask for the body that it was offered, the
-    /// client gives it no room to send anything.
-    pub(super) fn ran(&self, now: u64) {
-        if self.offered.take() {
+    /// client gives it no room to send anything, and true is returned.
+    pub(super) fn ran(&self, now: u64) -> bool {
+        let sticks = self.offered.take();
+        if sticks {
             self.sticks(now);
         }
+        sticks
     }
 
     /// A request's head is here.

@@ -5,6 +5,8 @@
 //! How threads are started and stopped: `proxy.rs`. How a connection is served: `front.rs`. What is
 //! done with a request: `exchange.rs`. Who is asked: `backends.rs`.
 
+mod aside;
+
 use super::backends::{Backends, Secured};
 use super::exchange::Failure;
 use super::front::Shown;
@@ -21,6 +23,7 @@ use crate::watch::Watch;
 use crate::watch::counts::Turned;
 use crate::watch::failure;
 use crate::watch::registry::Held;
+use aside::is_slow;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -87,6 +90,8 @@ const STREAMS_TICK: Duration = Duration::from_millis(50);
 /// What all threads of a proxy share.
 #[derive(Default)]
 pub(super) struct House {
+    /// How many there are.
+    threads: usize,
     /// Client connections open now.
     pub(super) connections: AtomicUsize,
     /// Those that were open still when their thread ended.
@@ -95,6 +100,12 @@ pub(super) struct House {
     addresses: Mutex<HashMap<IpAddr, usize>>,
     /// A thread has no room and no idle connection of its own: others are to close one.
     room_wanted: AtomicBool,
+}
+
+impl House {
+    pub(super) fn of(threads: usize) -> House {
+        House { threads, ..House::default() }
+    }
 }
 
 /// One thread.
@@ -113,6 +124,8 @@ pub(super) struct Worker {
     /// Streams of those that have streams.
     pub(super) streams: List,
     lingering: Cell<usize>,
+    /// Streams that wait for their client: see `aside`.
+    aside: Cell<usize>,
     /// Bytes of requests' bodies that are kept back.
     pub(super) kept: Cell<usize>,
     /// A buffer for what is written together, while no connection has it.
@@ -143,6 +156,7 @@ impl Worker {
             links: List::default(),
             streams: List::default(),
             lingering: Cell::new(0),
+            aside: Cell::new(0),
             kept: Cell::new(0),
             gathering: Spare::default(),
             freed: Notify::new(),
@@ -207,7 +221,11 @@ impl Worker {
     /// A place for an exchange without a client; `None` when there are too many, or the thread is
     /// about to end.
     pub(super) fn linger(self: &Rc<Worker>) -> Option<Lingering> {
-        if self.stopping.get() || self.lingering.get() >= LINGERING_MAX {
+        let most = match self.site.borrow().bounds.connections {
+            0 => LINGERING_MAX,
+            bound => LINGERING_MAX.min(bound.div_ceil(4)),
+        };
+        if self.stopping.get() || self.lingering.get() >= most {
             return None;
         }
         self.lingering.set(self.lingering.get() + 1);
@@ -331,6 +349,9 @@ impl Worker {
                     self.watch.proxy.bad_requests.increment(1);
                     let client = link.client.get();
                     tracing::debug!(target: "tollgate::proxy", %client, "closed: too slow");
+                }
+                if is_slow(link, now) {
+                    self.step_aside(link);
                 }
                 // Not at once: who is about to ask would lose the request.
                 if draining && link.is_forsaken(now) {

@@ -90,7 +90,7 @@ async fn made(
             return Ok(Made::Connection(Connection::new(stream, backend, counted)));
         }
         let opened = Session::open(stream, site.bounds.backend_streams, counted).await;
-        opened.map(Made::Session).map_err(|error| Failure::of(BackendFault::Protocol, error))
+        opened.map(Made::Session).map_err(Failure::from)
     };
     if site.timeouts.connect.is_zero() {
         return reached.await;

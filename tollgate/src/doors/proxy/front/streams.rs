@@ -193,7 +193,9 @@ impl Place {
                 return Poll::Ready(());
             }
             let polled = worker.lane.at_once(|| future.as_mut().poll(cx));
-            link.ran(worker.now());
+            if link.ran(worker.now()) {
+                worker.step_aside(link);
+            }
             polled
         })
         .await;
@@ -227,6 +229,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.worker.streams.remove(&self.link);
+        self.worker.is_back(&self.link);
         if self.link.stream_ended(self.worker.now()) {
             self.worker.watch.proxy.turned(Turned::Resets).increment(1);
             let client = self.link.peer();

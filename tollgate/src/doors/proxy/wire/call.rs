@@ -64,7 +64,7 @@ enum How {
 }
 
 impl Ended {
-    fn of(error: &hyper::Error) -> Ended {
+    pub(super) fn of(error: &hyper::Error) -> Ended {
         let mut said = error.to_string();
         let mut source = error.source();
         while let Some(error) = source {

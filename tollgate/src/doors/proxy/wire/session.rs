@@ -9,8 +9,9 @@
 //! by the request that waits too long while nothing is heard of any other, and gets no more of
 //! them. One stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
 
-use super::ends;
+use super::call::Ended;
 use super::lent::Lent;
+use super::{Fault, ends};
 use crate::doors::proxy::backends::Backend;
 use crate::watch::registry::Held;
 use http::{Request, Response};
@@ -21,12 +22,12 @@ use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::Join;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// What a stream may be sent of an answer before we have passed it on, in bytes; it is what a
 /// client that reads slowly has us hold.
@@ -79,24 +80,33 @@ pub(in crate::doors::proxy) struct Session {
 }
 
 impl Session {
-    /// Begins to speak on `stream`, for at most `bound` streams at once.
+    /// Begins to speak on `stream`, for at most `bound` streams at once. Waits for the server to say
+    /// how many it allows: those beyond would be refused, again and again if all come at once.
     pub(in crate::doors::proxy) async fn open(
         stream: ends::Stream,
         bound: u32,
         counted: Held,
-    ) -> hyper::Result<Rc<Session>> {
+    ) -> Result<Rc<Session>, Fault> {
         let secure = matches!(stream, ends::Stream::Tls(_));
         let (reader, writer) = stream.into_split();
         let (alive, watched) = watch::channel(());
-        let tasks = Tasks(watched);
+        let tasks = Tasks { alive: watched, ran: Rc::default() };
         let window = WINDOW_BYTES.saturating_mul(bound).min(WINDOW_BYTES_MAX);
         let handshake = Builder::new(tasks.clone())
+            .initial_max_send_streams(0)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(window)
             .max_header_list_size(super::head::HEAD_BYTES_MAX as u32)
             .max_send_buf_size(SEND_BYTES)
             .handshake(TokioIo::new(tokio::io::join(reader, writer)));
-        let (sender, connection) = handshake.await?;
+        let broken = |error: hyper::Error| Fault::Stream(Ended::of(&error));
+        let (sender, mut connection) = handshake.await.map_err(broken)?;
+        while connection.current_max_send_streams() == 0 {
+            tokio::select! {
+                ended = &mut connection => return Err(ended.err().map_or(Fault::Closed, broken)),
+                () = tasks.ran.notified() => {}
+            }
+        }
         let connection = Rc::new(RefCell::new(Some(connection)));
         tasks.execute(drive(Rc::clone(&connection)));
         Ok(Rc::new(Session {
@@ -197,17 +207,27 @@ impl Drop for Place {
 
 /// Runs the library's tasks on this thread, while their session lives and a little longer.
 #[derive(Clone)]
-struct Tasks(watch::Receiver<()>);
+struct Tasks {
+    alive: watch::Receiver<()>,
+    /// One of them did something.
+    ran: Rc<Notify>,
+}
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for Tasks {
     fn execute(&self, future: F) {
-        let mut alive = self.0.clone();
+        let (mut alive, ran) = (self.alive.clone(), Rc::clone(&self.ran));
         tokio::task::spawn_local(async move {
             let over = async {
                 // Nothing is ever sent: it fails when the session is dropped.
                 let _ = alive.changed().await;
                 tokio::time::sleep(FAREWELL).await;
             };
+            let mut future = pin!(future);
+            let future = poll_fn(|cx| {
+                let polled = future.as_mut().poll(cx);
+                ran.notify_one();
+                polled
+            });
             tokio::select! {
                 () = future => {}
                 () = over => {}

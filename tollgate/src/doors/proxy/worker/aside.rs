@@ -1,0 +1,80 @@
+//! Streams that wait for their client: its body does not come, or it does not take the answer.
+//!
+//! They give their slot to others and keep their connection to the backend, and a client may have a
+//! hundred on each connection of its own. So each counts like a connection, and they may have half
+//! of the room for these, each thread its part of that. Who must go if there is none is the newest
+//! of the connection that has most of them: nobody is cut off for what another one piles up.
+
+use super::Worker;
+use crate::doors::proxy::link::{Link, STREAM_PATIENCE};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Whether the client of a stream has taken nothing for a while.
+pub(super) fn is_slow(link: &Link, now: u64) -> bool {
+    link.is_stream() && link.stuck.exceeds(STREAM_PATIENCE, now, 0)
+}
+
+impl Worker {
+    /// A stream has no slot and keeps its connection to the backend. Without room for that it ends,
+    /// or one of those who have more.
+    pub(in crate::doors::proxy) fn step_aside(&self, link: &Link) {
+        let Some(over) = &link.over else { return };
+        if link.aside.get() || link.is_closed() {
+            return;
+        }
+        if self.one_more_aside(false) || (self.ends_another(over) && self.one_more_aside(true)) {
+            link.aside.set(true);
+            return;
+        }
+        self.ends(link);
+    }
+
+    /// The stream has ended.
+    pub(in crate::doors::proxy) fn is_back(&self, link: &Link) {
+        if link.aside.replace(false) {
+            self.aside.set(self.aside.get() - 1);
+            self.house.connections.fetch_sub(1, Relaxed);
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// Takes the room if there is some, or `free` is to be had without.
+    fn one_more_aside(&self, free: bool) -> bool {
+        let bound = self.site.borrow().bounds.connections;
+        let most = bound.div_ceil(2 * self.house.threads.max(1));
+        let fits = free || bound == 0 || self.aside.get() < most;
+        let taken = fits && (self.one_more(free) || (self.shed() && self.one_more(true)));
+        self.aside.set(self.aside.get() + usize::from(taken));
+        taken
+    }
+
+    /// Ends a stream of the connection that has most aside, unless that is `over` with one more.
+    /// Its room is given back soon.
+    fn ends_another(&self, over: &Rc<Link>) -> bool {
+        let streams = self.streams.all();
+        let aside = || streams.iter().filter(|link| link.aside.get() && !link.is_closed());
+        let connection = |link: &Link| link.over.as_ref().map(Rc::as_ptr);
+        let mut counts = HashMap::new();
+        for link in aside() {
+            *counts.entry(connection(link)).or_insert(0_usize) += 1;
+        }
+        let own = counts.get(&Some(Rc::as_ptr(over))).copied().unwrap_or(0) + 1;
+        let Some((most, _)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
+            return false;
+        };
+        let of_most = || aside().filter(|link| connection(link) == most);
+        if of_most().count() <= own {
+            return false;
+        }
+        let newest = of_most().max_by_key(|link| link.place.get());
+        newest.iter().for_each(|link| self.ends(link));
+        newest.is_some()
+    }
+
+    fn ends(&self, link: &Link) {
+        self.watch.proxy.shed.increment(1);
+        link.close();
+    }
+}
