@@ -382,14 +382,14 @@ impl Queue {
 
     /// A request finds nobody waiting and a slot free.
     fn pass(&mut self, id: Id, mut share: Share, now: Time) {
-        let Share { client, place, estimate, .. } = share;
+        let Share { client, place, .. } = share;
         let known = self.clients.entry(client).or_insert(Client::new(place));
         known.place = place;
         known.running += 1;
         self.count_in(&mut share, now);
         self.tiers.pass(&mut share);
         self.running.insert(id, share);
-        self.pace(place).serve(estimate, false, now);
+        self.pace(place).pause();
     }
 
     /// A request goes to the backend: notes how many there are then.

@@ -103,7 +103,7 @@ struct Proxy {
     /// What happens to a client in debt: queue, hold, delay or reject [default: queue]
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
-    /// How a request's cost is measured: wall, shared or header:NAME [default: shared]
+    /// How a request's cost is measured: wall, shared, header:NAME or cgroup:PATH [default: shared]
     #[arg(long, value_name = "COST")]
     cost: Option<String>,
     /// Where metrics, health and `doctor` are served, or off [default: 127.0.0.1:9970]

@@ -110,6 +110,11 @@ impl Pace {
         self.last = others_wait.then_some(now);
     }
 
+    /// Nobody waits: who did has left, and no time is his who comes next.
+    pub fn pause(&mut self) {
+        self.last = None;
+    }
+
     /// How long `cost` will take; before anything is known, if it is served at the speed of
     /// `slots` processors.
     pub fn time_for(&self, cost: Cost, slots: usize) -> Nanos {

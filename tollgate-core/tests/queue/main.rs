@@ -235,6 +235,30 @@ fn retry_after_is_when_what_waits_has_been_served() {
     }
 }
 
+/// Who waited has left, and nobody came for a minute: that is not how long a request takes.
+#[test]
+fn retry_after_does_not_count_a_pause() {
+    let cost = Nanos::from_millis(100);
+    let mut queue = Queue::new(Settings { len_max: 3, ..settings(1, 0) });
+    let arrive =
+        |queue: &mut Queue, now| queue.handle_arrival(arrival(1, Place::Credit, cost.0), now);
+    let ids = [(); 3].map(|()| arrive(&mut queue, NOW));
+    let mut now = NOW;
+    for id in &ids[..2] {
+        assert_eq!(queue.poll_dispatch(now), Some(*id));
+        now = now.plus(cost);
+        queue.handle_done(*id, Cost(cost.0));
+    }
+    queue.handle_cancel(ids[2]);
+    now = now.plus(Nanos::from_secs(60));
+    for _ in 0..5 {
+        arrive(&mut queue, now);
+        queue.poll_dispatch(now);
+    }
+    let told = queue.poll_refused().expect("it was too much").retry_after;
+    assert!(told <= Nanos::from_secs(1), "{told:?}");
+}
+
 /// A flood of clients that each ask once leaves nothing behind.
 #[test]
 fn memory_is_bounded() {

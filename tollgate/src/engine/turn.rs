@@ -113,9 +113,7 @@ impl Charge {
             Entry::Waits(id) => {
                 Entered::Waits(Turn { lane: self.lane.clone(), id: Some(id), since: now })
             }
-            Entry::Full(retry_after) => {
-                Entered::Refused(self.turned_away(arrival, Nanos::ZERO, retry_after))
-            }
+            Entry::Full(retry_after) => Entered::Refused(self.turned_away(arrival, retry_after)),
         }
     }
 
@@ -132,7 +130,7 @@ impl Charge {
                 self.queued("queue", arrival, turned.waited);
                 Ok(())
             }
-            Err(retry_after) => Err(self.turned_away(arrival, turned.waited, retry_after)),
+            Err(retry_after) => Err(self.turned_away(arrival, retry_after)),
         }
     }
 
@@ -197,8 +195,8 @@ impl Charge {
         self.lane.report(ruling, &self.rules, self.client, reason, None);
     }
 
-    fn turned_away(&mut self, arrival: Arrival, waited: Nanos, retry_after: Nanos) -> Refusal {
-        self.queued("reject", arrival, waited);
+    fn turned_away(&mut self, arrival: Arrival, retry_after: Nanos) -> Refusal {
+        self.queued("reject", arrival, retry_after);
         let index = usize::from(self.bucket(arrival).limit);
         let limit = self.rules.limiter.limits().get(index);
         Refusal {

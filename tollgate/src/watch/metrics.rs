@@ -119,7 +119,7 @@ table! {
     ACCEPTED = Counter "tollgate_connections_accepted_total" ["door"] "connections"
         "Client connections accepted.";
     SHED = Counter "tollgate_connections_shed_total" ["door"] "connections"
-        "Closed for want of room: the longest idle connections, streams that wait for their client.";
+        "Closed for want of room: the longest idle, and streams that wait for their client.";
     TURNED_AWAY = Counter "tollgate_connections_refused_total" ["door" "why"] "connections"
         "Connections closed at once: by address (too many), tls, resets (a flood), or preface.";
     BAD_REQUESTS = Counter "tollgate_bad_requests_total" ["door"] "requests"

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -41,9 +41,20 @@ impl Origin {
     /// # Errors
     /// If the system does not say where the program lies.
     pub fn of_process() -> io::Result<Origin> {
-        let arguments = std::env::args_os().skip(1).collect();
-        Ok(Origin { program: std::env::current_exe()?, arguments })
+        let mut arguments = std::env::args_os();
+        let named = arguments.next().map(PathBuf::from);
+        let program = std::env::current_exe()?;
+        let found = named.and_then(|named| found(&program, &named));
+        Ok(Origin { program: found.unwrap_or(program), arguments: arguments.collect() })
     }
+}
+
+/// The path that `program` was started by, if it was one: a link on that way may lead to another
+/// version by the time that one is wanted.
+fn found(program: &Path, named: &Path) -> Option<PathBuf> {
+    named.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let way = std::path::absolute(named).ok()?;
+    way.canonicalize().is_ok_and(|end| end == program).then_some(way)
 }
 
 /// Why there is no successor.
@@ -90,7 +101,10 @@ impl Successor {
             .env_remove("LISTEN_PID")
             // It will be the service's main process, and has to speak to the watchdog.
             .env_remove("WATCHDOG_PID")
-            .spawn()?;
+            .spawn()
+            .map_err(|why| {
+                io::Error::new(why.kind(), format!("{}: {why}", origin.program.display()))
+            })?;
         let herald = tokio::net::UnixDatagram::from_std(herald)?;
         Ok(Successor { child, herald, until: Clock::deadline(PATIENCE) })
     }
@@ -153,6 +167,19 @@ fn in_a_row(descriptors: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_path_is_kept_with_its_links_if_it_leads_to_the_program() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().canonicalize().expect("its name");
+        let (program, link) = (folder.join("program"), folder.join("link"));
+        std::fs::write(&program, "").expect("written");
+        symlink(&program, &link).expect("a link");
+        assert_eq!(found(&program, &link), Some(link));
+        assert_eq!(found(&program, &folder.join("nothing")), None);
+        assert_eq!(found(&program, Path::new("program")), None, "of which folder is not known");
+    }
 
     #[test]
     fn descriptors_stand_in_a_row_whatever_is_taken() {

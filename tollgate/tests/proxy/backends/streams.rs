@@ -147,6 +147,22 @@ fn the_backends_own_bound_is_kept() {
 }
 
 #[test]
+fn it_is_kept_by_all_who_come_at_once_before_it_is_known() {
+    let stage = Stage::open(streams);
+    let client = client(&stage);
+    let asked: Vec<Exchange> = (0..3).map(|_| client.get("/")).collect();
+    let mut one = Behind::accept(&stage, Some(2));
+    let on_one = [one.request(), one.request()];
+    let mut two = Behind::accept(&stage, Some(2));
+    let on_two = two.request();
+    on_one.into_iter().for_each(|stream| one.answer(stream, "1"));
+    two.answer(on_two, "2");
+    let mut heard: Vec<String> = asked.iter().map(|asked| asked.whole().1).collect();
+    heard.sort();
+    assert_eq!(heard, ["1", "1", "2"]);
+}
+
+#[test]
 fn what_the_backend_has_not_looked_at_is_sent_again_whatever_it_is() {
     let stage = Stage::open(streams);
     let client = client(&stage);

@@ -13,11 +13,6 @@ fn call(client: &Http2) -> Exchange {
     client.begin(head)
 }
 
-/// Room for four streams in each thread.
-fn stage() -> Stage {
-    Stage::open(|proxy| proxy.bounds.connections = 8 * tollgate::doors::proxy::threads())
-}
-
 #[test]
 fn they_have_half_of_the_room_and_the_connection_with_most_of_them_makes_some() {
     // Each thread has room for 32.

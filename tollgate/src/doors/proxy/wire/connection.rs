@@ -227,8 +227,16 @@ impl Connection {
             Expected::Chunks(_) => true,
             Expected::Head | Expected::Close | Expected::Nothing => false,
         };
-        if !lacks || !matches!(self.poll_read(cx), Poll::Ready(Ok(0) | Err(_))) {
+        if !lacks {
             return false;
+        }
+        match self.poll_read(cx) {
+            Poll::Ready(Ok(0) | Err(_)) => {}
+            Poll::Ready(Ok(_)) => return false,
+            Poll::Pending => {
+                self.reader.acknowledge();
+                return false;
+            }
         }
         let Expected::Chunks(mut chunks) = self.expected else { return true };
         let mut unread = self.unread.clone();

@@ -80,8 +80,8 @@ pub(in crate::doors::proxy) struct Session {
 }
 
 impl Session {
-    /// Begins to speak on `stream`, for at most `bound` streams at once. Waits for the server to say
-    /// how many it allows: those beyond would be refused, again and again if all come at once.
+    /// Begins to speak on `stream`, for at most `bound` streams at once. Waits for the server to
+    /// say how many it allows: those beyond would be refused, and again if all come at once.
     pub(in crate::doors::proxy) async fn open(
         stream: ends::Stream,
         bound: u32,
