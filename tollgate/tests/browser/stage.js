@@ -206,6 +206,6 @@ export async function look(browser, address, { width = 1200, height = 900, dark 
     // What the browser itself says of faults that are made on purpose.
     expect: (known) => expected.push(known),
     live: () => until("live", async () => (await text("#state")).startsWith("live")),
-    says: (what) => until(`it says ${what}`, async () => (await text("#verdict")).match(what)),
+    says: (what, seconds) => until(`it says ${what}`, async () => (await text("#verdict")).match(what), seconds),
   };
 }
