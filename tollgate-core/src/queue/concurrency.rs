@@ -15,14 +15,17 @@
 //! `evidence`. Nothing is ever rejected to find out. Driven by completions alone, it needs no
 //! timer. Without a backlog the limit is not what decides, and stays; but those whom it lets in may
 //! wait inside the backend, so it falls for a try when they take longer than fewer did, and now and
-//! then. Takes some nanoseconds and 67 kB.
+//! then. Where requests are so brief that nobody notices how many are there, as many may be there
+//! as that allows: see `brief`. Takes some nanoseconds and 67 kB.
 
+mod brief;
 mod evidence;
 mod latency;
 
 use crate::meter::estimate::RouteHash;
 use crate::units::{Nanos, Time};
 use alloc::vec::Vec;
+use brief::Brief;
 use evidence::{Evidence, Seen, Verdict};
 use latency::Latency;
 
@@ -127,6 +130,7 @@ pub struct Concurrency {
     ceiling: usize,
     course: Course,
     latency: Latency,
+    brief: Brief,
     /// Since when the window runs.
     since: Option<Time>,
     /// How many requests are still to end that began under another limit, which was until then.
@@ -167,6 +171,7 @@ impl Concurrency {
             ceiling: CEILING,
             course: Course::Rise(Vec::new()),
             latency: Latency::new(),
+            brief: Brief::default(),
             since: None,
             stale: 0,
             until: Time::ZERO,
@@ -188,7 +193,7 @@ impl Concurrency {
     /// [`Queue::set_concurrency`]: super::Queue::set_concurrency
     #[must_use]
     pub fn concurrency(&self) -> usize {
-        self.limit
+        self.limit.max(self.brief.most().min(self.ceiling))
     }
 
     /// The backend takes in no more than `most`, which [`Queue::taken_in`] says; `None`: nothing is
@@ -205,6 +210,17 @@ impl Concurrency {
     /// The backend has worked on a request of `route` for `elapsed`. `waiting`: whether others
     /// were waiting for a slot then. Aborted and upgraded requests are not to be told of.
     pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
+        let before = self.concurrency();
+        self.brief.note(elapsed, now);
+        if before > self.limit {
+            // What is seen is not of the limit.
+            if self.since.is_some() {
+                self.begin(now);
+                self.since = None;
+            }
+            (self.stale, self.until) = (before, now.plus(PAUSE));
+            return;
+        }
         if self.is_stale(now) {
             return;
         }

@@ -282,6 +282,23 @@ fn quick_requests_have_room_soon() {
     }
 }
 
+/// Two processors that take 50 us for each, and some that take a hundred times as long again: what is
+/// there while all are brief is as much as nobody notices, and of long ones there are no more.
+#[test]
+fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
+    let length = |us: u64| Length::Exponential(Nanos(us * 1_000));
+    let brief = [kind("/a", 1.0, Length::ZERO, length(50))];
+    let long = [kind("/a", 0.9, Length::ZERO, length(50)), kind("/b", 0.1, about(1), about(100))];
+    for seed in SEEDS {
+        let stretch =
+            |kinds, seconds| Stretch { kinds, workers: 64, speeds: STEADY, demand: 200, seconds };
+        let seconds = in_turns(&[stretch(&brief, 2)], seed);
+        assert!((60..=100).contains(&seconds[1].1), "40 000 a second: {seconds:?}");
+        let seconds = in_turns(&[stretch(&brief, 2), stretch(&long, 10)], seed);
+        assert!(seconds.iter().all(|second| second.1 <= 16), "{seconds:?}");
+    }
+}
+
 /// Some time in which so many requests are on their way at any moment.
 #[derive(Clone, Copy)]
 struct Stretch<'a> {
