@@ -339,6 +339,23 @@ fn a_limit_in_shadow_delays_and_holds_nobody_and_says_for_how_long_it_would() {
 }
 
 #[test]
+fn how_a_client_stands_beside_a_request_is_without_that_request() {
+    let limiter = limiter(Action::Queue, vec![limit("cpu", Unit::Cpu, 1, seconds(2))]);
+    let key = keys(1).as_slice()[0];
+    let beside = |ticket: &Ticket, now| {
+        let reason = limiter.standing_beside(ticket, key, now);
+        (reason.level, reason.wait, limiter.owes(ticket, now))
+    };
+    let (_, first) = limiter.ask(&keys(1), seconds(5), T0);
+    assert_eq!(level(&limiter, 0, T0), -3_000_000_000, "an estimate of five");
+    assert_eq!(beside(&first, T0), (Some(2_000_000_000), Nanos::ZERO, false));
+    let (_, second) = limiter.ask(&keys(1), seconds(4), T0);
+    let owed = (Some(-3_000_000_000), Nanos::from_secs(3), true);
+    assert_eq!(beside(&second, T0), owed, "for the first");
+    assert_eq!(beside(&second, after(9)), (Some(2_000_000_000), Nanos::ZERO, false), "paid");
+}
+
+#[test]
 fn what_is_counted_nowhere_holds_and_charges_nothing() {
     let limits =
         vec![limit("cpu", Unit::Cpu, 1, seconds(5)), limit("ip", Unit::Cpu, 1, seconds(9))];

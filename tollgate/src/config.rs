@@ -105,6 +105,12 @@ fn doubts(settings: &Settings) -> Vec<Stumble> {
             folder_of(&["line", "listen"], path);
         }
     }
+    if let Some(proxy) = &settings.proxy
+        && let settings::CostSource::Cgroup(path) = &proxy.cost
+    {
+        let wrong = proxy.backends.iter().filter_map(|one| cpus::cgroup::elsewhere(path, one));
+        doubts.extend(wrong.map(|what| -> Stumble { (&["proxy", "cost"], what) }));
+    }
     let rules = settings.ratelimit.as_ref().and_then(|door| door.rules.path.as_ref());
     if let Some(path) = rules.filter(|path| !path.exists()) {
         let what = format!("{} is not there; everything passes until it is", path.display());

@@ -402,13 +402,14 @@ impl Lane {
             words => rules.limiter.ask_told(&keys, words, foreseen.cost, now),
         };
         match verdict {
-            Verdict::Deny { reason, .. } if rules.shadow => {
-                ticket.count_nowhere();
-                self.report(Ruling::new("reject", true), &rules, client, reason, None);
-            }
             Verdict::Deny { reason, retry_after } => {
-                self.report(Ruling::new("reject", false), &rules, client, reason, None);
-                return Asked::Refused(refusal(&rules, reason, retry_after));
+                // A debt may be waited for in part.
+                let told = Reason { wait: retry_after, ..reason };
+                self.report(Ruling::new("reject", rules.shadow), &rules, client, told, None);
+                if !rules.shadow {
+                    return Asked::Refused(refusal(&rules, reason, retry_after));
+                }
+                ticket.count_nowhere();
             }
             Verdict::Delay(reason) => {
                 self.report(Ruling::new("delay", rules.shadow), &rules, client, reason, None);

@@ -30,6 +30,11 @@ pub struct Debt {
 /// most: seconds in practice, where it is some microseconds.
 const SKEW: u64 = 64;
 
+/// A cost as a level.
+fn signed(cost: Cost) -> i64 {
+    i64::try_from(cost.0).unwrap_or(i64::MAX)
+}
+
 impl Debt {
     /// Refills at `rate` up to `burst`. A new bucket is full.
     #[must_use]
@@ -80,8 +85,13 @@ impl Debt {
     #[must_use]
     pub fn level(&self, full_at: Time, now: Time) -> i64 {
         let missing = self.rate.cost_in(full_at.since(now));
-        let signed = |cost: Cost| i64::try_from(cost.0).unwrap_or(i64::MAX);
         signed(self.burst).saturating_sub(signed(missing))
+    }
+
+    /// The level if a charge that moved the bucket by `moved` had not been made.
+    #[must_use]
+    pub fn with_back(&self, level: i64, moved: Nanos) -> i64 {
+        level.saturating_add(signed(self.rate.cost_in(moved))).min(signed(self.burst))
     }
 
     /// How long until the level would still be zero or more after a charge of `cost`.

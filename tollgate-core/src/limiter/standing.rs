@@ -37,18 +37,47 @@ impl Limiter {
     #[must_use]
     pub fn debt(&self, ticket: &Ticket, action: Action, shadow: bool, now: Time) -> Option<Reason> {
         let mut longest = None;
-        for (key, moved) in ticket.keys.as_slice().iter().zip(ticket.moved.as_slice()) {
-            let index = usize::from(key.limit);
-            let limit = &self.limits[index];
+        for key in ticket.keys.as_slice() {
+            let limit = &self.limits[usize::from(key.limit)];
             let applies = limit.shadow == shadow && limit.action(self.policy.action) == action;
-            let standing = self.standing_of(index, key.hash, now);
-            // What it is charged already itself is no reason to wait.
-            let wait = standing.wait.minus(*moved);
-            if applies && wait > Nanos::ZERO {
-                longest = longer(longest, Some(Reason { wait, ..standing }));
+            let standing = self.standing_beside(ticket, *key, now);
+            if applies && standing.wait > Nanos::ZERO {
+                longest = longer(longest, Some(standing));
             }
         }
         longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
+    }
+
+    /// How a bucket of a request that was let in stands now, without what the request itself has
+    /// been charged: that is no reason for it to wait.
+    #[must_use]
+    pub fn standing_beside(&self, ticket: &Ticket, key: Key, now: Time) -> Reason {
+        let mut charged = ticket.keys.as_slice().iter().zip(ticket.moved.as_slice());
+        let own = charged.find_map(|(of, moved)| (*of == key).then_some(*moved));
+        let own = own.unwrap_or_default();
+        let index = usize::from(key.limit);
+        let Reason { mut level, wait, .. } = self.standing_of(index, key.hash, now);
+        if let (Some(level), Some(limit)) = (&mut level, self.limits.get(index))
+            && let Algorithm::Debt(debt) = &limit.algorithm
+        {
+            *level = debt.with_back(*level, own);
+        }
+        Reason { key, level, wait: wait.minus(own) }
+    }
+
+    /// Whether a request's client is in debt now, without what the request itself has been charged.
+    /// Takes no set, like [`Limiter::latest`].
+    #[must_use]
+    pub fn owes(&self, ticket: &Ticket, now: Time) -> bool {
+        ticket.keys.as_slice().iter().zip(ticket.moved.as_slice()).any(|(key, own)| {
+            let index = usize::from(key.limit);
+            let limit = &self.limits[index];
+            let (Algorithm::Debt(debt), false) = (&limit.algorithm, limit.shadow) else {
+                return false;
+            };
+            let full_at = self.tables[index].peek(key.hash);
+            full_at.is_some_and(|at| debt.wait(Time(at), Cost::ZERO, now) > *own)
+        })
     }
 
     /// Of a request's buckets the one furthest in debt, by its own burst; `None`: it is in credit.

@@ -220,7 +220,7 @@ impl Drop for Charge {
         let (cost, measure) = self.measured();
         let mut blocks = Vec::new();
         // Who was in credit when it came and spent that meanwhile waited for its own requests.
-        if self.rules.limiter.latest(self.ticket.keys(), now).is_some() {
+        if self.rules.limiter.owes(&self.ticket, now) {
             self.tier = Tier::Debt;
         }
         self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tollgate_core::classify::{self, Key, Keys};
 use tollgate_core::key::{KeyHash, KeyHasher, Seed};
-use tollgate_core::limiter::{Limiter, Reason};
+use tollgate_core::limiter::Reason;
 use tollgate_core::meter::estimate::{Foreseen, RouteHash};
 use tollgate_core::queue::{Arrival, Id, Place};
 use tollgate_core::units::{Cost, Nanos, Time, Weight};
@@ -189,7 +189,8 @@ impl Charge {
         self.reported = true;
         let key = self.bucket(arrival);
         let now = self.lane.0.now();
-        let reason = Reason { wait, ..standing(&self.rules.limiter, key, now) };
+        let limiter = &self.rules.limiter;
+        let reason = Reason { wait, ..limiter.standing_beside(&self.ticket, key, now) };
         // It has a place in the queue, so it waits, whatever the limit that names it does.
         let ruling = Ruling::new(verdict, false);
         self.lane.report(ruling, &self.rules, self.client, reason, None);
@@ -221,11 +222,6 @@ impl Charge {
             }
         }
     }
-}
-
-/// How a bucket stands now.
-pub(super) fn standing(limiter: &Limiter, key: Key, now: Time) -> Reason {
-    limiter.standing_of(usize::from(key.limit), key.hash, now)
 }
 
 /// How a request stands with the queue; `latest` is its bucket furthest in debt.

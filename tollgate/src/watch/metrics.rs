@@ -91,7 +91,7 @@ table! {
     REQUEST_TOOK = Histogram "tollgate_request_seconds" ["tier"] "seconds"
         "How long requests took, waits included; tier: of clients in credit, or in debt.";
     CHARGED = Counter "tollgate_cost_seconds_total" [] "CPU-seconds"
-        "All that has been charged.";
+        "What requests that passed have cost, those that only shadow let pass too.";
     HEADER_FAULTS = Counter "tollgate_cost_header_faults_total" [] "headers"
         "Cost headers of the backend that could not be believed.";
 

@@ -16,6 +16,9 @@ use tollgate_core::units::Nanos;
 /// Where cgroups are mounted on most systems.
 const USUAL: &str = "/sys/fs/cgroup";
 
+/// The cgroup of whoever is in none.
+const ROOT: &str = "/";
+
 /// The state of a socket that listens, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
@@ -54,10 +57,14 @@ impl Mount {
         mounts.min_by_key(|mount| mount.root.components().count())
     }
 
-    fn file(&self, path: &Path) -> PathBuf {
+    fn folder(&self, path: &Path) -> PathBuf {
         let absolute = [&*self.point, Path::new(USUAL), &*self.root, Path::new("/")];
         let below = absolute.iter().find_map(|begin| path.strip_prefix(begin).ok());
-        self.point.join(below.unwrap_or(path)).join("cpu.stat")
+        self.point.join(below.unwrap_or(path))
+    }
+
+    fn file(&self, path: &Path) -> PathBuf {
+        self.folder(path).join("cpu.stat")
     }
 }
 
@@ -103,20 +110,41 @@ fn usage(text: &str) -> Option<Nanos> {
 /// What `cost` may name for `backend`, for people: the cgroups behind it whose use can be read.
 #[must_use]
 pub fn written(backend: &Backend) -> Option<String> {
-    // The root is the whole machine, and has no figures where cgroups are of version 1.
-    advice(backend, &behind(backend), |path| path != "/" && used(Path::new(path)).is_ok())
+    advice(backend, &behind(backend), |path| used(Path::new(path)).is_ok())
 }
 
 fn advice(
     backend: &Backend,
     groups: &[String],
-    is_useful: impl Fn(&str) -> bool,
+    is_readable: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    let useful = groups.iter().filter(|path| is_useful(path));
+    // The root is the whole machine, and has no figures where cgroups are of version 1.
+    let useful = groups.iter().filter(|path| *path != ROOT && is_readable(path));
     let written: Vec<String> = useful.map(|path| format!("`cost: cgroup:{path}`")).collect();
-    let written = written.join(" or ");
-    let is_some = !written.is_empty();
-    is_some.then(|| format!("the processes behind {backend} could be measured by {written}"))
+    let what = match written.is_empty() {
+        true if groups.iter().any(|path| path == ROOT) => {
+            "are in the root cgroup, which is the whole machine: `cost: cgroup:PATH` needs one of \
+             their own (a unit of systemd, a container)"
+                .to_owned()
+        }
+        true => return None,
+        false => format!("could be measured by {}", written.join(" or ")),
+    };
+    Some(format!("the processes behind {backend} {what}"))
+}
+
+/// What is wrong with measuring `backend` by the cgroup at `path`, for people: its processes are
+/// elsewhere, as far as can be seen.
+#[must_use]
+pub fn elsewhere(path: &Path, backend: &Backend) -> Option<String> {
+    let groups = behind(backend);
+    let mount = Mount::here();
+    let measured = mount.folder(path);
+    let is_in = |group: &String| mount.folder(Path::new(group)).starts_with(&measured);
+    (!groups.is_empty() && !groups.iter().any(is_in)).then(|| {
+        let groups = groups.join(" and ");
+        format!("no process behind {backend} is in {}: they are in {groups}", path.display())
+    })
 }
 
 /// The cgroups of processes that listen where `backend` is, as far as we may look; none if it is
@@ -175,7 +203,9 @@ mod tests {
         let some = |known: &'static [&str]| {
             advice(&backend, &groups, |path| known.contains(&path)).unwrap_or_default()
         };
-        assert_eq!(some(&[]), "");
+        let root = "the processes behind http://127.0.0.1:80 are in the root cgroup";
+        assert!(some(&["/"]).starts_with(root), "{}", some(&["/"]));
+        assert_eq!(advice(&backend, &groups[1..], |_| false), None);
         let said = "the processes behind http://127.0.0.1:80 could be measured by \
                     `cost: cgroup:/a.slice` or `cost: cgroup:/b`";
         assert_eq!(some(&["/b", "/a.slice"]), said);
@@ -218,13 +248,18 @@ mod tests {
     }
 
     #[test]
-    fn our_own_cgroup_is_found_by_a_port_of_ours() {
+    fn our_own_cgroup_is_found_by_a_port_of_ours_and_any_other_is_wrong() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound").to_string();
         let own = fs::read_to_string("/proc/self/cgroup").expect("there");
         let own = own.lines().find_map(|line| line.strip_prefix("0::"));
-        let found = behind(&Backend::http(at));
+        let backend = Backend::http(at);
+        let found = behind(&backend);
         assert_eq!(found.first().map(String::as_str), own, "{found:?}");
+        assert_eq!(elsewhere(Path::new(own.expect("version 2")), &backend), None);
+        let wrong = elsewhere(Path::new("/tollgate.test"), &backend).expect("wrong");
+        let places = format!(" is in /tollgate.test: they are in {}", own.unwrap_or_default());
+        assert!(wrong.ends_with(&places), "{wrong}");
         assert!(behind(&Backend::http("192.0.2.1:80")).is_empty());
     }
 

@@ -4,7 +4,7 @@
 //! Nothing is decided here. The form of the line and the count: `watch`.
 
 use super::Note;
-use crate::engine::{Lane, Rules, named, turn};
+use crate::engine::{Lane, Rules, named};
 use crate::watch::decision::Decision;
 use std::net::IpAddr;
 use tollgate_core::classify::Key;
@@ -80,7 +80,7 @@ impl Lane {
         };
         if let Some(key) = behind {
             // In shadow nobody knows how long it would have waited, but behind whom.
-            let reason = turn::standing(&rules.limiter, key, now);
+            let reason = rules.limiter.standing_beside(ticket, key, now);
             self.report(Ruling::new("queue", true), rules, client, reason, None);
         }
         behind.is_some() || shadowed.is_some()

@@ -5,7 +5,7 @@
 //! would take for its own.
 
 use super::chart::{Area, areas, bars};
-use super::text::{costs, count, length, time};
+use super::text::{costs, count, decided, length, time};
 use super::{Client, FateRow, Report};
 use crate::watch::printable::printable;
 use std::fmt::Write;
@@ -281,13 +281,8 @@ fn limits(out: &mut String, report: &Report) -> Written {
          <th class=n>waited 1 s<th class=n>refused<th class=n>longest<th>when</tr>",
     );
     for limit in &report.limits {
-        let (name, buckets) = (escaped(&limit.name), count(limit.buckets));
-        write!(out, "<tr class=is><td>{name} ({})<td colspan=5>{buckets} buckets", limit.action)?;
-        if limit.shadow {
-            let would = count(limit.would);
-            write!(out, "; in shadow: stopped nobody, would have met {would} requests")?;
-        }
-        out.push_str("</tr>");
+        let (name, what) = (escaped(&limit.name), decided(limit));
+        write!(out, "<tr class=is><td>{name} ({})<td colspan=5>{what}</tr>", limit.action)?;
         for bucket in &limit.first {
             let key = escaped(&bucket.key);
             match bucket.would {

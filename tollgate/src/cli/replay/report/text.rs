@@ -3,7 +3,7 @@
 //! What strangers sent (agents, paths) is printed with everything escaped that is not plainly
 //! visible.
 
-use super::{Busiest, Client, FateRow, Report, Sides};
+use super::{Busiest, Client, FateRow, LimitRow, Report, Sides};
 use crate::cli::replay::people::Kind;
 use crate::watch::printable::printable;
 use jiff::Timestamp;
@@ -257,13 +257,7 @@ fn swarms(out: &mut String, report: &Report) -> Written {
 fn limits(out: &mut String, report: &Report) -> Written {
     writeln!(out, "\nWhich limits decided\n")?;
     for limit in &report.limits {
-        let (name, buckets) = (printable(&limit.name), count(limit.buckets));
-        write!(out, "  {name} ({}): {buckets} buckets", limit.action)?;
-        if limit.shadow {
-            let would = count(limit.would);
-            write!(out, "; in shadow: stopped nobody, would have met {would} requests")?;
-        }
-        writeln!(out)?;
+        writeln!(out, "  {} ({}): {}", printable(&limit.name), limit.action, decided(limit))?;
         for bucket in limit.first.iter().take(BUCKETS) {
             writeln!(out, "    {}", printable(&bucket.key))?;
             fate(out, &bucket.fate)?;
@@ -274,6 +268,21 @@ fn limits(out: &mut String, report: &Report) -> Written {
         }
     }
     Ok(())
+}
+
+/// What a limit did, in a line.
+pub(super) fn decided(limit: &LimitRow) -> String {
+    match (limit.shadow, limit.buckets) {
+        (true, buckets) => format!(
+            "in shadow: stopped nobody, would have met {} requests of {} buckets",
+            count(limit.would),
+            count(buckets)
+        ),
+        (false, 0) => "refused nobody, and nobody waited for a second or more".to_owned(),
+        (false, buckets) => {
+            format!("refused or kept for a second or more: {} buckets", count(buckets))
+        }
+    }
 }
 
 fn busiest(out: &mut String, minute: &Busiest) -> Written {
