@@ -13,7 +13,7 @@ const GCRA = { ...HISTORY, algorithm: 'gcra' };
 /** A test with a master of these rules, and gatekeepers whose clocks are ahead. */
 function staged(name, domains, run) {
   test(name, async () => {
-    const stage = { master: await Master.start(domains), made: [], start: Date.now() + 10_000 };
+    const stage = { master: await Master.start(domains), made: [], start: Date.now() + 30_000 };
     stage.gatekeeper = async (options) => {
       const one = stage.master.gatekeeper({ clock: new FakeClock(stage.start), ...options });
       stage.made.push(one);

@@ -282,8 +282,8 @@ fn quick_requests_have_room_soon() {
     }
 }
 
-/// Two processors that take 50 us for each, and some that take a hundred times as long again: what is
-/// there while all are brief is as much as nobody notices, and of long ones there are no more.
+/// Two processors that take 50 us for each, and some that take two thousand times as long: what is
+/// there while all are brief is as much as nobody notices; of long ones there are no more.
 #[test]
 fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
     let length = |us: u64| Length::Exponential(Nanos(us * 1_000));

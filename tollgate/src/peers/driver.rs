@@ -31,7 +31,7 @@ const AGAIN: Nanos = Nanos::from_millis(5);
 /// Datagrams that go out in one burst; receivers have room for some hundred.
 const BURST: usize = 32;
 /// How long the last report may take to be on its way.
-const FAREWELL: Nanos = Nanos::from_millis(300);
+const FAREWELL: Nanos = Nanos::from_secs(1);
 /// How often the board is written.
 const SHOW: Nanos = Nanos::from_secs(1);
 /// Names of keys are told each time so many periods have passed.

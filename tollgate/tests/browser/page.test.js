@@ -122,12 +122,13 @@ test("an operator exempts, weighs and clears a client, and takes it back", async
     assert.equal((await page.$$("#overrides li")).length, 1);
     await act("clear", "owes nothing");
     await page.click("#client .close");
-    assert.match(await text("#clients tbody"), /weighs 0\.10/);
+    await until("the list says so", async () => /weighs 0\.10/.test(await text("#clients tbody")));
     await page.click("#overrides .undo");
     await until("it is undone", () => page.$eval("#overrides", (at) => at.hidden));
-    const said = site.server.lines.map((line) => JSON.parse(line).fields.message);
-    const told = said.filter((message) => message.startsWith("an operator"));
-    assert.equal(told.length, 4, `each is written to the log: ${told}`);
+    const said = () => site.server.lines.map((line) => JSON.parse(line).fields.message);
+    const told = () => said().filter((message) => message.startsWith("an operator"));
+    await until("each is written to the log", () => told().length >= 4);
+    assert.equal(told().length, 4, `${told()}`);
   });
 });
 

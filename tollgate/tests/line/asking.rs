@@ -1,6 +1,6 @@
 //! The client for Rust and the layer: what they ask, and what they do when nobody answers.
 
-use crate::stage::{ONCE, Program};
+use crate::stage::{ONCE, Program, free_port};
 use http::{Request, Response, StatusCode};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -42,7 +42,7 @@ fn addresses_are_read() {
 
 #[test]
 fn many_tasks_ask_over_one_connection() {
-    let program = Program::start("rate: 1/d, burst: 3");
+    let program = Program::start("rate: 1 per 365d, burst: 3");
     run(async {
         for address in [tcp(program.lines.port()), Address::Unix(program.socket())] {
             let client = Client::new(address.clone(), PATIENT);
@@ -116,9 +116,7 @@ fn who_does_not_answer_in_time_is_not_waited_for() {
 
 #[test]
 fn when_the_pause_is_over_it_asks_again() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("bound").port();
-    drop(free);
+    let port = free_port();
     let eager = Patience { pause: Duration::from_millis(1), ..PATIENT };
     let eager = Patience { pause_max: Duration::from_millis(4), ..eager };
     run(async {
@@ -171,12 +169,12 @@ async fn three(judge: Judge, user: &str) -> [StatusCode; 3] {
 #[test]
 fn a_layer_answers_for_the_service_when_a_request_is_refused() {
     let (ok, no) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
-    let program = Program::start("rate: 1/d, burst: 2");
+    let program = Program::start("rate: 1 per 365d, burst: 2");
     run(async {
         let client = Client::new(tcp(program.lines.port()), PATIENT);
         assert_eq!(three(Judge::Door(client.clone()), "a").await, [ok, ok, no]);
         assert_eq!(three(Judge::Door(client), "b").await, [ok, ok, no]);
-        let here = Here::new("line: {rate: 1/d, burst: 1}").expect("good");
+        let here = Here::new("line: {rate: 1 per 365d, burst: 1}").expect("good");
         assert_eq!(three(Judge::Here(here), "a").await, [ok, no, no]);
         let (port, _visits) = door(drop);
         let nobody = Client::new(tcp(port), PATIENT);

@@ -8,17 +8,18 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_reload_changes_the_numbers_and_keeps_the_counts() {
-    let mut program = Program::start("rate: 1/d, burst: 3");
+    let mut program = Program::start("rate: 1 per 365d, burst: 3");
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("C\nC\nC\nC\n"), "OK\nOK\nOK\nNO\n");
-    program.reload("rate: 1/d, burst: 5, limits: [{prefix: 'C2', rate: 1/d, burst: 1}]");
+    program
+        .reload("rate: 1 per 365d, burst: 5, limits: [{prefix: 'C2', rate: 1 per 365d, burst: 1}]");
     assert_eq!(client.ask("C\nC\nC\nC2\nC2\n"), "OK\nOK\nNO\nOK\nNO\n");
 }
 
 #[test]
 fn what_is_in_shadow_is_served_and_counted_as_what_it_would_have_been() {
-    let limits = "limits: [{prefix: a, rate: 1/d, burst: 1, shadow: true}]";
-    let mut program = Program::start(&format!("rate: 1/d, burst: 1, {limits}"));
+    let limits = "limits: [{prefix: a, rate: 1 per 365d, burst: 1, shadow: true}]";
+    let mut program = Program::start(&format!("rate: 1 per 365d, burst: 1, {limits}"));
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("a\na\na\nb\nb\n"), "OK\nOK\nOK\nOK\nNO\n");
     let refused = |limit: &str, shadow: &str| {
@@ -29,7 +30,7 @@ fn what_is_in_shadow_is_served_and_counted_as_what_it_would_have_been() {
     assert_eq!(program.metric(&refused("line", "false")), 1);
     assert!(program.told("request refused").contains("shadow=true"));
 
-    program.reload(&format!("shadow: true, rate: 1/d, burst: 1, {limits}"));
+    program.reload(&format!("shadow: true, rate: 1 per 365d, burst: 1, {limits}"));
     assert_eq!(client.ask("b\n"), "OK\n");
     let mut cell = Client::tcp(program.resp);
     cell.send("CL.THROTTLE k 0 1 86400\r\nCL.THROTTLE k 0 1 86400\r\n");
@@ -39,7 +40,7 @@ fn what_is_in_shadow_is_served_and_counted_as_what_it_would_have_been() {
 
 #[test]
 fn a_restart_keeps_the_counts_where_they_are_kept() {
-    let program = Program::start("rate: 1/d, burst: 3");
+    let program = Program::start("rate: 1 per 365d, burst: 3");
     assert_eq!(Client::tcp(program.lines).ask("C\nC\nC\n"), "OK\nOK\nOK\n");
     let mut cell = Client::tcp(program.resp);
     cell.send("CL.THROTTLE k 0 1 86400\r\n");
@@ -68,7 +69,7 @@ fn what_was_sent_is_answered_before_the_program_ends() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_when_the_time_is_over() {
-    let mut program = Program::start("rate: 1/d, drain: 100ms");
+    let mut program = Program::start("rate: 1 per 365d, drain: 3s");
     let client = crate::abuse::stuck(program.lines);
     program.signal("TERM");
     program.told("stopped; 1 connections cut");

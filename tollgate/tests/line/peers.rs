@@ -8,6 +8,7 @@ mod apart;
 
 use crate::stage::{Client, Program};
 use std::fs;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Longer than anything takes on a slow, busy machine.
@@ -62,6 +63,15 @@ impl Peer {
     }
 }
 
+/// What is left of a tag, down to none, for somebody who only looks and knows no names.
+fn remaining(client: &mut Client<TcpStream>, tag: &str) -> u64 {
+    client.send(format!("THROTTLE {tag} 0\r\n"));
+    client.half_close();
+    let reply = client.rest();
+    let third = reply.lines().nth(3).and_then(|line| line.strip_prefix(':'));
+    third.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{reply}"))
+}
+
 /// A line door with these keys in its sections.
 fn program(line: &str, peers: &str) -> Program {
     let folder = tempfile::tempdir().expect("a folder");
@@ -86,7 +96,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-const TEN: &str = "rate: 1/d, burst: 10";
+const TEN: &str = "rate: 1 per 365d, burst: 10";
 
 /// The original's numbers but for the refill: nothing comes in, so both end at 10 - 18.
 #[test]
@@ -136,7 +146,7 @@ fn who_is_killed_learns_again_what_is_owed() {
     a.meets(2);
     let c = Peer::start(TEN, &[&a, &b]);
     c.meets(3);
-    c.comes_to("C", 1.0);
+    until("it knows what is owed", || remaining(&mut Client::tcp(c.program.resp), "C") == 1);
     assert_eq!(c.ask("C\nC\n"), "OK\nNO\n", "one was left");
     a.comes_to("C", 0.0);
     assert_eq!(b.report()["refused"], 0);
@@ -165,10 +175,14 @@ fn who_ends_tells_what_it_has_not_told_yet() {
 
 #[test]
 fn what_is_shared_counts_and_what_differs_is_told() {
-    let mut a =
-        Peer::start("rate: 1/d, burst: 10, limits: [{prefix: x, rate: 1/d, burst: 5}]", &[]);
-    let mut b =
-        Peer::start("rate: 1/d, burst: 20, limits: [{prefix: y, rate: 1/d, burst: 5}]", &[&a]);
+    let mut a = Peer::start(
+        "rate: 1 per 365d, burst: 10, limits: [{prefix: x, rate: 1 per 365d, burst: 5}]",
+        &[],
+    );
+    let mut b = Peer::start(
+        "rate: 1 per 365d, burst: 20, limits: [{prefix: y, rate: 1 per 365d, burst: 5}]",
+        &[&a],
+    );
     a.meets(2);
     b.meets(2);
     for peer in [&mut a, &mut b] {

@@ -2,17 +2,32 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Longer than anything takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One token, and none for the next two hours or more.
-pub const ONCE: &str = "rate: 1/d, burst: 1";
+/// One token, and none comes in while a test runs, whatever the time of day.
+pub const ONCE: &str = "rate: 1 per 365d, burst: 1";
+
+/// A port of loopback that nobody listens on. None of those that the system gives away by itself,
+/// where another test could be handed it before it is used.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        // Programs that run beside this one begin elsewhere.
+        let begin = (std::process::id() % 100) as u16 * 100;
+        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
 
 /// A running program; killed if a test forgets to end it.
 pub struct Program {

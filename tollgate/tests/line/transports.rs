@@ -2,7 +2,7 @@
 //! at the others, however they were told.
 
 use crate::peers::until;
-use crate::stage::{Client, Program};
+use crate::stage::{Client, Program, free_port};
 use std::fs;
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ fn start(peers: &str) -> Program {
     let secret = folder.path().join("key");
     let text = format!(
         "admin: {{listen: '127.0.0.1:0'}}\n\
-         line: {{listen: '127.0.0.1:0', resp: '127.0.0.1:0', rate: 1/d, burst: 10}}\n\
+         line: {{listen: '127.0.0.1:0', resp: '127.0.0.1:0', rate: 1 per 365d, burst: 10}}\n\
          peers: {{period: 200ms, secret_file: '{}', {peers}}}\n",
         secret.display()
     );
@@ -91,9 +91,7 @@ impl Drop for Nats {
 
 #[test]
 fn over_nats_and_alone_while_it_is_away() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("its address").port();
-    drop(listener);
+    let port = free_port();
     let nats = format!("via: nats, nats: 'nats://127.0.0.1:{port}'");
     let server = Nats::start(port);
     let programs = [start(&nats), start(&nats), start(&nats)];

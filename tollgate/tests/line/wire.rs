@@ -33,7 +33,7 @@ fn d12_to_d18_bytes_in_bytes_out() {
 
 #[test]
 fn d20_twenty_connections_share_one_bucket() {
-    let program = Program::start("rate: 1/d, burst: 10");
+    let program = Program::start("rate: 1 per 365d, burst: 10");
     let address = program.lines;
     let asked = (0..20).map(|_| thread::spawn(move || Client::tcp(address).ask("C\nC\nC\n")));
     let asked: Vec<_> = asked.collect();
@@ -81,7 +81,8 @@ fn a_long_pipeline_is_answered_in_order() {
 
 #[test]
 fn doctor_shows_the_heaviest_tags_and_the_log_who_was_refused() {
-    let mut program = Program::start("rate: 1/d, burst: 2, limits: [{prefix: 'p:', rate: 1/d}]");
+    let mut program =
+        Program::start("rate: 1 per 365d, burst: 2, limits: [{prefix: 'p:', rate: 1 per 365d}]");
     let mut client = Client::tcp(program.lines);
     assert_eq!(client.ask("heavy\nheavy\nheavy\nlight\np:1\n"), "OK\nOK\nNO\nOK\nOK\n");
     let told = program.told("request refused");

@@ -15,8 +15,9 @@ use crate::stage::{LONG, Stage, Wire, until};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread;
@@ -41,10 +42,13 @@ pub fn server(name: &'static str) -> Backend {
     at
 }
 
-/// One that nobody listens at.
-fn nobody() -> Backend {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    Backend::http(listener.local_addr().expect("an address").to_string())
+/// One that nobody listens at. The port is taken until the tests end, or another test could get it.
+pub fn nobody() -> Backend {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    let at = socket.local_addr().ok().and_then(|at| at.as_socket()).expect("an address");
+    std::mem::forget(socket);
+    Backend::http(at.to_string())
 }
 
 /// One that takes requests and closes the connection.

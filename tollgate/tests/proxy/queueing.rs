@@ -277,6 +277,7 @@ fn an_upload_that_finds_no_room_any_more_is_refused() {
     let mut uploading = stage.backend();
     uploading.head();
     uploading.expect("one");
+    is_crowd(&stage, 0, 0);
     ask(&mut quick, "192.0.2.2", "/quick");
     let mut backend = stage.backend();
     backend.head();

@@ -1,6 +1,6 @@
 //! The players: a door with its settings, a client and a backend that say what the test tells them.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -227,12 +227,18 @@ impl Wire {
 
     fn more(&mut self) -> usize {
         let mut chunk = [0; 16384];
-        let count = self.stream.read(&mut chunk).unwrap_or_else(|error| {
-            if error.kind() == std::io::ErrorKind::ConnectionReset {
-                return 0;
+        let count = loop {
+            match self.stream.read(&mut chunk) {
+                Ok(count) => break count,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => break 0,
+                // The process was stopped for a while.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!(
+                    "nothing came: {error}; so far {:?}",
+                    String::from_utf8_lossy(&self.unread)
+                ),
             }
-            panic!("nothing came: {error}; so far {:?}", String::from_utf8_lossy(&self.unread))
-        });
+        };
         self.unread.extend_from_slice(&chunk[..count]);
         count
     }

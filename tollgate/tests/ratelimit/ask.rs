@@ -18,13 +18,20 @@ use tollgate::engine::windows::Counters;
 use tollgate_core::key::Seed;
 use tollgate_core::units::{SECOND, Time};
 
-/// The rules that most cases are of.
-pub const C1: &str = "
+/// The rules that most cases are of; most of their windows have these lengths.
+macro_rules! c1 {
+    ($hour:literal, $minute:literal) => {
+        concat!(
+            "
 domain: t
 descriptors:
-- {key: k, rate_limit: {unit: hour, requests_per_unit: 5}}
+- {key: k, rate_limit: {unit: ",
+            $hour,
+            ", requests_per_unit: 5}}
 - {key: k, value: whitelisted}
-- {key: zero, rate_limit: {unit: minute, requests_per_unit: 0}}
+- {key: zero, rate_limit: {unit: ",
+            $minute,
+            ", requests_per_unit: 0}}
 - {key: a_b, rate_limit: {unit: day, requests_per_unit: 7}}
 - {key: w, value: 'foo*', rate_limit: {unit: week, requests_per_unit: 3}}
 - {key: w, rate_limit: {unit: month, requests_per_unit: 9}}
@@ -33,10 +40,22 @@ descriptors:
 - {key: un, rate_limit: {unlimited: true}}
 - key: mid
   value: x
-  rate_limit: {unit: hour, requests_per_unit: 2}
+  rate_limit: {unit: ",
+            $hour,
+            ", requests_per_unit: 2}
   descriptors:
-  - {key: leaf, rate_limit: {unit: hour, requests_per_unit: 3}}
-";
+  - {key: leaf, rate_limit: {unit: ",
+            $hour,
+            ", requests_per_unit: 3}}
+"
+        )
+    };
+}
+
+pub const C1: &str = c1!("hour", "minute");
+
+/// The same for the real clock, on which hours end while a test runs.
+pub const YEARLY: &str = c1!("year", "year");
 
 /// A file called `name`.
 pub fn file(name: &str, text: &str) -> File {

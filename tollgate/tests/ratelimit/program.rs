@@ -41,6 +41,8 @@ pub struct Server {
     pub grpc: SocketAddr,
     pub http: SocketAddr,
     pub debug: SocketAddr,
+    /// Where it was told to show what it counts.
+    pub admin: Option<String>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -58,7 +60,10 @@ impl Server {
         all.extend(variables);
         let command = Server::command(&all);
         let unix = variables.iter().any(|(name, _)| *name == "GRPC_UDS");
-        Server::run(command, folder, unix)
+        let mut server = Server::run(command, folder, unix);
+        let admin = variables.iter().rfind(|(name, _)| *name == "TOLLGATE_ADMIN");
+        server.admin = admin.map(|(_, address)| (*address).to_owned());
+        server
     }
 
     /// With a configuration file.
@@ -91,6 +96,7 @@ impl Server {
             grpc: addresses[0],
             http: addresses[first],
             debug: addresses[first + 1],
+            admin: None,
             addresses,
         }
     }

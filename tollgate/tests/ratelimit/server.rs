@@ -5,11 +5,12 @@ mod renamed;
 pub mod tls;
 mod traces;
 
-use crate::ask::{C1, request, shown};
+use crate::ask::{YEARLY, request, shown};
 use crate::program::{Grpc, Server, http, wait_for};
 use prost::Message;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use tollgate::doors::ratelimit::wire::{Descriptor, Entry, Request, Response};
 
 pub const V3: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -25,11 +26,11 @@ pub fn asked(grpc: &Grpc, path: &str, text: &str) -> String {
 
 #[test]
 fn all_packages_and_their_errors_over_grpc() {
-    let server = Server::start(C1, &[]);
+    let server = Server::start(YEARLY, &[]);
     let grpc = server.grpc();
-    assert_eq!(asked(&grpc, V3, "t: k=v"), "OK [5/HOUR 4]");
-    assert_eq!(asked(&grpc, V2, "t: k=v"), "OK [5/HOUR 3]");
-    assert_eq!(asked(&grpc, LYFT, "t: k=v"), "OK [5/HOUR 2]");
+    assert_eq!(asked(&grpc, V3, "t: k=v"), "OK [5/YEAR 4]");
+    assert_eq!(asked(&grpc, V2, "t: k=v"), "OK [5/YEAR 3]");
+    assert_eq!(asked(&grpc, LYFT, "t: k=v"), "OK [5/YEAR 2]");
     assert_eq!(asked(&grpc, V3, ": k=v"), "2: rate limit domain must not be empty");
     assert_eq!(asked(&grpc, V2, "t:"), "2: rate limit descriptor list must not be empty");
     assert!(asked(&grpc, "/nobody/Knows", "t: k=v").starts_with("12: there is no method"));
@@ -45,7 +46,7 @@ fn counters_outlive_the_program() {
     let state = folder.path().join("state");
     let variables = [("TOLLGATE_STATE", state.to_str().expect("text"))];
     for left in ["YEAR 3]", "YEAR 2]", "YEAR 1]"] {
-        let server = Server::start(C1, &variables);
+        let server = Server::start(YEARLY, &variables);
         let answer = asked(&server.grpc(), V3, "t: nm=v");
         assert!(answer.starts_with("OK ") && answer.ends_with(left), "{answer}");
         let _ = fs::remove_file(&state);
@@ -57,7 +58,7 @@ fn counters_outlive_the_program() {
 #[test]
 fn c71_health_and_reflection_over_grpc() {
     use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-    let server = Server::start(C1, &[]);
+    let server = Server::start(YEARLY, &[]);
     let grpc = server.grpc();
     let health = |service: &str| {
         let asked = HealthCheckRequest { service: service.to_owned() };
@@ -78,7 +79,7 @@ fn c71_health_and_reflection_over_grpc() {
 
 #[test]
 fn c68_c69_json_is_answered_as_the_reference_does() {
-    let server = Server::start(C1, &[]);
+    let server = Server::start(YEARLY, &[]);
     let json = |method: &str, body: &str| http(server.http, method, "/json", body);
     let one = |domain: &str, key: &str| {
         format!(
@@ -92,7 +93,7 @@ fn c68_c69_json_is_answered_as_the_reference_does() {
     assert_eq!(status, 200);
     let expected = format!(
         "{{\"overallCode\":\"OK\",\"statuses\":[{{\"code\":\"OK\",\"currentLimit\":\
-         {{\"requestsPerUnit\":5,\"unit\":\"HOUR\"}},\"durationUntilReset\":\"{reset}\",\
+         {{\"requestsPerUnit\":5,\"unit\":\"YEAR\"}},\"durationUntilReset\":\"{reset}\",\
          \"limitRemaining\":4}}]}}"
     );
     let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
@@ -101,7 +102,7 @@ fn c68_c69_json_is_answered_as_the_reference_does() {
     let over = value(&body);
     assert_eq!(status, 429);
     assert_eq!(over["overallCode"], "OVER_LIMIT");
-    assert_eq!(over["statuses"][0]["currentLimit"], value("{\"unit\":\"MINUTE\"}"));
+    assert_eq!(over["statuses"][0]["currentLimit"], value("{\"unit\":\"YEAR\"}"));
     assert_eq!(over["statuses"][0].get("limitRemaining"), None);
     let snake = "{\"domain\":\"t\",\"hits_addend\":2,\"descriptors\":[{\"entries\":[{\"key\":\
                  \"q\"}],\"limit\":{\"requests_per_unit\":3,\"unit\":\"HOUR\"},\"hitsAddend\":\
@@ -118,12 +119,12 @@ fn c68_c69_json_is_answered_as_the_reference_does() {
 
 #[test]
 fn c70_health_over_http_until_it_ends() {
-    let server = Server::start(C1, &[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]);
+    let server = Server::start(YEARLY, &[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]);
     let health = || http(server.http, "GET", "/healthcheck", "");
     assert_eq!(health(), (200, "OK".to_owned()));
     fs::remove_file(server.rules().join("a.yaml")).expect("removed");
     wait_for("no domain", || (health() == (500, String::new())).then_some(()));
-    fs::write(server.rules().join("a.yaml"), C1).expect("written");
+    fs::write(server.rules().join("a.yaml"), YEARLY).expect("written");
     wait_for("a domain", || (health().0 == 200).then_some(()));
     // A call that hangs keeps it from ending at once; one behind it shows that it has begun.
     let grpc = server.grpc();
@@ -136,10 +137,10 @@ fn c70_health_over_http_until_it_ends() {
 #[test]
 fn c72_the_debug_port_shows_rules_and_figures() {
     let server =
-        Server::start(C1, &[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "127.0.0.1:0")]);
+        Server::start(YEARLY, &[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "127.0.0.1:0")]);
     asked(&server.grpc(), V3, "t: k=v | zero=v");
     let shown = http(server.debug, "GET", "/rlconfig", "").1;
-    let line = "t.k: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false";
+    let line = "t.k: unit=YEAR requests_per_unit=5, shadow_mode: false, quota_mode: false";
     assert!(shown.lines().any(|shown| shown == line), "{shown}");
     let figures = http(server.debug, "GET", "/stats", "").1;
     for line in [
@@ -165,31 +166,39 @@ fn c72_the_debug_port_shows_rules_and_figures() {
 
 fn domain(name: &str, requests: u32) -> String {
     format!(
-        "{{domain: {name}, descriptors: [{{key: k, rate_limit: {{unit: hour, \
+        "{{domain: {name}, descriptors: [{{key: k, rate_limit: {{unit: year, \
          requests_per_unit: {requests}}}}}]}}"
     )
 }
 
+/// Writes a file that nobody sees half of: what is read of one is refused, and counted.
+fn put(path: &Path, text: &str) {
+    let folder = tempfile::tempdir_in(path.ancestors().nth(4).expect("above")).expect("a folder");
+    let whole = folder.path().join("whole");
+    fs::write(&whole, text).expect("written");
+    fs::rename(whole, path).expect("moved");
+}
+
 #[test]
 fn c73_to_c76_files_come_change_and_go() {
-    let server = Server::start(C1, &[]);
+    let server = Server::start(YEARLY, &[]);
     let grpc = server.grpc();
     let ask = |text: &str| asked(&grpc, V3, text);
     let becomes = |text: &str, told: &str| {
         wait_for(told, || (ask(text) == told).then_some(()));
     };
     let rules = server.rules();
-    fs::write(rules.join("b.txt"), domain("b", 9)).expect("written");
-    becomes("b: k=1 +0", "OK [9/HOUR 9]");
-    fs::write(rules.join("b.txt"), "domain: [").expect("written");
+    put(&rules.join("b.txt"), &domain("b", 9));
+    becomes("b: k=1 +0", "OK [9/YEAR 9]");
+    put(&rules.join("b.txt"), "domain: [");
     let refused = "ratelimit.service.config_load_error: 1";
     let figures = || http(server.debug, "GET", "/stats", "").1;
     wait_for("a refusal", || figures().contains(refused).then_some(()));
-    assert_eq!(ask("b: k=1 +0"), "OK [9/HOUR 9]", "what runs stays");
+    assert_eq!(ask("b: k=1 +0"), "OK [9/YEAR 9]", "what runs stays");
     fs::create_dir(rules.join("deep")).expect("made");
     fs::rename(rules.join("b.txt"), rules.join("deep/.b.yaml")).expect("moved");
     fs::write(rules.join("deep/.b.yaml"), domain("b", 8)).expect("written");
-    becomes("b: k=1 +0", "OK [8/HOUR 8]");
+    becomes("b: k=1 +0", "OK [8/YEAR 8]");
     for path in ["a.yaml", "deep/.b.yaml"] {
         fs::remove_file(rules.join(path)).expect("removed");
     }
@@ -199,18 +208,18 @@ fn c73_to_c76_files_come_change_and_go() {
 
 #[test]
 fn c76_dot_files_can_be_passed_over() {
-    let server = Server::start(C1, &[("RUNTIME_IGNOREDOTFILES", "true")]);
+    let server = Server::start(YEARLY, &[("RUNTIME_IGNOREDOTFILES", "true")]);
     let grpc = server.grpc();
     fs::write(server.rules().join(".b.yaml"), domain("b", 9)).expect("written");
     fs::write(server.rules().join("c.yaml"), domain("c", 9)).expect("written");
-    wait_for("c", || (asked(&grpc, V3, "c: k=1 +0") == "OK [9/HOUR 9]").then_some(()));
+    wait_for("c", || (asked(&grpc, V3, "c: k=1 +0") == "OK [9/YEAR 9]").then_some(()));
     assert_eq!(asked(&grpc, V3, "b: k=1"), "OK [-]");
 }
 
 /// A Kubernetes ConfigMap: files are links into a folder that a link leads to, and is swapped.
 #[test]
 fn c77_to_c79_links_are_followed_and_swapped() {
-    let server = Server::start(C1, &[]);
+    let server = Server::start(YEARLY, &[]);
     let (grpc, rules) = (server.grpc(), server.rules());
     let becomes = |text: &str, told: &str| {
         wait_for(told, || (asked(&grpc, V3, text) == told).then_some(()));
@@ -221,10 +230,10 @@ fn c77_to_c79_links_are_followed_and_swapped() {
     }
     symlink("..one", rules.join("..data")).expect("linked");
     symlink("..data/m.yaml", rules.join("m.yaml")).expect("linked");
-    becomes("m: k=1 +0", "OK [7/HOUR 7]");
+    becomes("m: k=1 +0", "OK [7/YEAR 7]");
     symlink("..two", rules.join("..new")).expect("linked");
     fs::rename(rules.join("..new"), rules.join("..data")).expect("swapped");
-    becomes("m: k=1 +0", "OK [6/HOUR 6]");
+    becomes("m: k=1 +0", "OK [6/YEAR 6]");
     // The root itself is a link that leads elsewhere, and then nowhere.
     let other = server.folder.path().join("other/ratelimit/config");
     fs::create_dir_all(&other).expect("made");
@@ -232,10 +241,10 @@ fn c77_to_c79_links_are_followed_and_swapped() {
     let next = server.folder.path().join("next");
     symlink("other", &next).expect("linked");
     fs::rename(&next, server.folder.path().join("current")).expect("swapped");
-    becomes("o: k=1 +0", "OK [5/HOUR 5]");
+    becomes("o: k=1 +0", "OK [5/YEAR 5]");
     fs::remove_file(server.folder.path().join("current")).expect("removed");
     server.signal("HUP");
-    assert_eq!(asked(&grpc, V3, "o: k=1 +0"), "OK [5/HOUR 5]", "what runs stays");
+    assert_eq!(asked(&grpc, V3, "o: k=1 +0"), "OK [5/YEAR 5]", "what runs stays");
 }
 
 #[test]
@@ -244,15 +253,15 @@ fn c03_c81_faulty_or_missing_rules_do_not_keep_it_from_starting() {
     let grpc = server.grpc();
     assert_eq!(asked(&grpc, V3, "t: k=1"), "2: no rate limit configuration loaded");
     assert_eq!(http(server.http, "GET", "/healthcheck", "").0, 200);
-    fs::write(server.rules().join("a.yaml"), C1).expect("written");
-    wait_for("rules", || (asked(&grpc, V3, "t: k=1 +0") == "OK [5/HOUR 5]").then_some(()));
-    let server = Server::start(C1, &[("RUNTIME_SUBDIRECTORY", "elsewhere")]);
+    fs::write(server.rules().join("a.yaml"), YEARLY).expect("written");
+    wait_for("rules", || (asked(&grpc, V3, "t: k=1 +0") == "OK [5/YEAR 5]").then_some(()));
+    let server = Server::start(YEARLY, &[("RUNTIME_SUBDIRECTORY", "elsewhere")]);
     assert_eq!(asked(&server.grpc(), V3, "t: zero=1"), "OK [-]");
 }
 
 #[test]
 fn hostile_messages_are_refused_and_the_server_lives() {
-    let server = Server::start(C1, &[]);
+    let server = Server::start(YEARLY, &[]);
     let grpc = server.grpc();
     let code = |bytes: &[u8]| grpc.call(V3, bytes).expect_err("refused").0;
     assert_eq!(code(b"\xff\xff\xff"), 3);
@@ -275,7 +284,7 @@ fn hostile_messages_are_refused_and_the_server_lives() {
     assert_eq!(grpc.framed(V3, &[1, 0, 0, 0, 1, 0]).expect_err("compressed").0, 12);
     assert_eq!(grpc.framed(V3, &[0, 0, 0, 0, 9, 0]).expect_err("too short").0, 3);
     assert_eq!(grpc.framed(V3, &[]).expect_err("nothing").0, 3);
-    assert_eq!(asked(&grpc, V3, "t: k=alive"), "OK [5/HOUR 4]");
+    assert_eq!(asked(&grpc, V3, "t: k=alive"), "OK [5/YEAR 4]");
 }
 
 #[test]
@@ -283,7 +292,7 @@ fn statsd_is_told_how_much_figures_have_grown() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
     let port = socket.local_addr().expect("bound").port().to_string();
     let server = Server::start(
-        C1,
+        YEARLY,
         &[
             ("USE_STATSD", "true"),
             ("STATSD_HOST", "127.0.0.1"),
@@ -310,7 +319,7 @@ fn statsd_is_told_how_much_figures_have_grown() {
 #[test]
 fn what_is_asked_about_most_is_seen_by_name() {
     let admin = format!("127.0.0.1:{}", crate::envoy::free_port());
-    let server = Server::start(C1, &[("TOLLGATE_ADMIN", &admin)]);
+    let server = Server::start(YEARLY, &[("TOLLGATE_ADMIN", &admin)]);
     let grpc = server.grpc();
     for _ in 0..3 {
         asked(&grpc, V3, "t: k=busy | k=idle +0 | zero=x | nobody=knows");
@@ -332,16 +341,16 @@ fn what_is_asked_about_most_is_seen_by_name() {
 fn a_unix_socket_serves_as_well() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rl.sock");
-    let server = Server::start(C1, &[("GRPC_UDS", path.to_str().expect("text"))]);
+    let server = Server::start(YEARLY, &[("GRPC_UDS", path.to_str().expect("text"))]);
     let grpc = Grpc::unix(&path);
-    assert_eq!(asked(&grpc, V3, "t: k=v"), "OK [5/HOUR 4]");
+    assert_eq!(asked(&grpc, V3, "t: k=v"), "OK [5/YEAR 4]");
     drop(server);
 }
 
 #[test]
 fn threads_and_connections_share_exact_counters() {
     let server = Server::start(
-        C1.replace("requests_per_unit: 5", "requests_per_unit: 100000").as_str(),
+        YEARLY.replace("requests_per_unit: 5", "requests_per_unit: 100000").as_str(),
         &[],
     );
     std::thread::scope(|scope| {
@@ -354,7 +363,7 @@ fn threads_and_connections_share_exact_counters() {
             });
         }
     });
-    assert_eq!(asked(&server.grpc(), V3, "t: k=all +0"), "OK [100000/HOUR 99200]");
+    assert_eq!(asked(&server.grpc(), V3, "t: k=all +0"), "OK [100000/YEAR 99200]");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod doors;
 use super::{LONG, Program, get};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
@@ -15,6 +15,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// A backend that answers every request with `hello`, at once.
 fn backend() -> SocketAddr {
@@ -114,6 +115,15 @@ impl Crowd {
         crowd
     }
 
+    /// Until so many more were answered.
+    fn go_on(&self, count: usize) {
+        let (begun, before) = (Instant::now(), self.answered.load(Ordering::Relaxed));
+        while self.answered.load(Ordering::Relaxed) < before + count {
+            assert!(begun.elapsed() < LONG, "nobody is answered");
+            thread::yield_now();
+        }
+    }
+
     fn stop(self) -> (usize, usize) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
@@ -121,13 +131,25 @@ impl Crowd {
     }
 }
 
+/// Whoever asks nothing for longer, because it is kept from it, may find that a process which is
+/// replaced has closed its connection.
+const PATIENCE: Duration = Duration::from_millis(900);
+
 /// How many requests were answered on one connection; `None` if one was not.
 fn answered_on_one(address: SocketAddr, requests: usize, stop: &AtomicBool) -> Option<usize> {
+    // When it began to connect, or asked the last time.
+    let mut last = Instant::now();
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(LONG)).expect("a timeout");
     for asked in 1..=requests {
-        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").ok()?;
-        let head = read_head(&mut stream)?;
+        let now = Instant::now();
+        let sent = stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let late = last.elapsed() > PATIENCE;
+        last = now;
+        let head = match sent.ok().and_then(|()| read_head(&mut stream)) {
+            None if late => return Some(asked - 1),
+            head => head?,
+        };
         let mut body = [0; 5];
         stream.read_exact(&mut body).ok()?;
         if !head.starts_with("HTTP/1.1 200 ") || &body != b"hello" {
@@ -166,6 +188,7 @@ fn a_hundred_reloads_and_ten_replacements_lose_no_request() {
         let successor = told_pid(&program.told("a successor opens its doors"));
         program.told("replaced: the successor takes clients in");
         last.0 = successor;
+        crowd.go_on(101);
     }
     let (answered, lost) = crowd.stop();
     println!("{answered} answered, {lost} lost");
@@ -251,7 +274,12 @@ pub fn notices(manager: &UnixDatagram, what: &str) {
     let mut all = Vec::new();
     loop {
         let mut said = [0; 256];
-        let count = manager.recv(&mut said).unwrap_or_else(|error| panic!("{error}: {all:?}"));
+        let count = match manager.recv(&mut said) {
+            Ok(count) => count,
+            // The process was stopped for a while.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => panic!("{error}: {all:?}"),
+        };
         let said = String::from_utf8_lossy(&said[..count]).into_owned();
         if said.lines().any(|line| line == what) {
             return;

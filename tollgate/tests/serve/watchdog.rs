@@ -87,8 +87,9 @@ fn a_hung_thread_is_told_of(name: &str, door: &str) {
         notices(&manager, "WATCHDOG=1");
     }
     let debugger = hang(&program, name);
-    let told = program.told("the watchdog is told nothing");
-    assert!(told.contains(&format!("\"{door}\"")), "{name}: {told}");
+    // On a busy machine another one may have been late before.
+    let quoted = format!("\"{door}\"");
+    while !program.told("the watchdog is told nothing").contains(&quoted) {}
     drop(debugger);
     // It goes round again, and so does what is told of it.
     while manager.set_nonblocking(true).is_ok() && manager.recv(&mut [0; 256]).is_ok() {}

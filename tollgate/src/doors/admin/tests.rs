@@ -332,7 +332,9 @@ fn samples(text: &str) -> Vec<(String, f64)> {
 
 #[test]
 fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
+    let begun = std::time::Instant::now();
     let (running, address) = open();
+    let took = begun.elapsed().as_secs_f64();
     running.ready();
     let (status, head, text) = get(address, "/metrics", "");
     assert!(status == 200 && head.contains("content-type: text/plain; version=0.0.4"), "{head}");
@@ -353,7 +355,8 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
     assert_eq!(decisions("reject", "hits"), 1.0);
     assert_eq!(value("tollgate_cost_header_faults_total"), 1.0);
     assert_eq!(value("tollgate_request_cost_seconds_count"), 2.0);
-    assert!((5.0..5.1).contains(&value("tollgate_cost_seconds_total")));
+    // The one who said no sound cost was on the clock for some of this time.
+    assert!((5.0..=5.0 + took).contains(&value("tollgate_cost_seconds_total")));
     assert_eq!(value("tollgate_capacity_cpus{door=\"proxy\"}"), 4.0);
     assert_eq!(value("tollgate_table_keys_max{door=\"proxy\",limit=\"ip\"}"), 100.0);
     assert_eq!(value("tollgate_backend_failures_total{kind=\"connect\"}"), 0.0);

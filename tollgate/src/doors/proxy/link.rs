@@ -545,7 +545,7 @@ impl Link {
     }
 
     /// Wakes whoever has waited too long; `slack` is the age that a noted time may have had.
-    /// Returns whether the connection was closed for it.
+    /// Returns whether the connection was closed because a request or its answer was too slow.
     pub(super) fn sweep(&self, timeouts: &Timeouts, now: u64, slack: u64) -> bool {
         let over = |since, limit| exceeds(since, limit, now, slack);
         let phase_over = match self.phase.get() {
@@ -564,7 +564,7 @@ impl Link {
         }
         if phase_over || self.stuck.exceeds(timeouts.idle, now, slack) {
             self.close();
-            return self.phase.get() != Phase::Idle;
+            return !matches!(self.phase.get(), Phase::Idle | Phase::Tunnel | Phase::Closing);
         }
         if self.is_stream() && self.stuck.exceeds(STREAM_PATIENCE, now, 0) {
             self.account.take().give_way();

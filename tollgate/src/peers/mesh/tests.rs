@@ -397,7 +397,7 @@ fn a_silent_connection_is_given_up_and_an_idle_one_is_not() {
     run(async {
         let quick = |name, join: &[SocketAddr]| {
             let mut plan = plan(name, Security::Plain, join);
-            plan.timing.silence = Duration::from_secs(2);
+            plan.timing.silence = Duration::from_secs(4);
             plan.timing.beat = Duration::from_millis(200);
             plan
         };

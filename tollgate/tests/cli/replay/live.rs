@@ -32,8 +32,8 @@ fn settings(backend: SocketAddr) -> Proxy {
     let text = format!(
         "proxy: {{listen: '127.0.0.1:0', backend: 'http://{backend}', cpus: 1, \
          cost: 'header:X-Cost', action: reject, trusted_proxies: [127.0.0.1], limits: [\
-         {{name: ip, by: ip/32, share: 0.1%, burst: 8s}}, \
-         {{name: net24, by: ip/24, share: 0.1%, burst: 25s}}, \
+         {{name: ip, by: ip/32, share: 0.01%, burst: 8s}}, \
+         {{name: net24, by: ip/24, share: 0.01%, burst: 25s}}, \
          {{name: logins, by: ip/32, when: {{method: POST, path: /login}}, rate: 2/d, burst: 2}}, \
          {{name: agents, by: [user-agent, path:1], rate: 15/d, burst: 15}}]}}"
     );

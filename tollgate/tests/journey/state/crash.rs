@@ -79,14 +79,18 @@ fn owed(door: &Door, client: &str) -> usize {
 fn killed_while_clients_are_charged_it_loses_what_came_after_the_last_snapshot() {
     let mut door = Door::start_with("", settings);
     let state = door.folder.path().join("state");
-    let all = AtomicUsize::new(0);
+    let counts: [AtomicUsize; CLIENTS as usize] = Default::default();
     let charged: Vec<Charged> = thread::scope(|scope| {
-        let (port, all) = (door.port, &all);
-        let one = |n| scope.spawn(move || charge(port, &client(n), all));
-        let clients: Vec<_> = (1..=CLIENTS).map(one).collect();
-        door.wait_for_metric("tollgate_state_writes_total", &[("result", "ok")], 3.0);
-        let before = all.load(Relaxed);
-        wait_for("charges", || (all.load(Relaxed) > before + 20).then_some(()));
+        let port = door.port;
+        let one = |(n, count)| scope.spawn(move || charge(port, &client(n), count));
+        let clients: Vec<_> = (1..=CLIENTS).zip(&counts).map(one).collect();
+        let counted = || counts.iter().map(|count| count.load(Relaxed));
+        wait_for("charges of each", || counted().all(|count| count > 0).then_some(()));
+        let written = [("result", "ok")];
+        let before = door.metric("tollgate_state_writes_total", &written);
+        door.wait_for_metric("tollgate_state_writes_total", &written, before + 2.0);
+        let before: usize = counted().sum();
+        wait_for("charges", || (counted().sum::<usize>() > before + 20).then_some(()));
         door.kill();
         clients.into_iter().map(|one| one.join().expect("a client")).collect()
     });

@@ -136,7 +136,7 @@ fn who_errs_without_end_gets_another_connection_before_the_others_suffer() {
 fn an_answer_that_does_not_come_is_its_streams_affair_while_others_come() {
     let stage = Stage::open(|settings| {
         streams(settings);
-        settings.timeouts.backend = Duration::from_secs(1);
+        settings.timeouts.backend = Duration::from_secs(3);
     });
     let client = client(&stage);
     let late = client.get("/late");

@@ -3,7 +3,7 @@
 
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, fields, frame};
 use crate::backends::server;
-use crate::stage::{Stage, Wire, until};
+use crate::stage::{LONG, Stage, Wire, until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::net::TcpStream;
@@ -81,6 +81,8 @@ fn a_visitor_is_served_whatever_others_do() {
         settings.queue.concurrency = Concurrency::Fixed(2);
         settings.queue.reserve = 0;
         settings.bounds.body_buffer = 64 * 1024;
+        // However long this takes, nobody is closed for being slow.
+        (settings.timeouts.header, settings.timeouts.idle) = (10 * LONG, 10 * LONG);
         settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
     });
     let (stop, ended) = (AtomicBool::new(false), AtomicUsize::new(0));

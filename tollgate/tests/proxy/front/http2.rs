@@ -19,6 +19,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+/// Parts of an answer that are kept for whoever reads late, however small they come: more than what
+/// several megabytes may be cut into. Beyond that the connection stands still.
+const PARTS_MAX: usize = 1_024;
+
 /// A body that the test gives piece by piece.
 pub struct Given(tokio::sync::mpsc::Receiver<Frame<Bytes>>);
 
@@ -174,7 +178,7 @@ impl Http2 {
     /// Begins a request whose body is given later.
     pub fn begin(&self, request: http::request::Builder) -> Exchange {
         let (body, given) = tokio::sync::mpsc::channel(16);
-        let (parts, heard) = mpsc::sync_channel(256);
+        let (parts, heard) = mpsc::sync_channel(PARTS_MAX);
         let (drop, dropped) = tokio::sync::oneshot::channel();
         let request = request.body(Given(given)).expect("a request");
         let job = Job { request, parts, dropped };
@@ -189,7 +193,7 @@ impl Http2 {
 
     pub fn bodyless(&self, request: http::request::Builder) -> Exchange {
         let (_, given) = tokio::sync::mpsc::channel(1);
-        let (parts, heard) = mpsc::sync_channel(256);
+        let (parts, heard) = mpsc::sync_channel(PARTS_MAX);
         let (drop, dropped) = tokio::sync::oneshot::channel();
         let request = request.body(Given(given)).expect("a request");
         assert!(self.jobs.blocking_send(Job { request, parts, dropped }).is_ok());

@@ -72,7 +72,7 @@ fn a_longer_head_than_is_read_at_first_is_whole() {
 #[test]
 fn it_is_closed_like_any_other() {
     // By its timeout.
-    let stage = Stage::open(|settings| settings.timeouts.idle = Duration::from_millis(1500));
+    let stage = Stage::open(|settings| settings.timeouts.idle = Duration::from_secs(4));
     let (mut client, _backend) = resting(&stage);
     client.ends();
     // To make room.
@@ -96,7 +96,7 @@ fn what_is_no_request_is_told_so() {
     let (mut client, _backend) = resting(&stage);
     client.send("nonsense\r\n\r\n");
     assert_eq!(client.message().status(), 400);
-    let stage = Stage::open(|settings| settings.timeouts.header = Duration::from_millis(500));
+    let stage = Stage::open(|settings| settings.timeouts.header = Duration::from_secs(2));
     let (mut client, _backend) = resting(&stage);
     client.send("GET / HT");
     assert_eq!(client.message().status(), 408);

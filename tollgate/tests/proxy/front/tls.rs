@@ -198,18 +198,20 @@ fn who_speaks_no_tls_is_told_and_who_says_nothing_is_closed() {
     let certificates = vec![authority.sign("a.example")];
     let stage = Stage::open(|settings| {
         settings.tls = Some(front(certificates));
-        settings.timeouts.header = Duration::from_millis(100);
+        // Longer than a client may be kept from its first bytes.
+        settings.timeouts.header = Duration::from_secs(2);
     });
     let mut plain = stage.client();
     plain.get("/");
     let answer = plain.message();
     assert_eq!(answer.status(), 400);
     assert!(answer.text().contains("HTTPS"), "{}", answer.text());
-    for said in [&b""[..], b"\x16\x03\x01"] {
+    let silent = [&b""[..], b"\x16\x03\x01"].map(|said| {
         let mut silent = stage.client();
         silent.send(said);
-        silent.ends();
-    }
+        silent
+    });
+    silent.into_iter().for_each(|mut silent| silent.ends());
     stage.backend_is_left_alone();
 }
 

@@ -178,26 +178,26 @@ fn rules_come_are_refused_and_outlive_the_server() {
     let grpc = server.grpc();
     assert_eq!(asked(&grpc, "d: k=1"), "2: no rate limit configuration loaded");
 
-    let taken = manager.send("v1", &[config("d", 3, 5), config("e", 7, 2)]);
+    let taken = manager.send("v1", &[config("d", 6, 5), config("e", 7, 2)]);
     assert_eq!((taken.version_info.as_str(), taken.error_detail), ("v1", None));
-    assert_eq!(asked(&grpc, "d: k=1"), "OK [5/HOUR 4]");
+    assert_eq!(asked(&grpc, "d: k=1"), "OK [5/YEAR 4]");
     assert_eq!(asked(&grpc, "e: k=1"), "OK [2/WEEK 1]");
 
-    let refused = manager.send("v2", &[config("d", 0, 5), config("d", 3, 5)]);
+    let refused = manager.send("v2", &[config("d", 0, 5), config("d", 6, 5)]);
     let why = refused.error_detail.expect("what is wrong");
     assert_eq!((refused.version_info.as_str(), why.code), ("v1", 3));
     assert!(why.message.contains("config d: invalid rate limit unit ''"), "{}", why.message);
     assert!(why.message.contains("duplicate domain 'd'"), "{}", why.message);
-    assert_eq!(asked(&grpc, "d: k=1"), "OK [5/HOUR 3]", "what runs stays");
+    assert_eq!(asked(&grpc, "d: k=1"), "OK [5/YEAR 3]", "what runs stays");
 
     // The server asks it to come again; what runs goes on, and so do the counters.
     manager.end_stream();
     let again = manager.told();
     assert_eq!((again.version_info.as_str(), again.node.is_some()), ("v1", true));
-    assert_eq!(asked(&grpc, "d: k=1"), "OK [5/HOUR 2]");
+    assert_eq!(asked(&grpc, "d: k=1"), "OK [5/YEAR 2]");
     server.signal("HUP");
-    manager.send("v3", &[config("d", 3, 10)]);
-    assert_eq!(asked(&grpc, "d: k=1"), "OK [10/HOUR 6]");
+    manager.send("v3", &[config("d", 6, 10)]);
+    assert_eq!(asked(&grpc, "d: k=1"), "OK [10/YEAR 6]");
     assert_eq!(asked(&grpc, "e: k=1"), "OK [-]", "it is the whole state");
     let stats = http(server.debug, "GET", "/stats", "").1;
     for line in ["config_load_success: 2", "config_load_error: 1"] {
@@ -213,8 +213,8 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     assert_eq!(asked(&grpc, "d: k=1"), "2: no rate limit configuration loaded");
     let manager = Manager::start(port);
     manager.told();
-    manager.send("v1", &[config("d", 3, 5)]);
-    wait_for("rules", || (asked(&grpc, "d: k=1 +0") == "OK [5/HOUR 5]").then_some(()));
+    manager.send("v1", &[config("d", 6, 5)]);
+    wait_for("rules", || (asked(&grpc, "d: k=1 +0") == "OK [5/YEAR 5]").then_some(()));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn over_tls_both_sides_show_who_they_are() {
     // The system's authorities, where none are named.
     let server = start_with(&url, &[on, system, name, cert, key]);
     manager.told();
-    let mut rules = config("d", 3, 5);
+    let mut rules = config("d", 6, 5);
     let word = prost_types::value::Kind::StringValue("word".to_owned());
     let word = prost_types::Value { kind: Some(word) };
     let fields = [("said".to_owned(), word)].into();
@@ -261,7 +261,7 @@ fn over_tls_both_sides_show_who_they_are() {
     assert_eq!(manager.send("v1", &[rules]).error_detail, None);
     let bytes = server.grpc().call(V3, &request("d: k=1").encode_to_vec()).expect("an answer");
     let answer = Response::decode(&*bytes).expect("an answer");
-    assert_eq!(shown(&answer), "OK [5/HOUR 4]");
+    assert_eq!(shown(&answer), "OK [5/YEAR 4]");
     let told = tollgate::doors::ratelimit::json::metadata(&answer.dynamic_metadata.expect("on"));
     assert_eq!(told["metadata"], serde_json::json!({"said": "word"}));
 }

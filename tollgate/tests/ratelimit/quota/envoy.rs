@@ -7,10 +7,13 @@ use crate::program::{Server, wait_for};
 const RULES: &str = "
 domain: edge
 descriptors:
-- {key: user, rate_limit: {unit: year, requests_per_unit: 20}}
+- {key: user, rate_limit: {unit: year, requests_per_unit: 300}}
 ";
 
 const CONFIG: &str = include_str!("../../../../examples/envoy/quota.yaml");
+
+/// So many that an answer comes before all of them pass, on a busy machine too.
+const LIMIT: usize = 300;
 
 /// How many pass until one does not.
 fn until_refused(envoy: &Envoy, user: &str) -> usize {
@@ -26,7 +29,7 @@ fn until_refused(envoy: &Envoy, user: &str) -> usize {
 fn envoys_share_a_limit_and_our_death_stops_nobody() {
     let port = free_port();
     let grpc = port.to_string();
-    let variables = [("GRPC_PORT", grpc.as_str()), ("TOLLGATE_RLQS_TTL", "2s")];
+    let variables = [("GRPC_PORT", grpc.as_str()), ("TOLLGATE_RLQS_TTL", "10s")];
     let server = Server::start(RULES, &variables);
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let backend = backend();
@@ -35,10 +38,10 @@ fn envoys_share_a_limit_and_our_death_stops_nobody() {
 
     // Until it is told, an Envoy lets pass what it is set to; that is counted all the same.
     let passed = until_refused(&one, "alice");
-    assert!(passed >= 20, "{passed}");
+    assert!(passed >= LIMIT, "{passed}");
     assert!(is(&one.get("alice"), 429));
     assert!(is(&one.get("bob"), 200), "others are counted apart");
-    assert!(until_refused(&two, "alice") < 20, "it is used up for the other one as well");
+    assert!(until_refused(&two, "alice") < LIMIT, "it is used up for the other one as well");
     let told = || crate::program::http(server.debug, "GET", "/stats", "").1;
     wait_for("figures", || told().contains("edge.user.over_limit: ").then_some(()));
 

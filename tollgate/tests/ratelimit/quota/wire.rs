@@ -75,8 +75,13 @@ fn reports_are_answered_and_envoys_share() {
     drop(two);
     drop(b);
     one.send(&report("", &[("y", 1)]));
-    assert_eq!(told(&mut one), ["y 9"]);
-    assert_eq!(told(&mut one), ["x 4"]);
+    // It is shared out anew within a second, before the report is answered or behind it.
+    let mut both = told(&mut one);
+    while both.len() < 2 {
+        both.extend(told(&mut one));
+    }
+    both.sort();
+    assert_eq!(both, ["x 4", "y 9"]);
     let stats = http(server.debug, "GET", "/stats", "").1;
     assert!(stats.contains("ratelimit.service.rate_limit.d.user.total_hits: 7"), "{stats}");
 }

@@ -1,6 +1,6 @@
 //! Figures under other names: DogStatsD's by patterns, Prometheus' by a mapping file.
 
-use crate::ask::{C1, request};
+use crate::ask::{YEARLY, request};
 use crate::program::{Server, http};
 use prost::Message;
 
@@ -11,7 +11,7 @@ fn mogrifiers_make_tags_of_names() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
     let port = socket.local_addr().expect("bound").port().to_string();
     let server = Server::start(
-        C1,
+        YEARLY,
         &[
             ("USE_DOG_STATSD", "true"),
             ("STATSD_HOST", "127.0.0.1"),
@@ -64,7 +64,7 @@ mappings:
         ("PROMETHEUS_PATH", "/figures"),
         ("PROMETHEUS_MAPPER_YAML", path.to_str().expect("text")),
     ];
-    let server = Server::start(C1, &variables);
+    let server = Server::start(YEARLY, &variables);
     let asked = request("t: k=v | zero=v | mid=x,leaf=1");
     server.grpc().call(V3, &asked.encode_to_vec()).expect("an answer");
     assert_eq!(http(server.prometheus(), "GET", "/metrics", "").0, 404);

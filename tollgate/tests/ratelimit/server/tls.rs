@@ -2,7 +2,7 @@
 //! nothing. Case 68 and following of the reference's own: its journeys with TLS, mTLS and a renewed
 //! certificate.
 
-use crate::ask::{C1, request};
+use crate::ask::{YEARLY, request};
 use crate::program::{Grpc, Server, http, wait_for};
 use prost::Message;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -135,7 +135,7 @@ fn grpc_over_tls_as_the_references_variables_ask_for_it() {
         ("GRPC_SERVER_TLS_CERT", cert.as_str()),
         ("GRPC_SERVER_TLS_KEY", key.as_str()),
     ];
-    let server = Server::start(C1, &variables);
+    let server = Server::start(YEARLY, &variables);
     let grpc = Grpc::tls(server.grpc, authority.client(None, "h2")).expect("let in");
     assert!(decides(&grpc));
     // Health is asked for without, as with the reference.
@@ -166,7 +166,7 @@ fn clients_show_a_certificate_of_the_authority_for_the_name() {
     fs::copy(&ca, stranger.path("ca.pem")).expect("copied");
     for name in [None, Some("envoy.example")] {
         variables.extend(name.map(|name| ("GRPC_CLIENT_TLS_SAN", name)));
-        let server = Server::start(C1, &variables);
+        let server = Server::start(YEARLY, &variables);
         let let_in = |client| Grpc::tls(server.grpc, client).is_ok_and(|grpc| decides(&grpc));
         assert!(let_in(authority.client(Some("envoy"), "h2")));
         assert_eq!(let_in(authority.client(Some("other"), "h2")), name.is_none());
@@ -186,7 +186,7 @@ fn a_renewed_certificate_is_shown_and_a_faulty_one_is_not() {
         ("GRPC_SERVER_TLS_CERT", cert.as_str()),
         ("GRPC_SERVER_TLS_KEY", key.as_str()),
     ];
-    let server = Server::start(C1, &variables);
+    let server = Server::start(YEARLY, &variables);
     let before = shown(server.grpc, authority.client(None, "h2"));
     let grpc = Grpc::tls(server.grpc, authority.client(None, "h2")).expect("let in");
     fs::write(&cert, "-----BEGIN CERTIFICATE-----\n").expect("written");
@@ -204,7 +204,7 @@ fn a_renewed_certificate_is_shown_and_a_faulty_one_is_not() {
 fn a_file_can_ask_for_tls_on_the_http_port_too() {
     let authority = Authority::new();
     authority.sign("server", "gate.example");
-    fs::write(authority.path("rules.yaml"), C1).expect("written");
+    fs::write(authority.path("rules.yaml"), YEARLY).expect("written");
     let [cert, key, rules] = ["server.crt", "server.key", "rules.yaml"].map(|n| authority.path(n));
     let server = Server::from_file(&format!(
         "admin: off\nratelimit:\n  grpc: 127.0.0.1:0\n  http: 127.0.0.1:0\n  \
@@ -257,9 +257,9 @@ fn who_says_nothing_loses_the_connection_and_who_has_spoken_keeps_it() {
     let [cert, key] = ["server.crt", "server.key"].map(|name| authority.path(name));
     for tls in ["false", "true"] {
         let server = Server::start(
-            C1,
+            YEARLY,
             &[
-                ("TOLLGATE_HANDSHAKE_TIMEOUT", "1s"),
+                ("TOLLGATE_HANDSHAKE_TIMEOUT", "4s"),
                 ("GRPC_SERVER_USE_TLS", tls),
                 ("GRPC_SERVER_TLS_CERT", cert.as_str()),
                 ("GRPC_SERVER_TLS_KEY", key.as_str()),

@@ -3,7 +3,7 @@
 
 use super::away::RULES;
 use super::batches::until;
-use super::property::{ask, lane_by, local, settings};
+use super::property::{YEAR, ask, lane_by, local, settings};
 use super::redis::Redis;
 use super::{ready, unready};
 use crate::program::{Server, wait_for};
@@ -42,7 +42,7 @@ impl Instance {
 }
 
 fn count(redis: &Redis) -> u32 {
-    redis.text(&["GET", "tollgate:window:86400s:t:h=v"]).parse().unwrap_or(0)
+    redis.text(&["GET", "tollgate:window:31536000s:t:h=v"]).parse().unwrap_or(0)
 }
 
 /// The bound of docs/guide/redis.md: what is missing is no more than what others told since the
@@ -91,7 +91,7 @@ fn what_one_thread_knows_of_the_others_is_not_told_twice() {
         redis.kill();
         until(|| !first.store().is_good()).await;
         let clock = Clock::start();
-        let length = Length::Seconds(86_400);
+        let length = Length::Seconds(YEAR);
         for lane in lanes.iter().cycle().take(30) {
             let mut asks = [ask("c", Algorithm::Fixed, length, 1_000, clock.now())];
             asks[0].hit.hits = 1;

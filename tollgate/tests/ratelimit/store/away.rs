@@ -5,7 +5,7 @@
 
 use super::redis::Redis;
 use super::{all, service, unready};
-use crate::ask::{C1, request};
+use crate::ask::{YEARLY, request};
 use crate::program::{Server, http, wait_for};
 use crate::server::{V3, asked};
 use prost::Message;
@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SHORT: (&str, &str) = ("TOLLGATE_STORE_DEADLINE", "20ms");
-pub const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: day, \
+pub const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: year, \
                      requests_per_unit: 1000000}}\n";
 
 /// What is left of the counter of `v`.
@@ -31,12 +31,12 @@ fn c82_without_the_store_what_is_known_decides_or_an_error_where_it_is_wanted() 
     let redis = Redis::start(&[]);
     let local = service(&redis, &[]);
     let strict = service(&redis, &[("TOLLGATE_STORE_FAIL", "error")]);
-    assert_eq!(all(&local, &["t: k=v", "t: k=v"]), ["OK [5/HOUR 4]", "OK [5/HOUR 3]"]);
-    assert_eq!(all(&strict, &["t: k=v"]), ["OK [5/HOUR 2]"]);
+    assert_eq!(all(&local, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
+    assert_eq!(all(&strict, &["t: k=v"]), ["OK [5/YEAR 2]"]);
     redis.kill();
     // Of the other's hit it cannot know.
     let said = all(&local, &["t: k=v", "t: k=v +2", "t: k=v"]);
-    assert_eq!(said, ["OK [5/HOUR 2]", "OK [5/HOUR 0]", "OVER [OVER 5/HOUR 0]"]);
+    assert_eq!(said, ["OK [5/YEAR 2]", "OK [5/YEAR 0]", "OVER [OVER 5/YEAR 0]"]);
     let said = all(&strict, &["t: k=v", "t: zz=v"]);
     assert_eq!(said, ["2: the store gives no answer", "OK [-]"]);
     let body =
@@ -54,14 +54,14 @@ fn who_comes_back_empty_is_told_what_was_counted() {
     super::ready(&redis, &server);
     let grpc = server.grpc();
     let ask = |text: &str| asked(&grpc, V3, text);
-    assert_eq!(ask("t: h=v +5"), "OK [1000000/DAY 999995]");
+    assert_eq!(ask("t: h=v +5"), "OK [1000000/YEAR 999995]");
     redis.kill();
-    assert_eq!(ask("t: h=v +3"), "OK [1000000/DAY 999992]");
+    assert_eq!(ask("t: h=v +3"), "OK [1000000/YEAR 999992]");
     redis.restart();
     let began = Instant::now();
     wait_for("the count", || (used(&redis, "v") == 8).then_some(()));
     println!("right again {:?} after the return", began.elapsed());
-    assert_eq!(ask("t: h=v"), "OK [1000000/DAY 999991]");
+    assert_eq!(ask("t: h=v"), "OK [1000000/YEAR 999991]");
     wait_for("one more", || (used(&redis, "v") == 9).then_some(()));
 }
 
@@ -166,11 +166,11 @@ fn nobody_fails_while_it_is_full_or_refuses_us() {
         more_hits(&server, 100);
     });
     // Of what was with it in the moments of change, one for each of those who ask, it may not be
-    // told.
+    // told; or be told what it had counted, where the answer came after the deadline.
     wait_for("the count", || (used(&redis, "load") + 3 >= count as u64).then_some(()));
     let counted = used(&redis, "load");
     println!("{counted} of {count} counted after it was full");
-    assert!(counted <= count as u64, "{counted} of {count}");
+    assert!(counted <= count as u64 + 3, "{counted} of {count}");
     let again = under_load::<3>("scripts forgotten", &server, || {
         for _ in 0..10 {
             redis.text(&["SCRIPT", "FLUSH"]);
@@ -178,7 +178,7 @@ fn nobody_fails_while_it_is_full_or_refuses_us() {
         }
     });
     wait_for("the count", || (used(&redis, "load") >= counted + again as u64).then_some(()));
-    assert!(used(&redis, "load") <= (count + again) as u64);
+    assert!(used(&redis, "load") <= (count + again) as u64 + 3);
 }
 
 /// A password that becomes right is taken over, for the file is read again.
@@ -188,7 +188,7 @@ fn a_wrong_password_costs_nobody_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let rules = folder.path().join("rules.yaml");
     let password = folder.path().join("password");
-    std::fs::write(&rules, C1).expect("written");
+    std::fs::write(&rules, YEARLY).expect("written");
     std::fs::write(&password, "wrong").expect("written");
     let server = Server::from_file(&format!(
         "admin: off\nratelimit: {{grpc: 127.0.0.1:0, http: 127.0.0.1:0, debug: 127.0.0.1:0, rules: \
@@ -197,7 +197,7 @@ fn a_wrong_password_costs_nobody_an_error() {
         redis.url(),
         password.display()
     ));
-    assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/HOUR 4]", "OK [5/HOUR 3]"]);
+    assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
     std::fs::write(&password, "right").expect("written");
     let mut connection = wait_for("redis", || {
         let url = format!("redis://:right@{}/", redis.url());
@@ -228,7 +228,7 @@ pub fn admin(address: &str, path: &str) -> (u16, String) {
 fn a_server_that_cannot_write_is_away_until_it_can() {
     let redis = Redis::start(&["--maxmemory", "1"]);
     let address = format!("127.0.0.1:{}", crate::envoy::free_port());
-    let _server = unready(&redis, C1, &[("TOLLGATE_ADMIN", &address)]);
+    let _server = unready(&redis, YEARLY, &[("TOLLGATE_ADMIN", &address)]);
     let told = || -> serde_json::Value {
         serde_json::from_str(&admin(&address, "/api/store").1).expect("JSON")
     };
@@ -245,8 +245,8 @@ fn it_starts_without_the_store_and_is_ready() {
     redis.kill();
     let address = format!("127.0.0.1:{}", crate::envoy::free_port());
     let health = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
-    let server = unready(&redis, C1, &[health, ("TOLLGATE_ADMIN", &address)]);
-    assert_eq!(all(&server, &["t: k=v"]), ["OK [5/HOUR 4]"]);
+    let server = unready(&redis, YEARLY, &[health, ("TOLLGATE_ADMIN", &address)]);
+    assert_eq!(all(&server, &["t: k=v"]), ["OK [5/YEAR 4]"]);
     assert_eq!(http(server.http, "GET", "/healthcheck", "").0, 500);
     let told = || -> serde_json::Value {
         serde_json::from_str(&admin(&address, "/api/store").1).expect("JSON")

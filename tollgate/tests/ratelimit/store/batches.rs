@@ -4,7 +4,7 @@
 //! In each round every instance is asked the same number of times and then settles. What one tells
 //! in a round those hear that settle after it; the others hear it in the next.
 
-use super::property::{ask, lane_by, local, settings};
+use super::property::{YEAR, ask, lane_by, local, settings};
 use super::redis::Redis;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn let_in(lane: &Rc<Lane>, algorithm: Algorithm, times: u32) -> u32 {
     let clock = Clock::start();
     let mut count = 0;
     for _ in 0..times {
-        let mut asks = [ask("c", algorithm, Length::Seconds(86_400), LIMIT, clock.now())];
+        let mut asks = [ask("c", algorithm, Length::Seconds(YEAR), LIMIT, clock.now())];
         asks[0].hit.hits = 1;
         lane.count(&mut asks, Policy::default(), clock.now()).await.expect("nobody is asked");
         count += u32::from(!asks[0].hit.is_over());

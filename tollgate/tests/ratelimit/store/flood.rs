@@ -6,7 +6,7 @@
 use super::all;
 use super::away::{RULES, admin, told};
 use super::redis::Redis;
-use crate::ask::C1;
+use crate::ask::YEARLY;
 use crate::envoy::free_port;
 use crate::program::{Grpc, Server, wait_for};
 use crate::server::{V3, asked};
@@ -81,7 +81,7 @@ fn is_left(layout: &str, flood: Flood) {
     let (address, taken) = start(flood);
     let folder = tempfile::tempdir().expect("a folder");
     let rules = folder.path().join("rules.yaml");
-    std::fs::write(&rules, C1).expect("written");
+    std::fs::write(&rules, YEARLY).expect("written");
     let page = format!("127.0.0.1:{}", free_port());
     let server = Server::from_file(&format!(
         "admin: {{listen: \"{page}\"}}\nratelimit: {{grpc: 127.0.0.1:0, http: 127.0.0.1:0, debug: \
@@ -97,7 +97,7 @@ fn is_left(layout: &str, flood: Flood) {
         let why = told()["why"].as_str()?.to_owned();
         why.contains("beyond what it was asked for").then_some(why)
     });
-    assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/HOUR 4]", "OK [5/HOUR 3]"]);
+    assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
     let most = taken.lock().expect("whole").iter().copied().max().unwrap_or(0);
     println!("{layout}{:?}: {most} bytes at most, {} KiB; {why}", flood.head, server.peak_kib());
     assert!(most < FOREVER, "{layout}{:?}", flood.head);
@@ -152,14 +152,14 @@ fn others_are_answered_while_one_floods() {
         told["answered"].as_u64().expect("a count")
     };
     // As a ring shares them out.
-    let name = |n: u32| format!("tollgate:window:86400s:t:h=v{n}");
+    let name = |n: u32| format!("tollgate:window:31536000s:t:h=v{n}");
     let at = |n: &u32| crc32fast::hash(name(*n).as_bytes()) % 2;
     let (its, floods): (Vec<u32>, Vec<u32>) = (0..20).partition(|n| at(n) == 0);
     let grpc = server.grpc();
     let ask = |n: u32| {
         let began = Instant::now();
         let said = asked(&grpc, V3, &format!("t: h=v{n}"));
-        assert!(said.starts_with("OK [1000000/DAY "), "{said}");
+        assert!(said.starts_with("OK [1000000/YEAR "), "{said}");
         began.elapsed()
     };
     wait_for("an answer of the store", || {
@@ -261,7 +261,7 @@ fn of_long_complaints_the_beginning_is_logged() {
         });
         let grpc = Grpc::connect(door);
         wait_for(line, || {
-            assert!(asked(&grpc, V3, "t: h=v").starts_with("OK [1000000/DAY "));
+            assert!(asked(&grpc, V3, "t: h=v").starts_with("OK [1000000/YEAR "));
             logged().contains(line).then_some(())
         });
         let longest = logged().lines().map(str::len).max().unwrap_or(0);

@@ -20,7 +20,7 @@ use tollgate::watch::counts::store::StoreCounts;
 use tollgate_core::key::Seed;
 use tollgate_core::units::Nanos;
 
-const RULES: &str = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, \
+const RULES: &str = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: year, \
                      requests_per_unit: 100}}\n";
 
 /// An instance whose seed is its own, and what tells its store.
@@ -56,7 +56,7 @@ fn what_envoys_report_here_is_used_up_there() {
         let two = [instance(&settings, 1), instance(&settings, 2)];
         let _lanes = two.each_ref().map(|(_, store)| store.lane());
         assert_eq!(left(&two[0].0, 30), 70);
-        let key = "tollgate:window:86400s:d:a=v";
+        let key = "tollgate:window:31536000s:d:a=v";
         let count = || redis.text(&["GET", key]);
         let told = async |wanted: &str| until(|| count() == wanted).await;
         told("30").await;
@@ -124,7 +124,7 @@ impl Two {
 
 #[test]
 fn what_envoys_report_is_one_count_on_a_cluster_whose_slots_move_and_whose_masters_die() {
-    let nodes = cluster("1000");
+    let nodes = cluster("4000");
     let settings = settings_of(Layout::Cluster, &nodes[..2]);
     let settings =
         Settings { fail: StoreFail::Local, period: Duration::from_millis(10), ..settings };

@@ -4,7 +4,7 @@ use super::super::{LONG, Program};
 use super::{Last, configuration, signal, told_pid};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// These doors close a connection on which nothing was asked as soon as they are handed over: who
+/// is kept for longer between connecting and asking may find it closed.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The first number that sockets are handed in under; no other test uses these.
 const FIRST_FD: i32 = 400;
@@ -40,18 +44,42 @@ type Asks = fn(&str) -> Option<()>;
 
 /// Sends `question` to a port and reads until `enough` says that it is an answer.
 fn exchange(at: &str, question: &[u8], enough: fn(&[u8]) -> bool) -> Option<()> {
-    let mut stream = TcpStream::connect(at).ok()?;
-    stream.set_read_timeout(Some(LONG)).expect("a timeout");
-    stream.write_all(question).ok()?;
-    until_answered(stream, enough)
+    let connect = || {
+        let stream = TcpStream::connect(at).ok()?;
+        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        Some(stream)
+    };
+    exchange_on(connect, question, enough)
+}
+
+/// The same on what `connect` opens. Who was kept from asking for too long asks again.
+fn exchange_on<S: Read + Write>(
+    connect: impl Fn() -> Option<S>,
+    question: &[u8],
+    enough: fn(&[u8]) -> bool,
+) -> Option<()> {
+    loop {
+        let begun = Instant::now();
+        let mut stream = connect()?;
+        let sent = stream.write_all(question);
+        let late = begun.elapsed() > PATIENCE;
+        let answered = sent.ok().and_then(|()| until_answered(stream, enough));
+        if answered.is_some() || !late {
+            return answered;
+        }
+    }
 }
 
 fn until_answered(mut stream: impl Read, enough: fn(&[u8]) -> bool) -> Option<()> {
     let mut answer = Vec::new();
     let mut piece = [0; 1024];
     while !enough(&answer) {
-        let count = stream.read(&mut piece).ok().filter(|count| *count > 0)?;
-        answer.extend_from_slice(&piece[..count]);
+        match stream.read(&mut piece) {
+            Ok(count @ 1..) => answer.extend_from_slice(&piece[..count]),
+            // The process was stopped for a while.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            _ => return None,
+        }
     }
     Some(())
 }
@@ -61,10 +89,12 @@ fn asks_line(at: &str) -> Option<()> {
 }
 
 fn asks_file(at: &str) -> Option<()> {
-    let mut stream = UnixStream::connect(at).ok()?;
-    stream.set_read_timeout(Some(LONG)).expect("a timeout");
-    stream.write_all(b"tag\n").ok()?;
-    until_answered(stream, |answer| answer == b"OK\n")
+    let connect = || {
+        let stream = UnixStream::connect(at).ok()?;
+        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        Some(stream)
+    };
+    exchange_on(connect, b"tag\n", |answer| answer == b"OK\n")
 }
 
 fn asks_resp(at: &str) -> Option<()> {

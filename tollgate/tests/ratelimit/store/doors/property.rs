@@ -103,14 +103,20 @@ fn alike(one: Nanos, other: Nanos) -> bool {
     one == other || (one.0 >> 53 > 0 && one.0.abs_diff(other.0) <= 2)
 }
 
-/// One random question about one bucket, which the model answers at the moment of the store's.
+/// A store believes for a while who knows of more than a tenth of a second more than it does; what
+/// is known here is late by as much as the last answer and this question took.
+const PROMPT: Nanos = Nanos::from_millis(40);
+
+/// One random question about one bucket of this era, which the model answers at the moment of the
+/// store's; `None`: the store was so late that it may rightly differ.
 async fn ask_both(
     lane: &Rc<Lane>,
     home: &Arc<Limiter>,
     model: &mut HashMap<(u8, u64), Vec<u64>>,
     dice: &mut Dice,
-    now: Time,
-) -> bool {
+    (clock, era): (Clock, u64),
+) -> Option<bool> {
+    let now = clock.now();
     let limit = dice.below(home.limits().len() as u64) as u8;
     let algorithm = &home.limits()[usize::from(limit)].algorithm;
     let cost = match algorithm {
@@ -118,7 +124,7 @@ async fn ask_both(
         Algorithm::History(_) => Cost::hits(1),
         _ => Cost::hits(dice.below(3)),
     };
-    let key = dice.below(3);
+    let key = 3 * era + dice.below(3);
     let mut accounts = [account(home, limit, key, cost, now)];
     // A debt is charged late, a history told of what is past or put off.
     let offset = Nanos(dice.below(40_000_000));
@@ -136,6 +142,9 @@ async fn ask_both(
     }
     let patient = accounts[0].patience;
     lane.decide(&mut accounts, false, now).await;
+    if clock.now().since(now) > PROMPT {
+        return None;
+    }
     let word = accounts[0].word.expect("an answer");
     let state = model.entry((limit, key)).or_insert_with(|| vec![0; algorithm.words()]);
     let clock = word.clock;
@@ -148,22 +157,26 @@ async fn ask_both(
         algorithm.charge(state, cost, clock.plus(early).minus(late), clock);
     }
     assert!(alike(standing(algorithm, state, clock), word.after), "after: {what}");
-    charged
+    Some(charged)
 }
 
 /// Asks random questions, at least so many and for some seconds; how many were refused.
 pub async fn charges_as_memory(lane: &Rc<Lane>, kinds: &[Algorithm], least: u32) -> u32 {
     let home = limiter(kinds);
     let (mut dice, mut model) = (Dice::new(), HashMap::new());
-    let (mut refused, mut asked) = (0, 0);
+    let (mut refused, mut asked, mut era) = (0, 0, 0);
     let clock = Clock::start();
     let begin = clock.now();
     while clock.now().since(begin) < Nanos::from_secs(5) || asked < least {
-        let charged = ask_both(lane, &home, &mut model, &mut dice, clock.now()).await;
-        asked += 1;
-        refused += u32::from(!charged);
+        match ask_both(lane, &home, &mut model, &mut dice, (clock, era)).await {
+            Some(charged) => {
+                asked += 1;
+                refused += u32::from(!charged);
+            }
+            None => era += 1,
+        }
     }
-    println!("{asked} questions, {refused} refused");
+    println!("{asked} questions, {refused} refused; {era} answers were late");
     refused
 }
 
