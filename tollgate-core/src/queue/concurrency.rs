@@ -15,8 +15,8 @@
 //! `evidence`. Nothing is ever rejected to find out. Driven by completions alone, it needs no
 //! timer. Without a backlog the limit is not what decides, and stays; but those whom it lets in may
 //! wait inside the backend, so it falls for a try when they take longer than fewer did, and now and
-//! then. Where requests are so brief that nobody notices how many are there, as many may be there
-//! as that allows: see `brief`. Takes some nanoseconds and 67 kB.
+//! then. Where requests are so brief that nobody notices how many are there, a few always have room:
+//! see `brief`. Takes some nanoseconds and 67 kB.
 
 mod brief;
 mod evidence;
@@ -125,7 +125,11 @@ struct Sway {
 #[derive(Clone, Debug)]
 pub struct Concurrency {
     limit: usize,
+    /// The least there is, and what it is where requests are not brief.
     floor: usize,
+    least: usize,
+    /// What the limit was before it was raised because they are.
+    without: Option<usize>,
     /// No more than this is of use.
     ceiling: usize,
     course: Course,
@@ -168,6 +172,8 @@ impl Concurrency {
         Concurrency {
             limit: floor,
             floor,
+            least: floor,
+            without: None,
             ceiling: CEILING,
             course: Course::Rise(Vec::new()),
             latency: Latency::new(),
@@ -193,7 +199,7 @@ impl Concurrency {
     /// [`Queue::set_concurrency`]: super::Queue::set_concurrency
     #[must_use]
     pub fn concurrency(&self) -> usize {
-        self.limit.max(self.brief.most().min(self.ceiling))
+        self.limit
     }
 
     /// The backend takes in no more than `most`, which [`Queue::taken_in`] says; `None`: nothing is
@@ -201,7 +207,8 @@ impl Concurrency {
     ///
     /// [`Queue::taken_in`]: super::Queue::taken_in
     pub fn set_most(&mut self, most: Option<usize>, now: Time) {
-        self.ceiling = most.unwrap_or(CEILING).clamp(self.floor, CEILING);
+        self.ceiling = most.unwrap_or(CEILING).clamp(self.least, CEILING);
+        self.floor = self.floor.min(self.ceiling);
         if self.limit > self.ceiling {
             self.set(self.ceiling, now);
         }
@@ -210,16 +217,8 @@ impl Concurrency {
     /// The backend has worked on a request of `route` for `elapsed`. `waiting`: whether others
     /// were waiting for a slot then. Aborted and upgraded requests are not to be told of.
     pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
-        let before = self.concurrency();
-        self.brief.note(elapsed, now);
-        if before > self.limit {
-            // What is seen is not of the limit.
-            if self.since.is_some() {
-                self.begin(now);
-                self.since = None;
-            }
-            (self.stale, self.until) = (before, now.plus(PAUSE));
-            return;
+        if self.brief.note(elapsed, self.least, now) {
+            self.make_room(now);
         }
         if self.is_stale(now) {
             return;
@@ -245,6 +244,30 @@ impl Concurrency {
         if (age >= window && enough) || (age >= longest && !few) {
             self.end(age, now);
         }
+    }
+
+    /// The least there is goes by whether requests are brief.
+    fn make_room(&mut self, now: Time) {
+        let floor = self.brief.room(self.least).clamp(self.least, self.ceiling);
+        let before = core::mem::replace(&mut self.floor, floor);
+        let limit = match self.without {
+            _ if floor == before => return,
+            // Nothing was found beyond, so it is as it was.
+            Some(limit) if floor == self.least && self.limit == before => limit,
+            _ => self.limit.max(floor),
+        };
+        self.without = (limit > self.limit).then_some(self.limit);
+        if limit == self.limit {
+            return;
+        }
+        (self.odd, self.last) = (0, None);
+        if limit > self.limit {
+            self.course = Course::Rise(Vec::new());
+            self.set(limit, now);
+        } else {
+            self.rest_at(limit, now);
+        }
+        self.begin(now);
     }
 
     /// Whether the first step above the least there is shows already that it does not help.
