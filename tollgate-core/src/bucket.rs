@@ -96,6 +96,18 @@ impl Algorithm {
         }
     }
 
+    /// Charges what a request is taken to cost before that is known.
+    pub fn hold(&self, state: &mut [u64], cost: Cost, at: Time, now: Time) -> Nanos {
+        match self {
+            Algorithm::Debt(debt) => {
+                let (after, moved) = debt.hold(Time(state[0]), cost, at, now);
+                state[0] = after.0;
+                moved
+            }
+            algorithm => algorithm.charge(state, cost, at, now),
+        }
+    }
+
     /// Takes over what `other`, a bucket of the same algorithm, has been charged: two keys turn out
     /// to be one client.
     pub fn absorb(&self, state: &mut [u64], other: &[u64], now: Time) {

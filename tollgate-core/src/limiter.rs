@@ -363,7 +363,11 @@ impl Limiter {
             if limit.unit == Unit::Hits || !ticket.is_counted(place) {
                 continue;
             }
-            let so_far = if self.holds(limit) { ticket.charged } else { ticket.estimate };
+            let so_far = match &limit.algorithm {
+                _ if self.holds(limit) => ticket.charged,
+                Algorithm::Debt(debt) => debt.held(ticket.estimate, ticket.moved.as_slice()[place]),
+                _ => ticket.estimate,
+            };
             let (more, over) = (cost.minus(so_far), so_far.minus(cost));
             let debt = matches!(limit.algorithm, Algorithm::Debt(_));
             if debt && more == Cost::ZERO && over == Cost::ZERO {
@@ -514,7 +518,10 @@ impl Limiter {
             let history = matches!(limit.algorithm, Algorithm::History(_));
             let at = if history { ticket.at } else { now };
             let worth = |state: &[u64]| limit.algorithm.worth(state, now);
-            let charge = |state: &mut [u64]| limit.algorithm.charge(state, cost, at, now);
+            let charge = |state: &mut [u64]| match limit.unit {
+                Unit::Cpu => limit.algorithm.hold(state, cost, at, now),
+                Unit::Hits => limit.algorithm.charge(state, cost, at, now),
+            };
             ticket.moved.as_mut_slice()[place] = entry.change(charge, worth);
         }
     }

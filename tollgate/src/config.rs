@@ -109,7 +109,17 @@ fn doubts(settings: &Settings) -> Vec<Stumble> {
         && let settings::CostSource::Cgroup(path) = &proxy.cost
     {
         let wrong = proxy.backends.iter().filter_map(|one| cpus::cgroup::elsewhere(path, one));
+        let whole = (path == Path::new("/")).then(|| {
+            "the root cgroup is the whole machine, so requests are charged what others use too"
+                .to_owned()
+        });
+        let wrong = wrong.chain(whole);
         doubts.extend(wrong.map(|what| -> Stumble { (&["proxy", "cost"], what) }));
+    }
+    let trusted = settings.proxy.iter().flat_map(|proxy| &proxy.trusted_proxies);
+    if let Some(everybody) = trusted.into_iter().find(|network| network.prefix_len() == 0) {
+        let what = format!("{everybody} is everybody, so each client chooses its own address");
+        doubts.push((&["proxy", "trusted_proxies"], what));
     }
     let rules = settings.ratelimit.as_ref().and_then(|door| door.rules.path.as_ref());
     if let Some(path) = rules.filter(|path| !path.exists()) {

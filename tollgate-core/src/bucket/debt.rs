@@ -30,6 +30,9 @@ pub struct Debt {
 /// most: seconds in practice, where it is some microseconds.
 const SKEW: u64 = 64;
 
+/// What part of `reach` is left to what was really used. It has to be more than that of [`SKEW`].
+const HOLDS_LEAVE: u64 = 32;
+
 /// A cost as a level.
 fn signed(cost: Cost) -> i64 {
     i64::try_from(cost.0).unwrap_or(i64::MAX)
@@ -123,6 +126,29 @@ impl Debt {
         let (after, _) = self.charge(full_at, cost, at);
         let after = after.min(now.plus(self.reach)).max(before);
         (after, after.since(before))
+    }
+
+    /// `charge_capped` for a hold, which may be taken back: it leaves a little below the cap to
+    /// what was really used. So a bucket is at its cap only if the cap may have forgiven something
+    /// that nobody takes back, and `refund` can tell.
+    #[must_use]
+    pub fn hold(&self, full_at: Time, cost: Cost, at: Time, now: Time) -> (Time, Nanos) {
+        let Some(reach) = self.reach() else { return self.charge(full_at, cost, at) };
+        let before = full_at.max(at);
+        let (after, _) = self.charge(full_at, cost, at);
+        let most = now.plus(reach.minus(Nanos(reach.0 / HOLDS_LEAVE)));
+        let after = after.min(most).max(before);
+        (after, after.since(before))
+    }
+
+    /// What of `cost` a hold has charged that moved the bucket by `moved`.
+    #[must_use]
+    pub fn held(&self, cost: Cost, moved: Nanos) -> Cost {
+        if self.rate.time_for(cost) <= moved {
+            return cost;
+        }
+        let held = self.rate.cost_in(moved);
+        if self.rate.time_for(held) > moved { held.minus(Cost(1)) } else { held }
     }
 
     /// Takes back what a hold charged too much: `over` of cost, of a hold made at `at` that moved

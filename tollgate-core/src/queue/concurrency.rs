@@ -15,8 +15,8 @@
 //! `evidence`. Nothing is ever rejected to find out. Driven by completions alone, it needs no
 //! timer. Without a backlog the limit is not what decides, and stays; but those whom it lets in may
 //! wait inside the backend, so it falls for a try when they take longer than fewer did, and now and
-//! then. Where requests are so brief that nobody notices how many are there, a few always have room:
-//! see `brief`. Takes some nanoseconds and 67 kB.
+//! then. Where requests are so brief that nobody notices how many are there, a few always have
+//! room: see `brief`. Takes some nanoseconds and 67 kB.
 
 mod brief;
 mod evidence;
@@ -212,6 +212,11 @@ impl Concurrency {
         if self.limit > self.ceiling {
             self.set(self.ceiling, now);
         }
+    }
+
+    /// From now on so many requests are with the backend.
+    pub fn handle_running(&mut self, running: usize, now: Time) {
+        self.brief.run(running, now);
     }
 
     /// The backend has worked on a request of `route` for `elapsed`. `waiting`: whether others

@@ -212,7 +212,8 @@ impl State {
         self.queue.set_concurrency(self.concurrency.saturating_sub(self.beside).max(1));
     }
 
-    /// Notes who has room and who is refused, and tells `heard` of each; returns whom to wake.
+    /// Notes who has room and who is refused, tells `heard` of each, and the search how many are
+    /// with the backend; returns whom to wake.
     fn pass(&mut self, now: Time, mut heard: impl FnMut(Id, Result<(), Nanos>)) -> Vec<Waker> {
         self.queue.handle_timeout(now);
         let mut woken = Vec::new();
@@ -221,7 +222,7 @@ impl State {
                 Some(id) => (id, Ok(())),
                 None => match self.queue.poll_refused() {
                     Some(refused) => (refused.id, Err(refused.retry_after)),
-                    None => return woken,
+                    None => break,
                 },
             };
             heard(id, how);
@@ -231,6 +232,10 @@ impl State {
                 woken.push(waker);
             }
         }
+        if let Some(search) = &mut self.search {
+            search.handle_running(self.queue.in_flight(), now);
+        }
+        woken
     }
 }
 

@@ -135,7 +135,7 @@ fn what_means_nothing_is_warned_of_and_runs() {
         (r#"{"trustedProxies": "127.0.0.1, x"}"#, ":1:20: `x` is no address, and trusts nobody"),
         (r#"{"trustedProxies": "10.0.0.0/8"}"#, ":1:20: all of `10.0.0.0/8` is trusted"),
         (r#"{"hashMaxLen": 0}"#, ":1:16: `hashMaxLen` must be from 1 to 1048576; 1000 is used"),
-        (r#"{"hashMaxLen": 10000}"#, ":1:16: of 10000 places as many are kept for at least 6666"),
+        (r#"{"hashMaxLen": 10000}"#, ":1:16: `hashMaxLen: 10000` becomes a table for 6666 keys"),
         (r#"{"slash32Share": 1.5}"#, ":1:1: a share is 1.5, and none can be above 1 here"),
     ] {
         let warnings = read(text).warnings;

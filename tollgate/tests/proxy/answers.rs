@@ -100,6 +100,18 @@ fn equal_lengths_of_an_answer_become_one() {
 }
 
 #[test]
+fn no_content_has_no_length() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut backend = stage.backend();
+    backend.message();
+    backend.send("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n");
+    let head = client.head();
+    assert!(head.starts_with("HTTP/1.1 204") && !head.contains("content-length"), "{head}");
+}
+
+#[test]
 fn what_comes_unasked_is_nobodys_answer() {
     for (answer, body) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", "ok"),

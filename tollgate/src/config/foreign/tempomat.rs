@@ -273,8 +273,8 @@ impl<'a> File<'a> {
         }
         let keys = (length / 8 * 16 / 3).max(EXACT_KEYS_MAX);
         let what = format!(
-            "of {length} places as many are kept for at least {keys} keys: in a table that large \
-             some keys find their places taken before all are"
+            "`hashMaxLen: {length}` becomes a table for {keys} keys: in one that large some keys \
+             find no place before it is full, so it is given more room"
         );
         self.note(place, what);
         (length, keys)

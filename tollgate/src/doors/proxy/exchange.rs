@@ -495,7 +495,7 @@ async fn held(
         worker.step_aside(link);
     }
     let download = Download::new(wire, link, worker, account);
-    headers::answer(&mut head.headers, found);
+    headers::answer(head.status, &mut head.headers, found);
     if let Some(until) = until {
         Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
     }

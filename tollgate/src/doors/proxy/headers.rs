@@ -195,7 +195,7 @@ pub(super) fn ask_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
 /// Makes the head of an answer that switches protocols, in which `found` is, ready for the client.
 pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: Found) {
     let protocol = headers.get(header::UPGRADE).cloned();
-    answer(headers, found);
+    answer(StatusCode::SWITCHING_PROTOCOLS, headers, found);
     headers.remove(header::CONTENT_LENGTH);
     if let Some(protocol) = protocol {
         ask_upgrade(headers, protocol);
@@ -214,7 +214,11 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
 }
 
 /// Makes the head of an answer, in which `found` is, ready for the client.
-pub(super) fn answer(headers: &mut HeaderMap, found: Found) {
+pub(super) fn answer(status: StatusCode, headers: &mut HeaderMap, found: Found) {
+    if status == StatusCode::NO_CONTENT {
+        // It has none (RFC 9110, 8.6); in HTTP/2 that would be an answer that breaks off.
+        headers.remove(header::CONTENT_LENGTH);
+    }
     if !found.has(Found::HOP_BY_HOP) {
         return;
     }
@@ -614,7 +618,7 @@ mod tests {
         )
         .headers;
         let found = Found::look(&headers);
-        answer(&mut headers, found);
+        answer(StatusCode::OK, &mut headers, found);
         assert!(headers.is_empty(), "{headers:?}");
     }
 

@@ -494,7 +494,8 @@ impl Link {
     pub(super) fn spare_since(&self, now: u64) -> Option<u64> {
         let since = self.since.get();
         let spare = match self.phase.get() {
-            Phase::Idle => true,
+            // One of HTTP/2 may want the room itself, for a stream that has just been refused.
+            Phase::Idle => self.streams.get().is_none() || exceeds(since, HEAD_PATIENCE, now, 0),
             Phase::Silent | Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
             Phase::Busy | Phase::Tunnel | Phase::Closing => false,
         };

@@ -338,15 +338,11 @@ impl Worker {
                 true => site.tick(),
                 false => site.tick().min(STREAMS_TICK),
             };
-            let before = self.now();
             tokio::time::sleep(tick).await;
             self.now.set(self.clock.now());
-            // If this thread had no time, nobody else was slow: what came meanwhile is seen first.
-            tokio::task::yield_now().await;
             let now = self.now();
             // A time may have been noted before there were streams, when looks were rarer.
             let slack = u64::try_from(site.tick().as_millis()).unwrap_or(0);
-            let slack = slack.max(now.saturating_sub(before));
             let draining = self.draining.get();
             for link in self.links.all().iter().chain(self.streams.all().iter()) {
                 if !link.is_closed() && link.sweep(&site.timeouts, now, slack) {

@@ -72,8 +72,8 @@ impl Suggestion {
             let place = enough.map_or(SHARES.len() - 1, |place| place + 1).max(least);
             let place = place.min(SHARES.len() - 1);
             least = (place + 1).min(SHARES.len() - 1);
-            rows[place].suggested = true;
             if rows[place].people >= PEOPLE_MIN || !yaml.is_empty() {
+                rows[place].suggested = true;
                 let share = SHARES[place] * 100.0;
                 yaml += &format!("    - {{name: {name}, by: {by}, share: {share}%, burst: 30s}}\n");
             }

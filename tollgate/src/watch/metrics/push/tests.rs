@@ -267,15 +267,11 @@ fn told(listener: &TcpListener) -> (String, Vec<u8>) {
     (first, body)
 }
 
-#[test]
-fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
-    let (listener, again, address) = comes_back();
-    let (watch, clock) = watch();
-    watch.proxy.requests.increment(5);
-    watch.charged(Cost(2_000_000_000), Nanos::ZERO, Nanos::from_secs(3), Tier::Debt);
-    let otlp = Figures {
+/// What is told a collector at that address over HTTP.
+fn figures(authority: String) -> Figures {
+    Figures {
         collector: Collector {
-            endpoint: Endpoint { tls: false, authority: address, path: String::new() },
+            endpoint: Endpoint { tls: false, authority, path: String::new() },
             protocol: Protocol::Http,
             headers: Vec::new(),
             gzip: false,
@@ -285,8 +281,17 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
         service: "a".into(),
         attributes: vec![("site".into(), "b".into())],
         every: Duration::from_secs(1),
-    };
-    let running = start(&Metrics { otlp: Some(otlp), ..settings() }, &watch, clock, look());
+    }
+}
+
+#[test]
+fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
+    let (listener, again, address) = comes_back();
+    let (watch, clock) = watch();
+    watch.proxy.requests.increment(5);
+    watch.charged(Cost(2_000_000_000), Nanos::ZERO, Nanos::from_secs(3), Tier::Debt);
+    let otlp = Some(figures(address));
+    let running = start(&Metrics { otlp, ..settings() }, &watch, clock, look());
     let running = running.expect("a thread");
     let (path, body) = told(&listener);
     assert_eq!(path, "POST /v1/metrics HTTP/1.1\r\n");
