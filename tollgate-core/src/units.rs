@@ -201,7 +201,7 @@ impl Rate {
 }
 
 /// So much cost in every period, both exactly as they were given: what a [`Rate`] rounds. Parsed
-/// from `10/s 100/m 5000/h 1/d` or `1 per 5s`.
+/// from `10/s 100/m 5000/h 1/d`, `1/5s` or `1 per 5s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     cost: Cost,
@@ -275,7 +275,7 @@ pub enum ParseError {
     Duration,
     /// Not of the form `10%` or `0.1`, or not above 0 and at most 1.
     Share,
-    /// Not of the form `10/s 100/m 5000/h 1/d` or `1 per 5s`, or zero.
+    /// Not of the form `10/s 100/m 5000/h 1/d` or `1/5s`, or zero.
     Rate,
     /// Not of the form `4` or `0.25`, or not from 0.001 to 1000.
     Weight,
@@ -286,7 +286,7 @@ impl fmt::Display for ParseError {
         f.write_str(match self {
             ParseError::Duration => "not a duration; write 250ms, 30s, 5m, 1h or 1d",
             ParseError::Share => "not a share; write 10% or 0.1, above 0 and at most 1",
-            ParseError::Rate => "not a rate; write 10/s, 100/m, 5000/h, 1/d or 1 per 5s",
+            ParseError::Rate => "not a rate; write 10/s, 100/m, 5000/h, 1/d or 1/5s",
             ParseError::Weight => "not a weight; write 4 or 0.25",
         })
     }
@@ -305,20 +305,9 @@ impl FromStr for Nanos {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Nanos, ParseError> {
-        let text = text.trim();
-        let end = text.find(|c: char| c.is_ascii_alphabetic()).ok_or(ParseError::Duration)?;
-        let unit = match text[end..].trim_end() {
-            "ns" => 1,
-            "us" => 1_000,
-            "ms" => 1_000_000,
-            "s" => SECOND,
-            "m" => 60 * SECOND,
-            "h" => 3_600 * SECOND,
-            "d" => 86_400 * SECOND,
-            _ => return Err(ParseError::Duration),
-        };
-        let number = decimal(text[..end].trim_end()).ok_or(ParseError::Duration)?;
-        Ok(Nanos(rounded(number * unit as f64)))
+        let (number, unit) = measure(text).ok_or(ParseError::Duration)?;
+        let number = decimal(number).ok_or(ParseError::Duration)?;
+        Ok(Nanos(rounded(number * unit.0 as f64)))
     }
 }
 
@@ -339,12 +328,11 @@ impl FromStr for Pace {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Pace, ParseError> {
-        let (count, period) = match text.split_once('/') {
-            Some((count, unit)) => (count, one_of(unit.trim())?),
-            None => {
-                let (count, period) = text.split_once(" per ").ok_or(ParseError::Rate)?;
-                (count, period.parse().map_err(|_| ParseError::Rate)?)
-            }
+        let parts = text.split_once('/').or_else(|| text.split_once("per"));
+        let (count, period) = parts.ok_or(ParseError::Rate)?;
+        let period = match measure(period).ok_or(ParseError::Rate)? {
+            ("", unit) => unit,
+            _ => period.parse().map_err(|_| ParseError::Rate)?,
         };
         let count = decimal(count.trim()).ok_or(ParseError::Rate)?;
         Pace::new(Cost(rounded(count * SECOND as f64)), period).ok_or(ParseError::Rate)
@@ -359,16 +347,21 @@ impl FromStr for Rate {
     }
 }
 
-/// The length of one named unit of a rate.
-fn one_of(unit: &str) -> Result<Nanos, ParseError> {
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return Err(ParseError::Rate),
+/// The number of a length of time, which may be absent, and the length of its unit.
+fn measure(text: &str) -> Option<(&str, Nanos)> {
+    let text = text.trim();
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
+    let unit = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" | "msec" => 1_000_000,
+        "s" | "sec" | "second" | "seconds" => SECOND,
+        "m" | "min" | "minute" | "minutes" => 60 * SECOND,
+        "h" | "hr" | "hour" | "hours" => 3_600 * SECOND,
+        "d" | "day" | "days" => 86_400 * SECOND,
+        _ => return None,
     };
-    Ok(Nanos::from_secs(seconds))
+    Some((number.trim_end(), Nanos(unit)))
 }
 
 /// With the largest unit that leaves a short number: `1.5s`, `250ms`, `2m`, `40us`.
@@ -434,7 +427,15 @@ mod tests {
         assert_eq!(five_a_minute.time_for(Cost::hits(1)), Nanos::from_secs(12));
         let slow: Rate = "1 per 5s".parse().expect("a rate");
         assert_eq!(slow.time_for(Cost::hits(3)), Nanos::from_secs(15));
-        for bad in ["0/s", "5", "5/x", "/s", "-1/s", "1 per 0s", "1e3/s"] {
+        for (text, wait) in
+            [("1/2s", 2_000), ("10/2min", 12_000), ("7per  min", 8_572), ("1.5/sec", 667)]
+        {
+            let rate: Rate = text.parse().expect(text);
+            assert_eq!(rate.time_for(Cost::hits(1)).0.div_ceil(1_000_000), wait, "{text}");
+        }
+        for bad in
+            ["0/s", "5", "5/x", "/s", "-1/s", "1 per 0s", "1e3/s", "1/0s", "1/2", "1/", "1/2 2s"]
+        {
             assert_eq!(bad.parse::<Rate>(), Err(ParseError::Rate), "{bad}");
         }
     }

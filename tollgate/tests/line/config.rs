@@ -47,6 +47,16 @@ fn shadow_is_for_all_limits_or_for_one() {
 }
 
 #[test]
+fn a_rate_is_written_as_in_every_section() {
+    for rate in ["1/2s", "10/2min", "7 per min", "1 per 5s"] {
+        let text = format!(
+            "{{line: {{rate: {rate}}}, master: {{domains: {{d: {{rate: {rate}, burst: 1}}}}}}}}"
+        );
+        parse("t.yaml", text.as_bytes(), 1.0).unwrap_or_else(|faults| panic!("{rate}: {faults}"));
+    }
+}
+
+#[test]
 fn faults_of_the_line_section() {
     for (text, told) in [
         ("listen: 'unix://run/a'", "a socket's path begins with /, so there are three"),

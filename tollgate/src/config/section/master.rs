@@ -15,7 +15,7 @@ use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::history::{self, History};
 use tollgate_core::limit::{LIMITS_MAX, Limit, Part, Unit, When};
-use tollgate_core::units::{Cost, Nanos, Rate, Weight};
+use tollgate_core::units::{Cost, Nanos, Pace, Rate, Weight};
 
 /// Identifiers that each rule remembers by default.
 const KEYS: usize = 65_536;
@@ -150,34 +150,26 @@ fn algorithm(word: Word, interval: Nanos, burst: u64) -> Result<Algorithm, Strin
     }
 }
 
-/// `<number> per <interval>` or `<number>/<interval>`, an interval being a number and a unit, of
-/// which either may be absent: no number is 1, no unit is milliseconds. Says how far apart requests
-/// are.
+/// A rate as everywhere, in whole requests, whose period may lack its unit: milliseconds. Says how
+/// far apart requests are.
 fn interval(text: &str) -> Read<Nanos> {
     let wrong = || "write it as 2/s, 100/hour, 7 per min or 10/2min, more than 0".to_owned();
-    let (count, rest) =
-        text.split_once('/').or_else(|| text.split_once("per")).ok_or_else(wrong)?;
-    let count: u64 = count.trim().parse().map_err(|_| wrong())?;
-    let whole = length(rest.trim()).ok_or_else(wrong)?;
-    let interval = whole.0.checked_div(count).map(Nanos);
-    let interval = interval.filter(|length| (Nanos(1)..=INTERVAL_MAX).contains(length));
+    if text.contains('.') {
+        return Err(wrong());
+    }
+    let pace: Pace = in_millis(text).parse().map_err(|_| wrong())?;
+    let interval = u128::from(pace.period().0) * u128::from(Cost::hits(1).0);
+    let interval = u64::try_from(interval / u128::from(pace.cost().0)).map(Nanos);
+    let interval = interval.ok().filter(|length| (Nanos(1)..=INTERVAL_MAX).contains(length));
     interval.ok_or_else(wrong)
 }
 
-/// A number and a unit, of which either may be absent.
-fn length(text: &str) -> Option<Nanos> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = if number.is_empty() { 1 } else { number.parse().ok()? };
-    let millis = match unit.trim() {
-        "" | "ms" | "msec" => 1,
-        "s" | "sec" | "second" | "seconds" => 1_000,
-        "m" | "min" | "minute" | "minutes" => 60_000,
-        "h" | "hr" | "hour" | "hours" => 3_600_000,
-        "d" | "day" | "days" => 86_400_000,
-        _ => return None,
-    };
-    number.checked_mul(millis)?.checked_mul(1_000_000).map(Nanos)
+/// The text with its unit, which is milliseconds if there is none.
+fn in_millis(text: &str) -> String {
+    let text = text.trim_end();
+    let last = |c: char| c.is_ascii_digit() || c == '/';
+    let bare = text.ends_with(last) || text.ends_with("per");
+    format!("{text}{}", if bare { "ms" } else { "" })
 }
 
 /// A burst as it is written.
@@ -202,8 +194,8 @@ fn burst(text: &str) -> Read<Burst> {
     if let Ok(requests) = count(text) {
         return within(requests, 0..=1_000_000_000).map(Burst::Requests);
     }
-    let length = length(text.trim()).map(Burst::Within);
-    length.ok_or_else(|| "write a number of requests, or a length of time such as 10s".to_owned())
+    let wrong = |_| "write a number of requests, or a length of time such as 10s".to_owned();
+    duration(text).map(Burst::Within).map_err(wrong)
 }
 
 /// An address as ZeroMQ writes it.
@@ -242,6 +234,8 @@ mod tests {
             ("1 per 5s", 5_000_000_000),
             ("2/day", 43_200_000_000_000),
             ("1/", 1_000_000),
+            ("1 per", 1_000_000),
+            ("1/500", 500_000_000),
             ("2000/sec", 500_000),
             ("5000/sec", 200_000),
             ("1000/h", 3_600_000_000),
