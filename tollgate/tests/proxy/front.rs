@@ -5,6 +5,7 @@
 
 mod aside;
 mod crowd;
+mod cut;
 pub mod frames;
 pub mod http2;
 mod preface;

@@ -32,6 +32,10 @@ use std::task::{Context, Poll, ready};
 pub(super) enum Broken {
     #[error("the client sent nothing for too long")]
     ClientLate,
+    #[error("the client broke the request's body off")]
+    ClientEnded,
+    #[error("the request's body is not as long as its head states")]
+    Length,
     #[error("the request's body is longer than bounds.body_bytes")]
     TooLong,
     #[error("there was no room before the backend for the rest of the request")]
@@ -162,15 +166,25 @@ impl Stream {
             }
             Poll::Ready(next) => {
                 self.link.upload.end();
-                Poll::Ready(next.map(|next| match next {
-                    Ok(frame) => self.checked(frame),
-                    Err(error) => {
-                        self.link.upload_broken.set(true);
-                        Err(error.into())
-                    }
-                }))
+                let broken = match next {
+                    Some(Ok(frame)) => return Poll::Ready(Some(self.checked(frame))),
+                    None if self.has_ended() => return Poll::Ready(None),
+                    None => Broken::ClientEnded,
+                    Some(Err(error)) => error.into(),
+                };
+                self.link.upload_broken.set(true);
+                Poll::Ready(Some(Err(broken)))
             }
         }
+    }
+
+    /// Whether a body without another frame has come to its end. The library ends one so, too,
+    /// whose stream is reset with NO_ERROR, and only END_STREAM is the end of a request (RFC 9113,
+    /// 8.1). Over HTTP/1.1 it reports a connection that ends too early as an error, and a body in
+    /// chunks has no other end than this one.
+    fn has_ended(&self) -> bool {
+        let in_chunks = !self.link.is_stream() && self.body.size_hint().exact().is_none();
+        in_chunks || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

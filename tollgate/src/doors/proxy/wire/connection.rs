@@ -133,16 +133,18 @@ impl Connection {
         B: http_body::Body<Data = Bytes, Error = Broken> + Unpin + 'static,
     {
         self.counts_as(true);
-        let chunked = body.is_some() && !head.headers.contains_key(http::header::CONTENT_LENGTH);
+        let length = head::stated_length(&head.headers);
         self.request.clear();
-        head::write(&head, peer, chunked, &mut self.request);
+        head::write(&head, peer, body.is_some() && length.is_none(), &mut self.request);
         self.method = head.method;
         self.room = head.headers;
         self.expect_answer();
+        // A body that is stated and does not follow: what does would be read as that.
+        self.keeps = body.is_some() || length.unwrap_or(0) == 0;
         let Some(body) = body else { return };
         if let Writer::Here(writer) = std::mem::replace(&mut self.writer, Writer::Gone) {
             let (far, worker) = (Rc::clone(&self.far), Rc::clone(worker));
-            let sending = Sending { writer, body, chunked, far, worker };
+            let sending = Sending { writer, body, left: length, far, worker };
             let head = std::mem::take(&mut self.request);
             self.writer = Writer::Task(tokio::task::spawn_local(sending.run(head)));
         }

@@ -59,6 +59,13 @@ pub(super) fn write(head: &Parts, peer: Option<&Peer<'_>>, chunked: bool, out: &
     out.extend_from_slice(b"\r\n");
 }
 
+/// The length of a request's body in bytes, where its head states one. What is no number counts as
+/// the longest there is: no body is as long.
+pub(super) fn stated_length(headers: &HeaderMap) -> Option<u64> {
+    let length = headers.get(header::CONTENT_LENGTH)?.to_str().ok();
+    Some(length.and_then(|length| length.parse().ok()).unwrap_or(u64::MAX))
+}
+
 /// Appends fields, each on its line.
 pub(super) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
     for (name, value) in fields {

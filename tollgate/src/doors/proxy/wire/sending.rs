@@ -31,8 +31,9 @@ pub(super) enum Lost {
 pub(super) struct Sending<B> {
     pub(super) writer: ends::Writer,
     pub(super) body: B,
-    /// Whether the body goes in chunks.
-    pub(super) chunked: bool,
+    /// How much of the body is still to come, in bytes, where the head states its length. `None`:
+    /// it goes in chunks.
+    pub(super) left: Option<u64>,
     pub(super) far: Rc<Far>,
     pub(super) worker: Rc<Worker>,
 }
@@ -41,7 +42,8 @@ pub(super) struct Sending<B> {
 type Next = Option<Result<Frame<Bytes>, Broken>>;
 
 impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
-    /// Writes `head` and the body. Gives the writer back for the next request.
+    /// Writes `head` and the body. Gives the writer back for the next request, unless the body is
+    /// not as long as the head states: the backend would read the next request as part of it.
     pub(super) async fn run(mut self, head: Vec<u8>) -> Result<ends::Writer, Lost> {
         // What goes out together with the next frame, if that is there by now.
         let mut before = head;
@@ -65,6 +67,9 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
                 None => break,
             }
         }
+        if self.left.is_some_and(|left| left > 0) {
+            return Err(Lost::Body(Broken::Length));
+        }
         if !ended {
             self.close(&mut before, None);
         }
@@ -78,10 +83,14 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
 
     /// Writes some data, after what is `before` it, which is empty then.
     async fn pass(&mut self, before: &mut Vec<u8>, data: Bytes) -> Result<(), Lost> {
-        if self.chunked {
+        let mut after: &[u8] = b"";
+        if let Some(left) = &mut self.left {
+            let rest = left.checked_sub(data.len() as u64);
+            *left = rest.ok_or(Lost::Body(Broken::Length))?;
+        } else {
             before.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+            after = b"\r\n";
         }
-        let after: &[u8] = if self.chunked { b"\r\n" } else { b"" };
         self.write((&before[..]).chain(data).chain(after)).await?;
         before.clear();
         Ok(())
@@ -89,7 +98,7 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
 
     /// Appends the end of a body in chunks. Returns true: there is nothing more to come.
     fn close(&self, before: &mut Vec<u8>, trailers: Option<&http::HeaderMap>) -> bool {
-        if self.chunked {
+        if self.left.is_none() {
             before.extend_from_slice(b"0\r\n");
             if let Some(trailers) = trailers {
                 head::write_fields(trailers, before);
