@@ -255,7 +255,9 @@ async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
             match run(stream, peer.ip(), Rc::clone(&desk)).await {
                 // That a gatekeeper goes away is no fault.
                 Err(Ended::Io(_)) | Ok(_) => {}
-                Err(ended) => desk.counts.faulty(&peer, ended),
+                Err(ended) => {
+                    desk.counts.refused(peer.ip(), ended.kind(), ended, desk.clock.now());
+                }
             }
             drop(slot);
         });

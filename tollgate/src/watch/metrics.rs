@@ -167,6 +167,8 @@ table! {
         "Messages to single gatekeepers left out, because they read or subscribe beyond a bound.";
     MASTER_STRANGERS = Counter "tollgate_master_strangers_total" [] "connections"
         "Connections closed because their address is not in `allow`.";
+    MASTER_REFUSED = Counter "tollgate_master_refused_total" ["why"] "connections"
+        "Peers disconnected for their ZMTP version, mechanism, socket type, being late, or other.";
     MASTER_DELAYED = Histogram "tollgate_master_delayed_seconds" [] "seconds"
         "By how much gatekeepers say that they delayed requests.";
     GATEKEEPER_CONNECTED = Gauge "tollgate_gatekeeper_connected" ["socket"] "state"

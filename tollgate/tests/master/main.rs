@@ -9,4 +9,5 @@ mod doctor;
 mod gatekeeper;
 mod stage;
 mod store;
+mod versions;
 mod wire;

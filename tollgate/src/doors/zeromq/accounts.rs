@@ -34,7 +34,7 @@ pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infa
 async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, Ended> {
     let mut out = Vec::new();
     // Everything: which domains there are is looked at message by message.
-    subscription(b"", &mut out);
+    subscription(link.version(), b"", &mut out);
     loop {
         let wall = Wall::read(&desk.clock);
         let (mut orders, mut messages) = (Orders::default(), 0);

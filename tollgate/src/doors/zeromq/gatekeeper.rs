@@ -7,7 +7,7 @@
 
 use super::link::{Ended, Link};
 use super::wall::Wall;
-use super::zmtp::{Event, Message, Role, Session, message, subscription};
+use super::zmtp::{Event, Message, Role, Session, Version, message, subscription};
 use crate::clock::Clock;
 use crate::config::settings::{self, gatekeeper::Remote};
 use crate::engine::domains::gatekeeper::Gatekeeper;
@@ -137,7 +137,10 @@ impl Line {
         watch_closely(&stream);
         let link = Link::meet(stream, role).await?;
         let (socket, master) = (self.socket, &self.to);
-        tracing::info!(target: "tollgate::gatekeeper", socket, %master, "connected to the master");
+        let zmtp = link.version();
+        tracing::info!(
+            target: "tollgate::gatekeeper", socket, %master, %zmtp, "connected to the master"
+        );
         (self.pause, self.told) = (PAUSE, false);
         Ok(link)
     }
@@ -198,7 +201,7 @@ async fn told(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
             counts.sockets[0].away(UNHEARD, wall.now);
         }
         let notes = outbox.take();
-        notes.iter().for_each(|note| write(&topic, note, &wall, &mut out));
+        notes.iter().for_each(|note| write(link.version(), &topic, note, &wall, &mut out));
         let sent = link.send(&out).await;
         outbox.sent(&notes);
         match sent {
@@ -216,7 +219,7 @@ async fn told(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
 }
 
 /// Writes the message of one request.
-fn write(topic: &[u8], note: &Note, wall: &Wall, out: &mut Vec<u8>) {
+fn write(version: Version, topic: &[u8], note: &Note, wall: &Wall, out: &mut Vec<u8>) {
     let came = wall.millis_before(note.came).to_string();
     let (status, until) = match note.status {
         Status::Accepted => (&b"ACCEPTED"[..], String::new()),
@@ -224,7 +227,7 @@ fn write(topic: &[u8], note: &Note, wall: &Wall, out: &mut Vec<u8>) {
         Status::Rejected => (&b"REJECTED"[..], String::new()),
     };
     let (came, until) = (came.as_bytes(), until.as_bytes());
-    message(&[topic, status, &note.identifier, came, until, b""], out);
+    message(version, &[topic, status, &note.identifier, came, until, b""], out);
 }
 
 /// Takes in the master's orders, for ever.
@@ -241,11 +244,13 @@ async fn heard(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
     let _connected = desk.keeper.counts.sockets[1].hold(desk.clock.now());
     let topic = topic(desk.keeper.domain());
     let mut out = Vec::new();
-    subscription(&topic, &mut out);
+    subscription(link.version(), &topic, &mut out);
     loop {
         let wall = Wall::read(&desk.clock);
         let counts = &desk.keeper.counts;
         link.drain(|event| match event {
+            // A master of ZeroMQ 2 sends everything to everybody.
+            Event::Message(message) if !message.part(0).starts_with(&topic) => {}
             Event::Message(message) if learned(desk, &topic, &message, &wall) => {
                 counts.ordered(wall.now);
             }
@@ -288,7 +293,7 @@ mod tests {
             };
             let mut out = Vec::new();
             let wall = Wall::fixed(Time(0));
-            write(b"d\0", &note, &wall, &mut out);
+            write(Version::Three, b"d\0", &note, &wall, &mut out);
             out.escape_ascii().to_string()
         };
         assert_eq!(

@@ -4,7 +4,7 @@
 //! for each and for all together; what does not fit is dropped and counted, and the next message of
 //! that identifier says the same again. It knows no sockets.
 
-use super::zmtp::message;
+use super::zmtp::{Version, message};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -28,6 +28,8 @@ pub struct Hub {
 
 /// One that listens.
 pub struct Listener {
+    /// What it reads.
+    version: Version,
     topics: RefCell<Vec<Box<[u8]>>>,
     ready: RefCell<Vec<u8>>,
     /// What lies ready or is being sent.
@@ -44,8 +46,9 @@ impl Hub {
     }
 
     /// Somebody listens from now on, until [`Hub::leave`].
-    pub fn join(&self) -> Rc<Listener> {
+    pub fn join(&self, version: Version) -> Rc<Listener> {
         let listener = Rc::new(Listener {
+            version,
             topics: RefCell::default(),
             ready: RefCell::default(),
             held: Cell::new(0),
@@ -68,14 +71,15 @@ impl Hub {
     /// Tells all that listen to `domain` until when `identifier` has to wait, in milliseconds since
     /// the Unix epoch. Says for how many it did not fit.
     pub fn publish(&self, domain: &str, identifier: &[u8], until: u64) -> u64 {
-        let mut order = Vec::new();
+        let mut orders = [const { Vec::new() }; 3];
         let mut dropped = 0;
         for listener in self.listeners.borrow().iter() {
             if listener.wants(domain) {
+                let order = &mut orders[listener.version as usize];
                 if order.is_empty() {
-                    write(domain, identifier, until, &mut order);
+                    listener.write(domain, identifier, until, order);
                 }
-                dropped += u64::from(!listener.push(&order));
+                dropped += u64::from(!listener.push(order));
             }
         }
         dropped
@@ -96,12 +100,6 @@ impl Hub {
             sent.await;
         }
     }
-}
-
-/// Writes a message: the topic is the domain and a NUL, so that no domain begins with another.
-pub fn write(domain: &str, identifier: &[u8], until: u64, out: &mut Vec<u8>) {
-    let topic = topic(domain);
-    message(&[&topic, b"DELAY_UNTIL", identifier, until.to_string().as_bytes()], out);
 }
 
 fn topic(domain: &str) -> Vec<u8> {
@@ -125,6 +123,13 @@ impl Listener {
         if let Some(at) = topics.iter().position(|other| **other == *topic) {
             topics.swap_remove(at);
         }
+    }
+
+    /// Writes an order as it reads it: the topic is the domain and a NUL, so that no domain begins
+    /// with another.
+    pub fn write(&self, domain: &str, identifier: &[u8], until: u64, out: &mut Vec<u8>) {
+        let (topic, until) = (topic(domain), until.to_string());
+        message(self.version, &[&topic, b"DELAY_UNTIL", identifier, until.as_bytes()], out);
     }
 
     fn wants(&self, domain: &str) -> bool {
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn s13_a_domain_is_not_told_of_another_that_begins_alike() {
         let hub = Hub::new();
-        let (one, all) = (hub.join(), hub.join());
+        let (one, all) = (hub.join(Version::Three), hub.join(Version::Two));
         assert!(one.subscribe(b"ab\0") && all.subscribe(b""));
         assert_eq!(hub.publish("abc", b"c", 5), 0);
         assert_eq!(told(&one), "");
@@ -202,9 +207,23 @@ mod tests {
     }
 
     #[test]
+    fn each_reads_its_own_version() {
+        let hub = Hub::new();
+        for (version, expected) in [
+            (Version::One, "\\x03\\x01d\\x00\\x0c\\x01DELAY_UNTIL\\x02\\x01c\\x02\\x005"),
+            (Version::Two, "\\x01\\x02d\\x00\\x01\\x0bDELAY_UNTIL\\x01\\x01c\\x00\\x015"),
+        ] {
+            let listener = hub.join(version);
+            listener.subscribe(b"");
+            hub.publish("d", b"c", 5);
+            assert_eq!(told(&listener), expected);
+        }
+    }
+
+    #[test]
     fn who_does_not_read_misses_messages_and_takes_no_more_memory() {
         let hub = Hub::new();
-        let slow = hub.join();
+        let slow = hub.join(Version::Three);
         slow.subscribe(b"d");
         let identifier = vec![b'x'; 60_000];
         let dropped: u64 = (0..1_000).map(|_| hub.publish("d", &identifier, 1)).sum();
@@ -223,7 +242,7 @@ mod tests {
 
     #[test]
     fn subscriptions_are_bounded() {
-        let listener = Hub::new().join();
+        let listener = Hub::new().join(Version::Three);
         assert!(!listener.subscribe(&[b'x'; TOPIC_BYTES_MAX + 1]));
         assert_eq!((0..2_000).filter(|_| listener.subscribe(b"x")).count(), TOPICS_MAX);
     }

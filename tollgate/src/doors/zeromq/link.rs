@@ -4,7 +4,8 @@
 //! What comes in is kept up to one message; what goes out is written at once, and who does not take
 //! it in time is cut off. The protocol: `zmtp`.
 
-use super::zmtp::{Event, Fault, Role, Session, greeting, ready};
+use super::zmtp::{Event, Fault, Role, SIGNATURE, Session, Version};
+use crate::watch::counts::master::Refusal;
 use bytes::{Buf, BytesMut};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -38,6 +39,19 @@ pub enum Ended {
     Late(&'static str),
 }
 
+impl Ended {
+    /// What a peer is disconnected for, in a word.
+    pub fn kind(&self) -> Refusal {
+        match self {
+            Ended::Fault(Fault::Version(_)) => Refusal::Version,
+            Ended::Fault(Fault::Mechanism) => Refusal::Mechanism,
+            Ended::Fault(Fault::SocketType) => Refusal::Socket,
+            Ended::Late(_) => Refusal::Late,
+            Ended::Fault(_) | Ended::Io(_) => Refusal::Other,
+        }
+    }
+}
+
 /// A connection whose handshake is over.
 pub struct Link {
     stream: TcpStream,
@@ -58,20 +72,20 @@ impl Link {
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
         let session = Session::new(role, MESSAGE_MAX);
         let mut link = Link { stream, session, input: BytesMut::new() };
-        timeout(HANDSHAKE_TIMEOUT, link.shake_hands(role))
+        timeout(HANDSHAKE_TIMEOUT, link.shake_hands())
             .await
             .map_err(|_| Ended::Late("greet"))??;
         Ok(link)
     }
 
-    async fn shake_hands(&mut self, role: Role) -> Result<(), Ended> {
-        self.stream.write_all(&greeting()).await?;
+    async fn shake_hands(&mut self) -> Result<(), Ended> {
+        self.stream.write_all(&SIGNATURE).await?;
         loop {
             let mut out = Vec::new();
             let mut met = false;
             while let Some((taken, event)) = self.session.next(&self.input)? {
                 match event {
-                    Event::Greeted => ready(role, &mut out),
+                    Event::Answer(bytes) => out.extend(bytes),
                     Event::Ready => met = true,
                     _ => {}
                 }
@@ -86,6 +100,11 @@ impl Link {
             }
             self.fill().await?;
         }
+    }
+
+    /// What the other end speaks.
+    pub fn version(&self) -> Version {
+        self.session.version()
     }
 
     /// Waits for more to come in.

@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infallible, Ended> {
     let link = Link::meet(stream, Role::Publisher).await?;
     desk.counts.came(peer, Way::Listens, desk.clock.now());
-    let listener = desk.hub.join();
+    let listener = desk.hub.join(link.version());
     let ended = tell(link, &desk, &listener).await;
     desk.hub.leave(&listener);
     desk.counts.went(peer, Way::Listens, desk.clock.now());
@@ -54,7 +54,7 @@ fn subscribe(desk: &Desk, listener: &hub::Listener, topic: &[u8]) {
         let mut order = Vec::new();
         domain.in_force(wall.now, |identifier, until| {
             order.clear();
-            hub::write(domain.name(), identifier, wall.millis(until), &mut order);
+            listener.write(domain.name(), identifier, wall.millis(until), &mut order);
             let fits = listener.push(&order);
             if !fits {
                 desk.counts.dropped.increment(1);

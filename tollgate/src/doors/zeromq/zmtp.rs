@@ -1,12 +1,14 @@
-//! ZMTP 3.0, the protocol between ZeroMQ sockets, as far as publishers and subscribers speak it.
+//! ZMTP 1.0, 2.0 and 3.0, the protocol between ZeroMQ sockets, as far as publishers and subscribers
+//! speak it.
 //!
 //! Bytes in, events out; no sockets, no clock. `frame` takes single frames off the bytes,
 //! `greeting` is how two ends meet, and [`Session`] is one connection from the first byte on. What
 //! waits, how long, and how much may lie unsent is the business of those who have the connection.
 //!
-//! Written from the specifications (rfc.zeromq.org/spec/23, 29 and 37) and against libzmq. We say
-//! that we speak 3.0, so that peers send subscriptions as messages; those of 3.1, which are
-//! commands, are understood as well. Only the mechanism NULL is spoken: no passwords, no CURVE.
+//! Written from the specifications (rfc.zeromq.org/spec/13, 15, 23, 29 and 37) and against libzmq
+//! 2, 3 and 4. We say that we speak 3.0, so that peers send subscriptions as messages; those of
+//! 3.1, which are commands, are understood as well. A subscriber of 1.0 says nothing and is sent
+//! everything. Only the mechanism NULL is spoken: no passwords, no CURVE.
 //!
 //! What a peer sends is bounded: a message of too many bytes or parts is passed over and told of,
 //! and one whose frame claims to be longer than [`FRAME_MAX`] ends the connection, since nothing
@@ -16,9 +18,10 @@ mod frame;
 mod greeting;
 
 pub use frame::{message, subscription};
-pub use greeting::{Role, greeting, ready};
+pub use greeting::{Role, SIGNATURE, Version};
 
 use frame::{COMMAND, Head, MORE};
+use greeting::{Met, Step};
 
 /// A frame that claims to be longer ends the connection. Up to here it is passed over, at the
 /// sender's cost.
@@ -36,8 +39,8 @@ pub enum Fault {
     /// The first bytes are not ZMTP's.
     #[error("it does not speak ZMTP")]
     Signature,
-    /// A version before 3.0.
-    #[error("it speaks ZMTP {0}, not 3.0 or later (ZeroMQ 4)")]
+    /// A version that is not spoken here.
+    #[error("it speaks revision {0} of ZMTP, which is unknown here; use ZeroMQ 2, 3.2 or later")]
     Version(u8),
     /// Security that is not spoken here.
     #[error("it wants a security mechanism; only NULL is spoken here")]
@@ -65,8 +68,8 @@ pub enum Fault {
 /// What a peer says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// It has greeted: [`ready`] is to be sent.
-    Greeted,
+    /// The handshake goes on: this is to be sent.
+    Answer(&'static [u8]),
     /// The handshake is over.
     Ready,
     /// It is a subscriber, and wants what begins so.
@@ -109,6 +112,7 @@ impl<'a> Message<'a> {
 #[derive(Debug)]
 pub struct Session {
     role: Role,
+    version: Version,
     stage: Stage,
     /// The most bytes of a message, frames' heads included.
     message_max: usize,
@@ -121,8 +125,9 @@ pub struct Session {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Greeting,
-    Handshake,
+    Meeting(Step),
+    /// The handshake is over, and a subscriber of 1.0 wants everything.
+    Everything,
     Ready,
     /// Within a message that is passed over: bytes of the frame that are still to come, and whether
     /// another follows.
@@ -134,7 +139,14 @@ impl Session {
     #[must_use]
     pub fn new(role: Role, message_max: usize) -> Session {
         let parts = [(0, 0); PARTS_MAX];
-        Session { role, stage: Stage::Greeting, message_max, parts, count: 0, read: 0 }
+        let (version, stage) = (Version::Three, Stage::Meeting(Step::Signature));
+        Session { role, version, stage, message_max, parts, count: 0, read: 0 }
+    }
+
+    /// What the peer speaks; known when the handshake is over.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
     }
 
     /// Takes the next event off `bytes`, and says how many bytes of them are done with; `None` if
@@ -144,14 +156,11 @@ impl Session {
     /// [`Fault`]: the connection is to be closed.
     pub fn next<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Option<(usize, Event<'a>)>, Fault> {
         match self.stage {
-            Stage::Greeting => {
-                let length = greeting::read(bytes)?;
-                if length.is_some() {
-                    self.stage = Stage::Handshake;
-                }
-                Ok(length.map(|length| (length, Event::Greeted)))
+            Stage::Meeting(step) => self.meet(step, bytes),
+            Stage::Everything => {
+                self.stage = Stage::Ready;
+                Ok(Some((0, Event::Subscribe(b""))))
             }
-            Stage::Handshake => self.handshake(bytes),
             Stage::Ready => self.message(bytes),
             Stage::Passing(left, more) => self.pass(bytes, left, more),
         }
@@ -162,25 +171,32 @@ impl Session {
         frame::command(b"PONG", context, out);
     }
 
-    fn handshake<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<(usize, Event<'a>)>, Fault> {
-        let Some(head) = Head::read(bytes)? else { return Ok(None) };
-        if head.flags & COMMAND == 0 || head.length > COMMAND_MAX as u64 {
-            return Err(Fault::Handshake);
-        }
-        let Some(body) = head.body(bytes) else { return Ok(None) };
-        match frame::name(body).ok_or(Fault::Handshake)? {
-            (b"READY", rest) => greeting::check(self.role, rest)?,
-            (b"ERROR", _) => return Err(Fault::Refused),
-            _ => return Err(Fault::Handshake),
-        }
-        self.stage = Stage::Ready;
-        Ok(Some((head.size + body.len(), Event::Ready)))
+    fn meet<'a>(
+        &mut self,
+        step: Step,
+        bytes: &'a [u8],
+    ) -> Result<Option<(usize, Event<'a>)>, Fault> {
+        let Some((taken, met)) = step.read(self.role, bytes)? else { return Ok(None) };
+        let event = match met {
+            Met::Next(answer, step) => {
+                self.stage = Stage::Meeting(step);
+                Event::Answer(answer)
+            }
+            Met::Over(version) => {
+                let silent = version == Version::One && self.role == Role::Publisher;
+                self.stage = if silent { Stage::Everything } else { Stage::Ready };
+                self.version = version;
+                Event::Ready
+            }
+        };
+        Ok(Some((taken, event)))
     }
 
     fn message<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Option<(usize, Event<'a>)>, Fault> {
         loop {
             let at = self.read;
-            let Some(head) = Head::read(&bytes[at.min(bytes.len())..])? else { return Ok(None) };
+            let head = Head::read(self.version, &bytes[at.min(bytes.len())..])?;
+            let Some(head) = head else { return Ok(None) };
             if head.flags & COMMAND != 0 {
                 return self.command(bytes, head);
             }
@@ -245,7 +261,7 @@ impl Session {
             self.stage = Stage::Ready;
             return Ok(Some((0, Event::TooLarge)));
         }
-        let Some(head) = Head::read(bytes)? else { return Ok(None) };
+        let Some(head) = Head::read(self.version, bytes)? else { return Ok(None) };
         if head.flags & COMMAND != 0 {
             return Err(Fault::Command);
         }

@@ -7,7 +7,7 @@ mod gates;
 
 use crate::watch::metrics::{
     ACCEPTED, BAD_REQUESTS, CONNECTIONS, MASTER_DELAYED, MASTER_DROPPED, MASTER_MESSAGES,
-    MASTER_ORDERS, MASTER_STRANGERS, SHED,
+    MASTER_ORDERS, MASTER_REFUSED, MASTER_STRANGERS, SHED,
 };
 use crate::watch::registry::{Counter, Gauge, Histogram, Registry};
 use crate::watch::sampler::Seldom;
@@ -43,6 +43,24 @@ pub enum Told {
 /// Every [`Told`], in its order.
 const TOLD: [&str; 6] = ["accepted", "delayed", "rejected", "stale", "unknown", "faulty"];
 
+/// What a peer is disconnected for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A version of ZMTP that is not spoken here.
+    Version,
+    /// A security mechanism.
+    Mechanism,
+    /// A socket of the wrong type.
+    Socket,
+    /// It did not greet, or did not read, in time.
+    Late,
+    /// What it speaks is not ZMTP, or makes no sense.
+    Other,
+}
+
+/// Every [`Refusal`], in its order.
+const REFUSALS: [&str; 5] = ["version", "mechanism", "socket", "late", "other"];
+
 /// Everything that the master counts.
 #[derive(Debug)]
 pub struct MasterCounts {
@@ -60,6 +78,7 @@ pub struct MasterCounts {
     orders: Counter,
     delayed: Histogram,
     faults: Counter,
+    refusals: [Counter; REFUSALS.len()],
     /// Where it is told, and where it tells.
     at: [SocketAddr; 2],
     gates: Mutex<Gates>,
@@ -67,6 +86,10 @@ pub struct MasterCounts {
     unknown: Mutex<Option<Box<[u8]>>>,
     /// When that is told.
     stray: Seldom,
+    /// The last peer that was disconnected, and why.
+    refused: Mutex<Option<(IpAddr, String)>>,
+    /// When that is told.
+    refusal: Seldom,
 }
 
 impl MasterCounts {
@@ -82,11 +105,14 @@ impl MasterCounts {
             messages: TOLD.map(|told| registry.counter(&MASTER_MESSAGES, &[told])),
             orders: registry.counter(&MASTER_ORDERS, &[]),
             delayed: registry.histogram(&MASTER_DELAYED, &[]),
+            refusals: REFUSALS.map(|why| registry.counter(&MASTER_REFUSED, &[why])),
             faults: registry.counter(&BAD_REQUESTS, &["master"]),
             at,
             gates: Mutex::default(),
             unknown: Mutex::default(),
             stray: Seldom::default(),
+            refused: Mutex::default(),
+            refusal: Seldom::default(),
         }
     }
 
@@ -129,6 +155,7 @@ impl MasterCounts {
     pub fn seen(&self, now: Time) -> zeromq::Master {
         let [accounting, control] = self.at.map(|at| format!("tcp://{at}"));
         let messages = |told: Told| self.messages[told as usize].get();
+        let refused = self.refused.lock().clone();
         zeromq::Master {
             accounting,
             control,
@@ -140,6 +167,8 @@ impl MasterCounts {
             orders: self.orders.get(),
             dropped: self.dropped.get(),
             strangers: self.strangers.get(),
+            refused: self.refusals.iter().map(Counter::get).sum(),
+            refused_last: refused.map(|(peer, why)| format!("{peer}: {why}")),
             gatekeepers: self.gates.lock().seen(now),
         }
     }
@@ -162,9 +191,17 @@ impl MasterCounts {
         }
     }
 
-    /// A connection ended by more than its other end going away.
-    pub fn faulty(&self, peer: &SocketAddr, why: impl fmt::Display) {
+    /// `peer` was disconnected at `now` for more than going away. The log has one a minute.
+    pub fn refused(&self, peer: IpAddr, kind: Refusal, why: impl fmt::Display, now: Time) {
         self.faults.increment(1);
-        tracing::debug!(target: "tollgate::master", %peer, %why, "a connection was closed");
+        self.refusals[kind as usize].increment(1);
+        let (peer, why) = (peer.to_canonical(), why.to_string());
+        if self.refusal.ask(now) {
+            tracing::warn!(
+                target: "tollgate::master", %peer, %why,
+                "a peer was disconnected: it does not speak as a gatekeeper does"
+            );
+        }
+        *self.refused.lock() = Some((peer, why));
     }
 }

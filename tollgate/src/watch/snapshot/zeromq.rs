@@ -68,6 +68,12 @@ pub struct Master {
     pub dropped: u64,
     /// Connections of those who may not connect.
     pub strangers: u64,
+    /// Connections closed for what came over them, or did not,
+    #[serde(default)]
+    pub refused: u64,
+    /// and the last of these: its address, and why.
+    #[serde(default)]
+    pub refused_last: Option<String>,
     /// Who is there, and some of those who were; by address, as a gatekeeper has a port for each
     /// of its connections.
     pub gatekeepers: Vec<Gate>,
@@ -132,6 +138,10 @@ impl fmt::Display for Master {
         }
         if self.strangers > 0 {
             writeln!(f, "  {} connections of strangers: see `allow`", self.strangers)?;
+        }
+        if let Some(last) = &self.refused_last {
+            let (refused, last) = (self.refused, printable(last));
+            writeln!(f, "  {refused} connections refused, the last of {last}")?;
         }
         if self.gatekeepers.is_empty() {
             return f.write_str("  no gatekeeper has come yet");
@@ -224,6 +234,8 @@ gatekeeper of api\\u001b:
             orders: 14,
             dropped: 0,
             strangers: 0,
+            refused: 0,
+            refused_last: None,
             gatekeepers: Vec::new(),
         };
         let expected = "\
@@ -234,6 +246,7 @@ master: accounting tcp://127.0.0.1:1, control tcp://127.0.0.1:2
         assert_eq!(master.to_string(), format!("{expected}  no gatekeeper has come yet"));
         (master.unknown, master.strangers) = (4, 5);
         master.unknown_domain = Some("ap\n".to_owned());
+        (master.refused, master.refused_last) = (2, Some("::1: it does not\n".to_owned()));
         master.gatekeepers = vec![
             gate("10.0.0.5", 1, 2, Some(0.2)),
             gate("10.0.0.6", 1, 0, None),
@@ -242,6 +255,7 @@ master: accounting tcp://127.0.0.1:1, control tcp://127.0.0.1:2
         ];
         let rest = "  4 messages of unknown domains, the last of \"ap\\u000a\"
   5 connections of strangers: see `allow`
+  2 connections refused, the last of ::1: it does not\\u000a
   Telling Listening  Messages  Last[s]  Gatekeeper
         1         2      1200        0  10.0.0.5
         1         0      1200        -  10.0.0.6 (hears no orders: is control reached?)

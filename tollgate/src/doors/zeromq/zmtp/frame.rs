@@ -1,9 +1,11 @@
-//! Frames: a byte of flags, a length of one byte or eight, and so many bytes.
+//! Frames: a byte of flags and a length of one byte or eight, or in 1.0 the length and then the
+//! flags, and so many bytes.
 //!
-//! Messages are frames of which all but the last say that more follow; commands are frames that
-//! begin with their name. Nothing is kept here; what frames mean is up to the session.
+//! Messages are frames of which all but the last say that more follow; commands, which there are
+//! from 3.0 on, are frames that begin with their name. Nothing is kept here; what frames mean is up
+//! to the session.
 
-use super::{FRAME_MAX, Fault};
+use super::{FRAME_MAX, Fault, Version};
 
 /// Another frame of the same message follows.
 pub const MORE: u8 = 1;
@@ -11,8 +13,10 @@ pub const MORE: u8 = 1;
 const LONG: u8 = 2;
 /// It is no part of a message.
 pub const COMMAND: u8 = 4;
-/// Lengths from here on have eight bytes.
+/// Lengths from here on have eight bytes; in 1.0, where flags count too, they have that behind a
+/// byte that says so.
 const LONG_FROM: usize = 256;
+const LONG_OF_ONE: u8 = 0xff;
 
 /// What a frame begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +30,47 @@ pub struct Head {
 
 impl Head {
     /// Reads one off the start of `bytes`; `None` if more are needed.
-    pub fn read(bytes: &[u8]) -> Result<Option<Head>, Fault> {
+    pub fn read(version: Version, bytes: &[u8]) -> Result<Option<Head>, Fault> {
+        let head = match version {
+            Version::One => Head::of_one(bytes)?,
+            Version::Two | Version::Three => Head::of_two(version, bytes)?,
+        };
+        match head {
+            Some(Head { length, .. }) if length > FRAME_MAX => Err(Fault::Length(length)),
+            head => Ok(head),
+        }
+    }
+
+    /// A length that counts the byte of flags, which follows it.
+    fn of_one(bytes: &[u8]) -> Result<Option<Head>, Fault> {
+        let (length, rest) = match bytes.split_first() {
+            None => return Ok(None),
+            Some((&LONG_OF_ONE, rest)) => match rest.split_first_chunk() {
+                None => return Ok(None),
+                Some((length, rest)) => (u64::from_be_bytes(*length), rest),
+            },
+            Some((&length, rest)) => (u64::from(length), rest),
+        };
+        let length = length.checked_sub(1).ok_or(Fault::Length(0))?;
+        let Some(&flags) = rest.first() else { return Ok(None) };
+        if flags & !MORE != 0 {
+            return Err(Fault::Flags(flags));
+        }
+        Ok(Some(Head { flags, size: bytes.len() - rest.len() + 1, length }))
+    }
+
+    fn of_two(version: Version, bytes: &[u8]) -> Result<Option<Head>, Fault> {
         let Some((&flags, rest)) = bytes.split_first() else { return Ok(None) };
-        if flags & !(MORE | LONG | COMMAND) != 0 || flags & (COMMAND | MORE) == COMMAND | MORE {
+        let known = if version == Version::Three { MORE | LONG | COMMAND } else { MORE | LONG };
+        if flags & !known != 0 || flags & (COMMAND | MORE) == COMMAND | MORE {
             return Err(Fault::Flags(flags));
         }
         if flags & LONG == 0 {
             let head = |length: &u8| Head { flags, size: 2, length: u64::from(*length) };
             return Ok(rest.first().map(head));
         }
-        let Some(length) = rest.first_chunk() else { return Ok(None) };
-        let length = u64::from_be_bytes(*length);
-        let head = Head { flags, size: 9, length };
-        if length > FRAME_MAX { Err(Fault::Length(length)) } else { Ok(Some(head)) }
+        let head = |length: &[u8; 8]| Head { flags, size: 9, length: u64::from_be_bytes(*length) };
+        Ok(rest.first_chunk().map(head))
     }
 
     /// What follows it in `bytes`, if all of it is there.
@@ -63,20 +95,35 @@ fn frame(flags: u8, length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a message of these parts.
-pub fn message(parts: &[&[u8]], out: &mut Vec<u8>) {
+fn frame_of_one(flags: u8, length: usize, out: &mut Vec<u8>) {
+    let length = length + 1;
+    if length < usize::from(LONG_OF_ONE) {
+        out.push(length as u8);
+    } else {
+        out.push(LONG_OF_ONE);
+        out.extend((length as u64).to_be_bytes());
+    }
+    out.push(flags);
+}
+
+/// Writes a message of these parts, as a peer of this version reads it.
+pub fn message(version: Version, parts: &[&[u8]], out: &mut Vec<u8>) {
     for (index, part) in parts.iter().enumerate() {
-        frame(if index + 1 < parts.len() { MORE } else { 0 }, part.len(), out);
+        let flags = if index + 1 < parts.len() { MORE } else { 0 };
+        match version {
+            Version::One => frame_of_one(flags, part.len(), out),
+            Version::Two | Version::Three => frame(flags, part.len(), out),
+        }
         out.extend(*part);
     }
 }
 
-/// Writes what subscribes to everything that begins with `topic`, in the form that versions 3.0
-/// and later understand.
-pub fn subscription(topic: &[u8], out: &mut Vec<u8>) {
-    frame(0, 1 + topic.len(), out);
-    out.push(1);
-    out.extend(topic);
+/// Writes what subscribes to everything that begins with `topic`; nothing for a peer of 1.0, which
+/// sends everything and reads nothing.
+pub fn subscription(version: Version, topic: &[u8], out: &mut Vec<u8>) {
+    if version != Version::One {
+        message(version, &[&[&[1], topic].concat()], out);
+    }
 }
 
 /// Writes a command.

@@ -1,20 +1,54 @@
-//! How two ends meet: 64 bytes each, then a command each that says what socket it is.
+//! How two ends meet, from the first byte until messages may be sent.
+//!
+//! Each version begins with bytes that its predecessor takes for something harmless, so nobody has
+//! to be configured: the first bytes of a peer say what it speaks, and from then on we answer in
+//! the same. The signature comes first, which 1.0 reads as the identity of a peer without a name.
+//! A peer of 1.0 begins with its own identity. One of 2.0 sends the signature, a revision below 3,
+//! the number of its socket type and its identity. One of 3.0 sends 64 bytes and then a command.
 //!
 //! Checked is that the other end speaks a version and mechanism that we do, and is the kind of
-//! socket that belongs to ours. Its other properties (an identity) mean nothing between these
-//! kinds.
+//! socket that belongs to ours; 1.0 does not say which kind it is. Identities mean nothing between
+//! these kinds. Sources: rfc.zeromq.org/spec/13, 15 and 23.
 
-use super::{Event, Fault, Message, frame};
+use super::{COMMAND_MAX, Event, Fault, Message, frame};
+use frame::{COMMAND, Head, MORE};
+use std::fmt;
 
-/// Bytes of a greeting.
-const LENGTH: usize = 64;
-/// The first byte, eight that say nothing, and the tenth.
+/// What we send first: the head of a frame of one byte, as 1.0 has it, and its flags.
+pub const SIGNATURE: [u8; 10] = [FIRST, 0, 0, 0, 0, 0, 0, 0, 1, TENTH];
+/// The first byte of a signature, and its tenth.
 const FIRST: u8 = 0xff;
 const TENTH: u8 = 0x7f;
-/// Where the version is, where the mechanism, and how long that is.
-const VERSION: usize = 10;
-const MECHANISM: std::ops::Range<usize> = 12..32;
-const NULL: &[u8; 20] = b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+/// The revision that we send.
+const REVISION: &[u8] = &[3];
+/// The rest of a greeting of 3.0: a minor version, the mechanism, and zeros.
+const REST: &[u8; 53] = b"\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+    \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+/// Where the mechanism is in that.
+const MECHANISM: std::ops::Range<usize> = 1..21;
+/// The longest identity; one of 1.0 counts its flags too.
+const IDENTITY_MAX: u64 = 255;
+
+/// What a peer speaks. Later versions than 3.0 speak 3.0 to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// ZeroMQ 2. Publishers send everything, as subscribers do not say what they want.
+    One,
+    /// ZeroMQ 3.2 and later 3.
+    Two,
+    /// ZeroMQ 4 and later.
+    Three,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Version::One => "1.0",
+            Version::Two => "2.0",
+            Version::Three => "3.0",
+        })
+    }
+}
 
 /// What our end is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +60,29 @@ pub enum Role {
 }
 
 impl Role {
-    fn name(self) -> &'static [u8] {
+    /// What the other end may be: names, and numbers of 2.0.
+    fn fitting(self) -> ([&'static [u8]; 2], [u8; 2]) {
         match self {
-            Role::Publisher => b"PUB",
-            Role::Subscriber => b"SUB",
+            Role::Publisher => ([b"SUB", b"XSUB"], [2, 10]),
+            Role::Subscriber => ([b"PUB", b"XPUB"], [1, 9]),
         }
     }
 
-    /// What the other end may be.
-    fn fitting(self) -> [&'static [u8]; 2] {
+    /// What this end says of itself in 2.0: the number of its type, and an identity without bytes.
+    fn numbered(self) -> &'static [u8] {
         match self {
-            Role::Publisher => [b"SUB", b"XSUB"],
-            Role::Subscriber => [b"PUB", b"XPUB"],
+            Role::Publisher => &[1, 0, 0],
+            Role::Subscriber => &[2, 0, 0],
+        }
+    }
+
+    /// What it says of itself in 3.0.
+    fn ready(self) -> &'static [u8] {
+        match self {
+            Role::Publisher => b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x03PUB\x08Identity\0\0\0\0",
+            Role::Subscriber => {
+                b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x03SUB\x08Identity\0\0\0\0"
+            }
         }
     }
 
@@ -53,44 +98,106 @@ impl Role {
     }
 }
 
-/// The greeting that both kinds send first.
-#[must_use]
-pub fn greeting() -> [u8; LENGTH] {
-    let mut bytes = [0; LENGTH];
-    (bytes[0], bytes[9], bytes[VERSION]) = (FIRST, TENTH, 3);
-    bytes[MECHANISM].copy_from_slice(NULL);
-    bytes
+/// How far two ends have met: what is to come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The signature, or the identity of a peer of 1.0.
+    Signature,
+    Revision,
+    /// Socket type and identity of 2.0.
+    Numbered,
+    /// The rest of a greeting of 3.0.
+    Rest,
+    /// The command that ends the handshake of 3.0.
+    Ready,
 }
 
-/// Reads a greeting; says how long it is once it is there, and what is wrong as early as can be.
-pub fn read(bytes: &[u8]) -> Result<Option<usize>, Fault> {
-    let wrong = |at: usize, expected: u8| bytes.get(at).is_some_and(|byte| *byte != expected);
-    if wrong(0, FIRST) || wrong(9, TENTH) {
+/// What comes of a step.
+pub enum Met {
+    /// This is to be sent, and that is next.
+    Next(&'static [u8], Step),
+    /// The handshake is over.
+    Over(Version),
+}
+
+impl Step {
+    /// Reads what is to come, and says how many bytes it has; `None` if more are needed. What is
+    /// wrong is found as early as can be.
+    pub fn read(self, role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+        match self {
+            Step::Signature => signature(bytes),
+            Step::Revision => match bytes.first() {
+                None => Ok(None),
+                Some(0) => Err(Fault::Version(0)),
+                Some(1..=2) => Ok(Some((1, Met::Next(role.numbered(), Step::Numbered)))),
+                Some(_) => Ok(Some((1, Met::Next(REST, Step::Rest)))),
+            },
+            Step::Numbered => numbered(role, bytes),
+            Step::Rest => {
+                if bytes.get(MECHANISM).is_some_and(|mechanism| mechanism != &REST[MECHANISM]) {
+                    return Err(Fault::Mechanism);
+                }
+                let whole = bytes.len() >= REST.len();
+                Ok(whole.then_some((REST.len(), Met::Next(role.ready(), Step::Ready))))
+            }
+            Step::Ready => ready(role, bytes),
+        }
+    }
+}
+
+/// A signature has more than 1.0's flags of an identity in its tenth byte.
+fn signature(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+    match (bytes.first(), bytes.get(SIGNATURE.len() - 1)) {
+        (Some(&FIRST), None) | (None, _) => Ok(None),
+        (Some(&FIRST), Some(&TENTH)) => {
+            Ok(Some((SIGNATURE.len(), Met::Next(REVISION, Step::Revision))))
+        }
+        _ => identity(bytes),
+    }
+}
+
+/// The identity that a peer of 1.0 sends first. Strangers are told from it by its second byte.
+fn identity(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+    let head = Head::read(Version::One, bytes).map_err(|_| Fault::Signature)?;
+    let Some(head) = head else { return Ok(None) };
+    if head.flags & MORE != 0 || head.length > IDENTITY_MAX {
         return Err(Fault::Signature);
     }
-    if let Some(version) = bytes.get(VERSION).filter(|version| **version < 3) {
-        return Err(Fault::Version(*version));
-    }
-    if bytes.get(MECHANISM).is_some_and(|mechanism| mechanism != NULL) {
-        return Err(Fault::Mechanism);
-    }
-    Ok((bytes.len() >= LENGTH).then_some(LENGTH))
+    let body = head.body(bytes);
+    Ok(body.map(|body| (head.size + body.len(), Met::Over(Version::One))))
 }
 
-/// Writes the command that ends our side of the handshake.
-pub fn ready(role: Role, out: &mut Vec<u8>) {
-    let mut properties = Vec::new();
-    for (name, value) in [(&b"Socket-Type"[..], role.name()), (b"Identity", b"")] {
-        properties.push(name.len() as u8);
-        properties.extend(name);
-        properties.extend((value.len() as u32).to_be_bytes());
-        properties.extend(value);
+/// The number of a socket type, and the identity in a frame of 2.0.
+fn numbered(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+    let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
+    if !role.fitting().1.contains(kind) {
+        return Err(Fault::SocketType);
     }
-    frame::command(b"READY", &properties, out);
+    let Some(head) = Head::read(Version::Two, rest)? else { return Ok(None) };
+    if head.flags & MORE != 0 || head.length > IDENTITY_MAX {
+        return Err(Fault::Handshake);
+    }
+    let body = head.body(rest);
+    Ok(body.map(|body| (1 + head.size + body.len(), Met::Over(Version::Two))))
+}
+
+/// The command with the properties of a peer of 3.0.
+fn ready(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
+    let Some(head) = Head::read(Version::Three, bytes)? else { return Ok(None) };
+    if head.flags & COMMAND == 0 || head.length > COMMAND_MAX as u64 {
+        return Err(Fault::Handshake);
+    }
+    let Some(body) = head.body(bytes) else { return Ok(None) };
+    match frame::name(body).ok_or(Fault::Handshake)? {
+        (b"READY", rest) => check(role, rest)?,
+        (b"ERROR", _) => return Err(Fault::Refused),
+        _ => return Err(Fault::Handshake),
+    }
+    Ok(Some((head.size + body.len(), Met::Over(Version::Three))))
 }
 
 /// Reads the properties of the other end, and whether it belongs to ours.
-pub fn check(role: Role, mut properties: &[u8]) -> Result<(), Fault> {
+fn check(role: Role, mut properties: &[u8]) -> Result<(), Fault> {
     let mut kind = None;
     while !properties.is_empty() {
         let (name, value, rest) = property(properties).ok_or(Fault::Handshake)?;
@@ -99,7 +206,7 @@ pub fn check(role: Role, mut properties: &[u8]) -> Result<(), Fault> {
         }
         properties = rest;
     }
-    let fits = kind.is_some_and(|kind| role.fitting().contains(&kind));
+    let fits = kind.is_some_and(|kind| role.fitting().0.contains(&kind));
     if fits { Ok(()) } else { Err(Fault::SocketType) }
 }
 

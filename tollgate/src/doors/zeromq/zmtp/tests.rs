@@ -10,7 +10,7 @@ fn heard(role: Role, bytes: &[u8], piece: usize) -> (Vec<String>, Result<(), Fau
         loop {
             match session.next(&bytes[start..end]) {
                 Ok(Some((taken, event))) => {
-                    if event != Event::Nothing {
+                    if !matches!(event, Event::Nothing | Event::Answer(_)) {
                         events.push(told(&event));
                     }
                     assert!(taken <= end - start);
@@ -38,11 +38,42 @@ fn told(event: &Event<'_>) -> String {
     }
 }
 
-/// The bytes with which a peer of this kind begins.
-fn met(role: Role) -> Vec<u8> {
-    let mut bytes = greeting().to_vec();
-    ready(role, &mut bytes);
+/// The bytes with which a peer of this kind and version begins, as libzmq 2.2, 3.2 and 4.3 send
+/// them.
+fn begins(role: Role, version: Version) -> Vec<u8> {
+    let publishes = role == Role::Publisher;
+    let mut bytes = match version {
+        Version::One => return vec![1, 0],
+        Version::Two => b"\xff\0\0\0\0\0\0\0\x01\x7f\x01".to_vec(),
+        Version::Three => b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL".to_vec(),
+    };
+    if version == Version::Two {
+        bytes.extend([if publishes { 1 } else { 2 }, 0, 0]);
+        return bytes;
+    }
+    bytes.resize(64, 0);
+    bytes.extend(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03");
+    bytes.extend(if publishes { b"PUB" } else { b"SUB" });
     bytes
+}
+
+fn met(role: Role) -> Vec<u8> {
+    begins(role, Version::Three)
+}
+
+/// What we send until the handshake with a peer that begins so is over.
+fn answers(role: Role, bytes: &[u8]) -> (Vec<u8>, Version) {
+    let mut session = Session::new(role, 1_000);
+    let (mut out, mut at) = (SIGNATURE.to_vec(), 0);
+    loop {
+        let next = session.next(&bytes[at..]).expect("no fault").expect("a whole handshake");
+        at += next.0;
+        match next.1 {
+            Event::Answer(answer) => out.extend(answer),
+            Event::Ready => return (out, session.version()),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 fn all(role: Role, bytes: &[u8]) -> Vec<String> {
@@ -63,25 +94,29 @@ fn fault(role: Role, bytes: &[u8]) -> Fault {
 #[test]
 fn messages_of_a_publisher_arrive_part_by_part() {
     let mut bytes = met(Role::Publisher);
-    message(&[b"d\0", b"ACCEPTED", b"", b"1795206188293", b"", &[b'x'; 300]], &mut bytes);
-    message(&[b""], &mut bytes);
+    message(
+        Version::Three,
+        &[b"d\0", b"ACCEPTED", b"", b"1795206188293", b"", &[b'x'; 300]],
+        &mut bytes,
+    );
+    message(Version::Three, &[b""], &mut bytes);
     let long = "x".repeat(300);
-    let expected = ["Greeted", "Ready", &format!("d\\x00|ACCEPTED||1795206188293||{long}"), ""];
+    let expected = ["Ready", &format!("d\\x00|ACCEPTED||1795206188293||{long}"), ""];
     assert_eq!(all(Role::Subscriber, &bytes), expected);
 }
 
 #[test]
 fn subscriptions_come_as_messages_or_as_commands() {
     let mut bytes = met(Role::Subscriber);
-    subscription(b"d\0", &mut bytes);
-    message(&[b"\0d\0"], &mut bytes);
+    subscription(Version::Three, b"d\0", &mut bytes);
+    message(Version::Three, &[b"\0d\0"], &mut bytes);
     frame::command(b"SUBSCRIBE", b"e", &mut bytes);
     frame::command(b"CANCEL", b"e", &mut bytes);
     frame::command(b"PING", b"\0\x10abc", &mut bytes);
     frame::command(b"NEWER", b"whatever", &mut bytes);
-    message(&[b"\x01a", b"no subscription has two parts"], &mut bytes);
-    message(&[b"neither"], &mut bytes);
-    let expected = ["Greeted", "Ready", "+d\\x00", "-d\\x00", "+e", "-e", "ping abc"];
+    message(Version::Three, &[b"\x01a", b"no subscription has two parts"], &mut bytes);
+    message(Version::Three, &[b"neither"], &mut bytes);
+    let expected = ["Ready", "+d\\x00", "-d\\x00", "+e", "-e", "ping abc"];
     assert_eq!(all(Role::Publisher, &bytes), expected);
     let mut pong = Vec::new();
     Session::pong(b"abc", &mut pong);
@@ -91,13 +126,13 @@ fn subscriptions_come_as_messages_or_as_commands() {
 #[test]
 fn what_is_too_large_is_passed_over_and_the_next_message_is_found() {
     let mut bytes = met(Role::Publisher);
-    message(&[b"a", &[0; 2_000], b"c"], &mut bytes);
-    message(&[&b"x"[..]; PARTS_MAX + 1], &mut bytes);
-    message(&[&b"y"[..]; PARTS_MAX], &mut bytes);
-    message(&[&[0; 400], &[0; 400], &[0; 400]], &mut bytes);
-    message(&[b"z"], &mut bytes);
+    message(Version::Three, &[b"a", &[0; 2_000], b"c"], &mut bytes);
+    message(Version::Three, &[&b"x"[..]; PARTS_MAX + 1], &mut bytes);
+    message(Version::Three, &[&b"y"[..]; PARTS_MAX], &mut bytes);
+    message(Version::Three, &[&[0; 400], &[0; 400], &[0; 400]], &mut bytes);
+    message(Version::Three, &[b"z"], &mut bytes);
     let full = ["y"; PARTS_MAX].join("|");
-    let expected = ["Greeted", "Ready", "TooLarge", "TooLarge", &full, "TooLarge", "z"];
+    let expected = ["Ready", "TooLarge", "TooLarge", &full, "TooLarge", "z"];
     assert_eq!(all(Role::Subscriber, &bytes), expected);
 }
 
@@ -110,15 +145,18 @@ fn strangers_are_told_from_peers_as_early_as_can_be() {
     };
     let role = Role::Subscriber;
     assert_eq!(fault(role, b"GET / HTTP/1.1\r\n"), Fault::Signature);
-    assert_eq!(fault(role, &with(9, 0)), Fault::Signature);
-    // The signature of ZMTP 1 and 2 looks the same up to the version.
-    assert_eq!(fault(role, &with(10, 1)[..11]), Fault::Version(1));
+    assert_eq!(fault(role, &with(9, 0x7e)), Fault::Signature);
+    assert_eq!(fault(role, &with(10, 0)[..11]), Fault::Version(0));
+    // What begins like the identity of a peer of 1.0, and is none.
+    for stranger in [&b"\x16\x03\x01"[..], &[0, 0], &[1, 1], &[9, 2], b"\xff\0\0\0\0\0\0\x02\0\0"] {
+        assert_eq!(fault(role, stranger), Fault::Signature, "{}", stranger.escape_ascii());
+    }
     assert_eq!(fault(role, &with(12, b'C')[..32]), Fault::Mechanism);
     assert_eq!(fault(role, &met(Role::Subscriber)), Fault::SocketType);
     assert_eq!(fault(Role::Publisher, &met(Role::Publisher)), Fault::SocketType);
     let mut newer = with(11, 1);
     newer[10] = 4;
-    assert_eq!(all(role, &newer), ["Greeted", "Ready"], "later versions speak ours to us");
+    assert_eq!(all(role, &newer), ["Ready"], "later versions speak ours to us");
 }
 
 #[test]
@@ -135,7 +173,7 @@ fn nonsense_ends_the_connection() {
     assert_eq!(after(&[0x04, 1, 9]), Fault::Command, "its name is longer than it");
     assert_eq!(after(&[0x04, 0]), Fault::Command);
     assert_eq!(after(b"\x04\x08\x05ERROR\x01x"), Fault::Refused);
-    let greeted = |bytes: &[u8]| fault(role, &[&greeting()[..], bytes].concat());
+    let greeted = |bytes: &[u8]| fault(role, &[&met(role)[..64], bytes].concat());
     assert_eq!(greeted(&[0, 1, b'x']), Fault::Handshake, "a message before the handshake");
     assert_eq!(greeted(&[4, 6, 5, b'R', b'E', b'A', b'D', b'Y']), Fault::SocketType);
     assert_eq!(greeted(&[4, 7, 5, b'R', b'E', b'A', b'D', b'Y', 9]), Fault::Handshake);
@@ -148,8 +186,11 @@ fn fuzz_any_bytes_are_read_alike_in_one_piece_and_in_many() {
             true => (Role::Publisher, Role::Subscriber),
             false => (Role::Subscriber, Role::Publisher),
         };
-        let bytes = [&met(theirs)[..], bytes].concat();
-        assert_eq!(heard(ours, &bytes, 1), heard(ours, &bytes, bytes.len()));
+        for version in [Version::One, Version::Two, Version::Three] {
+            let bytes = [&begins(theirs, version)[..], bytes].concat();
+            assert_eq!(heard(ours, &bytes, 1), heard(ours, &bytes, bytes.len()));
+        }
+        assert_eq!(heard(ours, bytes, 1), heard(ours, bytes, bytes.len()));
     });
 }
 
@@ -159,11 +200,80 @@ fn fuzz_any_message_is_read_back() {
         let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
         let size = parts.iter().map(|part| part.len() + 9).sum::<usize>();
         if (1..=PARTS_MAX).contains(&parts.len()) && size < 1_000 {
-            let mut bytes = met(Role::Publisher);
-            message(&parts, &mut bytes);
             let expected: Vec<_> =
                 parts.iter().map(|part| part.escape_ascii().to_string()).collect();
-            assert_eq!(heard(Role::Subscriber, &bytes, 3).0[2..], [expected.join("|")]);
+            for version in [Version::One, Version::Two, Version::Three] {
+                let mut bytes = begins(Role::Publisher, version);
+                message(version, &parts, &mut bytes);
+                assert_eq!(heard(Role::Subscriber, &bytes, 3).0[1..], [expected.join("|")]);
+            }
         }
     });
+}
+
+#[test]
+fn a_peer_of_any_version_is_answered_in_its_own() {
+    let (publisher, subscriber) = (Role::Publisher, Role::Subscriber);
+    let signature = b"\xff\0\0\0\0\0\0\0\x01\x7f";
+    for (ours, theirs, kind) in [(publisher, subscriber, 1), (subscriber, publisher, 2)] {
+        let answer = |version| answers(ours, &begins(theirs, version));
+        assert_eq!(answer(Version::One), (signature.to_vec(), Version::One));
+        let two = [&signature[..], &[3, kind, 0, 0]].concat();
+        assert_eq!(answer(Version::Two), (two, Version::Two));
+        let (three, version) = answer(Version::Three);
+        assert_eq!(&three[..11], &begins(ours, version)[..11]);
+        assert_eq!(&three[11..32], b"\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        // And what we send is what such a peer reads.
+        let read = heard(theirs, &three, 1);
+        assert_eq!(read, (vec!["Ready".to_owned()], Ok(())));
+    }
+}
+
+#[test]
+fn messages_of_zeromq_2_have_their_flags_behind_their_length() {
+    let mut bytes = begins(Role::Publisher, Version::One);
+    bytes.extend(b"\x03\x01d\0\x09\x01ACCEPTED\x01\x01\x0e\x01" as &[u8]);
+    bytes.extend(b"1795206188293\x01\x01" as &[u8]);
+    bytes.extend(b"\xff\0\0\0\0\0\0\x01\x2d\0" as &[u8]);
+    bytes.extend([b'x'; 300]);
+    let mut written = begins(Role::Publisher, Version::One);
+    let parts: [&[u8]; 6] = [b"d\0", b"ACCEPTED", b"", b"1795206188293", b"", &[b'x'; 300]];
+    message(Version::One, &parts, &mut written);
+    assert_eq!(written, bytes);
+    // 254 counts as 255 with its flags, which has another meaning.
+    message(Version::One, &[&[b'y'; 253]], &mut bytes);
+    message(Version::One, &[&[b'y'; 254]], &mut bytes);
+    message(Version::One, &[&[0; 2_000]], &mut bytes);
+    message(Version::One, &[b""], &mut bytes);
+    let text = |byte: &str, count| byte.repeat(count);
+    let first = format!("d\\x00|ACCEPTED||1795206188293||{}", text("x", 300));
+    let expected = ["Ready", &first, &text("y", 253), &text("y", 254), "TooLarge", ""];
+    assert_eq!(all(Role::Subscriber, &bytes), expected);
+    let after = |more: &[u8]| {
+        fault(Role::Subscriber, &[&begins(Role::Publisher, Version::One)[..], more].concat())
+    };
+    assert_eq!(after(&[0]), Fault::Length(0));
+    assert_eq!(after(&[1, 2]), Fault::Flags(2));
+    assert_eq!(after(b"\xff\x7f\0\0\0\0\0\0\0\0"), Fault::Length((0x7f << 56) - 1));
+}
+
+#[test]
+fn a_subscriber_of_zeromq_2_is_taken_to_want_everything_and_one_of_3_says_what_it_wants() {
+    let named = b"\x05\0name";
+    for bytes in [&begins(Role::Subscriber, Version::One)[..], named] {
+        assert_eq!(all(Role::Publisher, bytes), ["Ready", "+"]);
+    }
+    let long = [&b"\xff\0\0\0\0\0\0\x01\0\0"[..], &[b'n'; 255]].concat();
+    assert_eq!(all(Role::Publisher, &long), ["Ready", "+"], "the longest name");
+    let mut bytes = b"\xff\0\0\0\0\0\0\0\x05\x7f\x01\x02\0\x04name".to_vec();
+    bytes.extend(b"\0\x03\x01d\0\0\x03\0d\0" as &[u8]);
+    assert_eq!(all(Role::Publisher, &bytes), ["Ready", "+d\\x00", "-d\\x00"]);
+    bytes.extend(b"\x04\x05\x04PONG" as &[u8]);
+    assert_eq!(fault(Role::Publisher, &bytes), Fault::Flags(4), "commands came with 3.0");
+    let kind = |kind: u8| [&begins(Role::Subscriber, Version::Two)[..11], &[kind]].concat();
+    assert_eq!(fault(Role::Publisher, &kind(1)), Fault::SocketType);
+    assert_eq!(fault(Role::Subscriber, &kind(2)), Fault::SocketType);
+    let mut nothing = Vec::new();
+    subscription(Version::One, b"d", &mut nothing);
+    assert_eq!(nothing, b"");
 }
