@@ -61,8 +61,9 @@ pub struct Turn {
     since: Time,
 }
 
-/// How waiting ended.
+/// How waiting ended. A slot that it has led to is given back if the request does not take it.
 pub struct Turned {
+    turn: Turn,
     how: Result<Id, Nanos>,
     waited: Nanos,
 }
@@ -78,7 +79,8 @@ impl Future for Turn {
             Poll::Ready(how) => {
                 let waited = desk.now().since(self.since);
                 self.id = None;
-                Poll::Ready(Turned { how, waited })
+                let turn = Turn { lane: self.lane.clone(), id: how.ok(), since: self.since };
+                Poll::Ready(Turned { turn, how, waited })
             }
         }
     }
@@ -121,11 +123,12 @@ impl Charge {
     ///
     /// # Errors
     /// It waited for too long, or others came who pushed it out.
-    pub fn turned(&mut self, turned: &Turned) -> Result<(), Refusal> {
+    pub fn turned(&mut self, mut turned: Turned) -> Result<(), Refusal> {
         let Slot::Outside(arrival) = self.slot else { return Ok(()) };
         self.waited = self.waited.plus(turned.waited);
         match turned.how {
             Ok(id) => {
+                turned.turn.id = None;
                 self.slot = Slot::Held(id, arrival, self.lane.0.now());
                 self.queued("queue", arrival, turned.waited);
                 Ok(())

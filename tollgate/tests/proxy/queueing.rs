@@ -387,3 +387,32 @@ fn in_shadow_nobody_waits() {
     let behind = r#"tollgate_decisions_total{verdict="queue",limit="cpu",shadow="true"} 1"#;
     assert!(text.contains(behind), "{text}");
 }
+
+/// The rest of an upload waits for a slot while its backend has answered without it.
+#[test]
+fn a_slot_for_the_rest_of_a_request_that_is_answered_is_given_back() {
+    for answered in ["HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", EVENTS] {
+        let stage = one_at_a_time(|_| {});
+        let (mut upload, mut page) = (stage.client(), stage.client());
+        upload.send("POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\none");
+        let mut first = stage.backend();
+        first.head();
+        first.expect("one");
+        is_crowd(&stage, 0, 0);
+        ask(&mut page, "192.0.2.2", "/b");
+        let mut second = stage.backend();
+        second.head();
+        upload.send("two");
+        is_crowd(&stage, 1, 1);
+        first.send(answered);
+        upload.head();
+        upload.take(2);
+        answer(&mut second, "1ms");
+        page.message();
+        is_crowd(&stage, 0, 0);
+        ask(&mut page, "192.0.2.2", "/c");
+        stage.backend_for("/c", second);
+    }
+}
+
+const EVENTS: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nok";

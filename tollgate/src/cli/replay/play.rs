@@ -283,7 +283,7 @@ impl Play {
         flight.turn = None;
         flight.waited = flight.waited.plus(self.now.since(flight.since));
         self.turns -= 1;
-        let turned = flight.charge.turned(&turned);
+        let turned = flight.charge.turned(turned);
         self.lane.notes(&mut flight.notes);
         match turned {
             Ok(()) => self.work(id),

@@ -31,7 +31,7 @@ impl Account {
         match self.enter() {
             Entered::Room => Ok(()),
             Entered::Refused(refusal) => Err(refusal),
-            Entered::Waits(turn) => self.turned(&turn.await),
+            Entered::Waits(turn) => self.turned(turn.await),
         }
     }
 
@@ -41,7 +41,7 @@ impl Account {
     }
 
     /// Waiting for room is over.
-    pub(super) fn turned(&self, turned: &Turned) -> Result<(), Refusal> {
+    pub(super) fn turned(&self, turned: Turned) -> Result<(), Refusal> {
         self.0.charge.borrow_mut().as_mut().map_or(Ok(()), |charge| charge.turned(turned))
     }
 

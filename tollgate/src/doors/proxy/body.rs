@@ -221,7 +221,7 @@ impl Stream {
         let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
         let turned = ready!(Pin::new(turn).poll(cx));
         let frame = self.waiting.take().map(|(frame, _)| frame);
-        let turned = self.account.turned(&turned).map_err(|_| self.refused());
+        let turned = self.account.turned(turned).map_err(|_| self.refused());
         Poll::Ready(frame.map(|frame| turned.map(|()| self.passed(frame))))
     }
 

@@ -100,7 +100,7 @@ fn served_in_turns(lane: &Lane, count: usize) -> Vec<u8> {
         }
         let (at, turned) = ready.expect("somebody's turn");
         let (last, mut charge, _) = waiting.remove(at);
-        charge.turned(&turned).expect("room");
+        charge.turned(turned).expect("room");
         served.push(last);
         holder = charge;
     }
