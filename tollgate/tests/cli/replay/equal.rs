@@ -222,7 +222,7 @@ async fn journey(world: Rc<World>, task: usize, was: Was) {
             let turned = turn.await;
             world.waiting.set(world.waiting.get() - 1);
             waited = waited.plus(world.now.get().since(since));
-            charge.turned(&turned)
+            charge.turned(turned)
         }
     };
     if let Err(refusal) = entered {
