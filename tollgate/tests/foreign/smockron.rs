@@ -65,8 +65,8 @@ fn the_default_file_runs_as_it_is() {
     assert_eq!(
         config.warnings,
         [
-            "default.yaml:3:1: `datastore` does nothing: counts are in memory, and `state` keeps \
-             them over a restart",
+            "default.yaml:3:1: `datastore` does nothing: counts are in memory; `state` keeps them \
+             over a restart, and a `store` has them in Redis",
             "default.yaml:10:3: figures have names of Tollgate's own; those of Smockron's \
              dashboards are not sent",
         ]
@@ -81,6 +81,20 @@ fn what_is_shown_is_native_and_means_the_same() {
     }
     let again = read(&config.native);
     assert_eq!((&again.settings, again.warnings.len()), (&config.settings, 0));
+}
+
+#[test]
+fn a_store_may_stand_beside_its_sections() {
+    let text = format!("{DEFAULT}store: {{redis: 'redis://127.0.0.1:7379'}}\n");
+    let config = read(&text);
+    assert!(config.settings.store.is_some() && config.settings.master.is_some());
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+    assert_eq!(read(&config.native).settings, config.settings);
+    let wrong = faults(&format!("{DEFAULT}store: {{redsi: x}}\n"));
+    assert!(
+        wrong.contains("default.yaml:11:") && wrong.contains("did you mean `redis`?"),
+        "{wrong}"
+    );
 }
 
 #[test]

@@ -114,6 +114,21 @@ fn two_masters_have_one_history() {
     assert!(redis.keys() >= 3);
 }
 
+#[test]
+fn two_smockron_files_with_a_store_have_one_count() {
+    let redis = Redis::start();
+    let text = format!(
+        "server: {{listen: '127.0.0.1:0'}}\ndatastore: {{host: localhost}}\n\
+         domains: {{k: {{rate: 1/hour, burst: 2}}}}\n\
+         store: {{redis: 'redis://127.0.0.1:{}'}}\n",
+        redis.port
+    );
+    let two = [Program::start_with(&text), Program::start_with(&text)];
+    let told = third_is_delayed([&two[1], &two[0], &two[1]], "k", "c");
+    assert!(told.is_some_and(|told| told.starts_with("k\\x00|DELAY_UNTIL|c|")));
+    assert!(redis.keys() >= 1);
+}
+
 /// Histories and buckets of several identifiers, which fall to both servers.
 #[test]
 fn two_masters_on_a_ring_have_one_history() {

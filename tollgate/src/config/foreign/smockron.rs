@@ -11,10 +11,9 @@ use super::placed;
 /// Its sections. `statsd` and `stats` are one, by version.
 const SECTIONS: [&str; 5] = ["server", "datastore", "domains", "statsd", "stats"];
 /// Native sections that it may hold besides.
-const PASSED: [&str; 3] = ["admin", "log", "state"];
+const PASSED: [&str; 4] = ["admin", "log", "state", "store"];
 /// Native sections that open doors: with one of these it is a native file.
-const DOORS: [&str; 8] =
-    ["proxy", "line", "check", "ratelimit", "master", "gatekeeper", "peers", "store"];
+const DOORS: [&str; 7] = ["proxy", "line", "check", "ratelimit", "master", "gatekeeper", "peers"];
 /// Keys of a domain; the last is ours.
 const RULE: [&str; 4] = ["rate", "interval", "burst", "algorithm"];
 /// Where it listened if the file did not say, and the port if that did not.
@@ -88,8 +87,8 @@ impl File<'_> {
         for (key, _) in entries {
             let name = key.name.as_str();
             if name == "datastore" {
-                let what = "`datastore` does nothing: counts are in memory, and `state` keeps \
-                            them over a restart";
+                let what = "`datastore` does nothing: counts are in memory; `state` keeps them \
+                            over a restart, and a `store` has them in Redis";
                 self.note(key.place, what);
             } else if !SECTIONS.contains(&name) && !PASSED.contains(&name) {
                 self.passed_over(key);
