@@ -472,6 +472,7 @@ impl Lane {
         let known = rules.known(client.to_canonical(), now);
         let named = Named { request, group: rules.group(known) };
         let judged = keeper.judge(keeper.identifier(&named), rules.shadow, now);
+        let judged = judged.noting(keeper.log_info(&named));
         let Some(wait) = judged.refused() else { return Ok(Some(judged)) };
         judged.refuse(Some(client));
         Err(Refusal {

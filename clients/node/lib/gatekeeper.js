@@ -13,6 +13,8 @@ const { Wire } = require('./wire');
 
 /** Longer identifiers are not gated: the master would not read them either. */
 const IDENTIFIER_BYTES_MAX = 65_536;
+/** Of a longer text for the master's log only so much is sent. */
+const LOG_INFO_BYTES_MAX = 1_024;
 /** How often what is over is forgotten. */
 const SWEEP_MS = 1_000;
 const EMPTY = Buffer.alloc(0);
@@ -77,13 +79,13 @@ class Gatekeeper extends EventEmitter {
 
   /**
    * Decides on a request of `identifier`, and tells the master. For other servers than Express and
-   * Connect; whoever is answered DELAYED is to wait until `until`.
+   * Connect; whoever is answered DELAYED is to wait until `until`. `logInfo` is for the master's log.
    */
-  ask(identifier) {
-    return this.#ask(identifier, true);
+  ask(identifier, logInfo = EMPTY) {
+    return this.#ask(identifier, logInfo, true);
   }
 
-  #ask(identifier, mayWait) {
+  #ask(identifier, logInfo, mayWait) {
     const now = this.#options.clock.now();
     const until = this.#table.until(keyOf(identifier));
     const wait = until - now;
@@ -91,7 +93,9 @@ class Gatekeeper extends EventEmitter {
     if (wait > this.#options.maxDelay || (wait > 0 && !mayWait)) status = 'REJECTED';
     else if (wait > 0) status = 'DELAYED';
     this.#stats[status.toLowerCase()] += 1;
-    if (status !== 'REJECTED' || this.#isTold()) this.#tell(status, identifier, now, until);
+    if (status !== 'REJECTED' || this.#isTold()) {
+      this.#tell(status, identifier, now, until, logInfo);
+    }
     const retryAfter = Math.max(1, Math.ceil(wait / 1000));
     return { status, until, wait: Math.max(0, wait), retryAfter };
   }
@@ -104,9 +108,9 @@ class Gatekeeper extends EventEmitter {
     return true;
   }
 
-  #tell(status, identifier, now, until) {
+  #tell(status, identifier, now, until, logInfo) {
     const delayedUntil = status === 'DELAYED' ? String(until) : EMPTY;
-    this.#wire.tell([this.#topic, status, identifier, String(now), delayedUntil, EMPTY]);
+    this.#wire.tell([this.#topic, status, identifier, String(now), delayedUntil, text(logInfo)]);
   }
 
   /**
@@ -117,7 +121,8 @@ class Gatekeeper extends EventEmitter {
     return (req, res, next) => {
       const identifier = this.#identify(req);
       if (identifier === undefined) return next();
-      const verdict = this.#ask(identifier, this.#held < this.#options.heldMax);
+      const logInfo = this.#logInfo(req);
+      const verdict = this.#ask(identifier, logInfo, this.#held < this.#options.heldMax);
       switch (verdict.status) {
         case 'ACCEPTED': return next();
         case 'DELAYED': return this.#hold(res, next, verdict.wait);
@@ -143,6 +148,16 @@ class Gatekeeper extends EventEmitter {
     }
     this.#stats.ungated += 1;
     return undefined;
+  }
+
+  /** What the master may log of it; nothing if that goes wrong. */
+  #logInfo(req) {
+    try {
+      return this.#options.logInfo?.(req) ?? EMPTY;
+    } catch (error) {
+      this.emit('warning', error);
+      return EMPTY;
+    }
   }
 
   #hold(res, next, wait) {
@@ -206,6 +221,12 @@ class Gatekeeper extends EventEmitter {
     this.#options.clock.clearTimeout(this.#sweeper);
     this.#wire.close();
   }
+}
+
+/** What is sent for the master's log: bytes, and not too many. */
+function text(logInfo) {
+  const bytes = logInfo instanceof Uint8Array ? Buffer.from(logInfo) : Buffer.from(String(logInfo));
+  return bytes.subarray(0, LOG_INFO_BYTES_MAX);
 }
 
 module.exports = { Gatekeeper };

@@ -87,6 +87,11 @@ export interface Options<Req = IncomingMessage, Res = ServerResponse> {
   status?: number;
   /** Answers refused requests. Default: the status, `Retry-After`, and a line of text. */
   onReject?: OnReject<Req, Res>;
+  /**
+   * Makes a text of a request that the master logs, of which at most 1024 bytes are sent. What it
+   * throws is a `warning`. Default: none.
+   */
+  logInfo?: (req: Req) => string | Uint8Array | undefined;
   /** How many of the refused requests the master is told of, 0 to 1; it only counts them. Default: 1. */
   rejectedSample?: number;
   /** Requests delayed at once; who would be one more is refused. Default: 1000. */
@@ -122,9 +127,9 @@ export class Gatekeeper<
   middleware(onReject?: OnReject<Req, Res>): (req: Req, res: Res, next: Next) => void;
   /**
    * Decides on a request and tells the master, for other servers: who is answered DELAYED is to
-   * wait for `wait` ms. `heldMax` is then up to the caller.
+   * wait for `wait` ms. `heldMax` is then up to the caller. The master logs `logInfo`.
    */
-  ask(identifier: Identifier): Verdict;
+  ask(identifier: Identifier, logInfo?: string | Uint8Array): Verdict;
   /** Until when the next request has to wait, in ms since the epoch; 0: nothing is known. */
   until(identifier: Identifier): number;
   /** Whether both connections to the master stand. */

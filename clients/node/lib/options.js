@@ -28,7 +28,7 @@ const DEFAULTS = {
   clock: SYSTEM_CLOCK,
 };
 
-const KNOWN = [...Object.keys(DEFAULTS), 'domain', 'identifier', 'identifierCB', 'onReject', 'control'];
+const KNOWN = [...Object.keys(DEFAULTS), 'domain', 'identifier', 'identifierCB', 'onReject', 'control', 'logInfo'];
 
 /**
  * @param {object} given
@@ -45,6 +45,7 @@ function read(given) {
   options.identifier ??= options.identifierCB;
   options.domain = domain(options.domain);
   func(options.identifier, 'identifier: a function that says who asks, such as Gatekeeper.REMOTE_ADDR');
+  if (options.logInfo !== undefined) func(options.logInfo, "logInfo: a function that makes a text of a request");
   if (options.onReject !== undefined) func(options.onReject, 'onReject: a function');
   for (const key of ['now', 'setTimeout', 'clearTimeout']) {
     func(options.clock?.[key], `clock.${key}: a function`);

@@ -16,6 +16,7 @@ const options: Options<Request> = {
   server: 'tcp://master.example:10004',
   identifier: (req) => req.user?.id,
   maxDelay: 2_000,
+  logInfo: (req) => `${req.method} ${req.url}`,
   onReject(req, res, next, refusal: Refusal) {
     res.writeHead(429, { 'Retry-After': refusal.retryAfter }).end(String(req.user?.id));
     next();
@@ -25,6 +26,7 @@ const users = new Gatekeeper(options);
 users.on('warning', (error) => error.message);
 users.on('down', () => {});
 const stats: Stats = users.stats;
+users.ask('key', 'GET /');
 const verdict = users.ask(Buffer.from('key'));
 if (verdict.status === 'DELAYED') setTimeout(() => stats.held, verdict.wait);
 new Gatekeeper({ domain: 'api', identifier: Gatekeeper.header('X-Api-Key') }).close();

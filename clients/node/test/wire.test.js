@@ -270,3 +270,21 @@ staged('orders of any bytes are passed over', async ({ peer, gatekeeper }) => {
   await peer.order(one, 'c', T + 100);
   assert.equal(request(one.middleware()).passed, 0);
 });
+
+staged('the text for the log goes in the last frame, cut, and what goes wrong with it is a warning', async ({ peer, gatekeeper }) => {
+  const logInfo = (req) => {
+    if (req.id === 'bad') throw new Error('no text');
+    return `page of ${req.id}`;
+  };
+  const one = await gatekeeper({ logInfo });
+  const warnings = [];
+  one.on('warning', (error) => warnings.push(error.message));
+  const gate = one.middleware();
+  request(gate, { id: 'c' });
+  request(gate, { id: 'bad' });
+  one.ask('d', Buffer.alloc(2_000, 'x'));
+  one.ask('e');
+  const told = await peer.messages(4);
+  assert.deepEqual(told.map((frames) => frames[5]), ['page of c', '', 'x'.repeat(1_024), '']);
+  assert.deepEqual(warnings, ['no text']);
+});

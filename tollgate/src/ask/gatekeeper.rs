@@ -108,6 +108,7 @@ impl Gatekeeper {
             max_delay: Nanos(u64::try_from(holding.max_delay.as_nanos()).unwrap_or(u64::MAX)),
             held_max: holding.held_max,
             keys_max: holding.keys_max.clamp(1, tollgate_core::limit::KEYS_MAX),
+            log_info: Vec::new(),
             rejected_one_in: holding.rejected_one_in,
         };
         let clock = Clock::start();
@@ -123,8 +124,20 @@ impl Gatekeeper {
     /// # Errors
     /// It may not run: for so long its client has to wait.
     pub async fn hold(&self, identifier: Vec<u8>) -> Result<(), Duration> {
+        self.hold_noting(identifier, Vec::new()).await
+    }
+
+    /// The same with a text that the master logs, of which it is sent at most 1024 bytes.
+    ///
+    /// # Errors
+    /// As [`Gatekeeper::hold`].
+    pub async fn hold_noting(
+        &self,
+        identifier: Vec<u8>,
+        log_info: Vec<u8>,
+    ) -> Result<(), Duration> {
         let Gate { keeper, clock, .. } = &*self.0;
-        let judged = keeper.judge(identifier, false, clock.now());
+        let judged = keeper.judge(identifier, false, clock.now()).noting(log_info);
         if let Some(wait) = judged.refused() {
             judged.refuse(None);
             return Err(Duration::from_nanos(wait.0));
@@ -137,14 +150,23 @@ impl Gatekeeper {
     }
 }
 
-/// The layer. `T` makes a request's identifier; `None`: it passes, and the master is not told.
+/// The layer. `T` makes a request's identifier, or a pair of that and of a text for the master's
+/// log; `None`: it passes, and the master is not told.
 pub type GatekeeperLayer<T> = TollgateLayer<Gatekeeper, T>;
 
-impl layer::Gate for Gatekeeper {
+impl layer::Gate<Vec<u8>> for Gatekeeper {
     const REFUSED: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
     async fn admit(&self, identifier: Vec<u8>) -> Result<(), Nanos> {
-        let held = self.hold(identifier).await;
+        self.admit((identifier, Vec::new())).await
+    }
+}
+
+impl layer::Gate<(Vec<u8>, Vec<u8>)> for Gatekeeper {
+    const REFUSED: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+
+    async fn admit(&self, (identifier, log_info): (Vec<u8>, Vec<u8>)) -> Result<(), Nanos> {
+        let held = self.hold_noting(identifier, log_info).await;
         held.map_err(|wait| Nanos(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)))
     }
 }

@@ -81,17 +81,17 @@ impl Judge {
     }
 }
 
-/// Who says whether a request may run.
-pub trait Gate: Clone + Send + 'static {
+/// Who says whether a request may run that is called `N`.
+pub trait Gate<N>: Clone + Send + 'static {
     /// What the answer to a refused request is.
     const REFUSED: StatusCode;
 
     /// Waits until a request that is called `name` may run. An error: it may not for so long, as
     /// far as that is known.
-    fn admit(&self, name: Vec<u8>) -> impl Future<Output = Result<(), Nanos>> + Send;
+    fn admit(&self, name: N) -> impl Future<Output = Result<(), Nanos>> + Send;
 }
 
-impl Gate for Judge {
+impl Gate<Vec<u8>> for Judge {
     const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
     async fn admit(&self, name: Vec<u8>) -> Result<(), Nanos> {
@@ -129,12 +129,13 @@ pub struct Throttled<S, G, T> {
     name: T,
 }
 
-impl<S, G, T, B, R> Service<Request<B>> for Throttled<S, G, T>
+impl<S, G, T, B, R, N> Service<Request<B>> for Throttled<S, G, T>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
-    G: Gate + Sync,
-    T: Fn(&Request<B>) -> Option<Vec<u8>>,
+    G: Gate<N> + Sync,
+    T: Fn(&Request<B>) -> Option<N>,
+    N: Send + 'static,
     B: Send + 'static,
     R: Default,
 {

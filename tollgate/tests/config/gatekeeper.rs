@@ -26,6 +26,7 @@ fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
         ("check: {}\ngatekeeper: {identifier: ip/33}", "must be from 0 to 32"),
         ("check: {}\ngatekeeper: {identifier: [ip/32, ip/24]}", "two networks of one kind"),
         ("check: {}\ngatekeeper: {max_delay: 2d}", "must be from"),
+        ("check: {}\ngatekeeper: {log_info: [method, cookies]}", "must be ip/N"),
         ("check: {}\ngatekeeper: {mastr: h}", "did you mean `master`?"),
     ] {
         let told = faults(text);

@@ -1,5 +1,6 @@
 //! What gatekeepers are told, with libzmq as the other side.
 
+use crate::gatekeeper::site::{now, until};
 use crate::stage::{Gatekeeper, HOUR, Program, ahead, order, text};
 
 const THREE: &str = "domains: {d: [{rate: 1/h, burst: 3}], ab: [{rate: 1/h, burst: 1}], \
@@ -100,6 +101,34 @@ fn s14_messages_of_other_forms() {
     ]);
     assert_eq!(gatekeeper.hear(), order("ab", "exact", t + 1 + HOUR), "nobody comes too early");
     assert_eq!(program.messages("faulty"), 10);
+}
+
+#[test]
+fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
+    let mut program = Program::start(THREE);
+    let mut gatekeeper = Gatekeeper::new(&program, &["ab\0"]);
+    let t = ahead();
+    gatekeeper.send(&[b"ab\0", b"DELAYED", b"c\x1b", &text(t), &text(t + 5), b"GET /a\nb"]);
+    let line = program.told("a gatekeeper told of a request");
+    for part in ["INFO", "domain=\"ab\"", "status=\"DELAYED\"", "peer=127.0.0.1", "GET /a"] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+    assert!(!line.contains('\x1b') && line.trim_end().contains("b\""), "{line:?}");
+    // Without a text nothing is logged; so the next line is of the flood.
+    gatekeeper.request("ab", "silent", t);
+    for n in 0..1_000 {
+        let log = format!("number {n}");
+        gatekeeper.send(&[b"ab\0", b"REJECTED", b"c", &text(t), b"", log.as_bytes()]);
+    }
+    assert!(program.told("a gatekeeper told of a request").contains("number 0"));
+    until("all have come", || program.messages("rejected") == 1_000);
+    // Those of a second that is over are told of with the next.
+    let start = now();
+    until("the second is over", || {
+        gatekeeper.send(&[b"ab\0", b"REJECTED", b"c", &text(t), b"", b"end"]);
+        now() > start + 2_000
+    });
+    assert!(program.told("were left out of the log").contains("left_out="));
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub fn read(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatek
         held_max: section.value("held_max", 1024, |text| within(count(text)?, 0..=1_000_000))
             as usize,
         keys_max: section.value("keys_max", keys_default.unwrap_or(KEYS), keys_max),
+        log_info: log_info(section),
         rejected_one_in: section.value("rejected_one_in", 1, count),
         master,
         control,
@@ -46,6 +47,14 @@ fn identifier(section: &mut Section<'_, '_>) -> Vec<Part> {
     section.allow("identifier");
     section.show("identifier", Node::made(Value::List(vec![Node::text("ip/32")])));
     vec![Part::Ip { v4: 32, v6: 64 }]
+}
+
+fn log_info(section: &mut Section<'_, '_>) -> Vec<Part> {
+    section.allow("log_info");
+    if section.has("log_info") {
+        return limits::parts(section, "log_info").unwrap_or_default();
+    }
+    Vec::new()
 }
 
 fn domain(text: &str) -> Read<String> {

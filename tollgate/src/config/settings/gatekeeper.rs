@@ -35,6 +35,8 @@ pub struct Gatekeeper {
     /// Identifiers that have to wait, as many as are remembered; of more, those whose wait is over
     /// first pass. Default: 65 536.
     pub keys_max: usize,
+    /// What the master is sent of a request for its log. Default: nothing.
+    pub log_info: Vec<Part>,
     /// The master is told of one in so many refused requests; 0: of none. Default: 1.
     pub rejected_one_in: u64,
 }

@@ -37,7 +37,7 @@ ratelimit:
   prometheus: {listen: 127.0.0.1:1}
 peers: {via: mesh, tls: {cert: a}}
 master: {domains: {a: [{rate: 1/s}]}}
-gatekeeper: {identifier: ip/32}
+gatekeeper: {identifier: ip/32, log_info: path}
 store: {redis: a, tls: {ca: a}, per_second: {redis: a, tls: {ca: a}}}
 ",
     "

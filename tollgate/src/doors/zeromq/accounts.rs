@@ -1,7 +1,7 @@
 //! A gatekeeper that tells of its requests: each message is one, after it ran or was delayed.
 //!
 //! Six frames: the domain and a NUL, what became of the request, its identifier, when it came in,
-//! until when it was delayed, and a text that nobody reads; the last may be missing. Times are
+//! until when it was delayed, and a text for our log; the last may be missing. Times are
 //! milliseconds since the Unix epoch. What is not like that is counted and changes nothing. Source:
 //! facts of Smockron's wire, as docs/guide/master.md has them.
 
@@ -15,10 +15,13 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use tollgate_core::classify::readable;
 use tollgate_core::units::{Nanos, Time};
 
 /// The fewest frames of a message.
 const FRAMES_MIN: usize = 5;
+/// The frame with a text for the log; it may be missing.
+const LOG_INFO: usize = 5;
 /// The longest delay that is believed.
 const DELAY_MAX: Nanos = Nanos::from_secs(86_400);
 
@@ -84,6 +87,16 @@ fn told(
         desk.counts.unknown(domain, peer, wall.now);
         return Told::Unknown;
     };
+    if !message.part(LOG_INFO).is_empty() {
+        let text = |index| readable(message.part(index));
+        desk.counts.noted(wall.now, || {
+            tracing::info!(
+                target: "tollgate::master", domain = domain.name(), status = text(1),
+                identifier = text(2), %peer, log_info = text(LOG_INFO),
+                "a gatekeeper told of a request"
+            );
+        });
+    }
     if told == Told::Rejected {
         return told;
     }

@@ -227,7 +227,7 @@ fn write(version: Version, topic: &[u8], note: &Note, wall: &Wall, out: &mut Vec
         Status::Rejected => (&b"REJECTED"[..], String::new()),
     };
     let (came, until) = (came.as_bytes(), until.as_bytes());
-    message(version, &[topic, status, &note.identifier, came, until, b""], out);
+    message(version, &[topic, status, &note.identifier, came, until, &note.log_info], out);
 }
 
 /// Takes in the master's orders, for ever.
@@ -290,6 +290,7 @@ mod tests {
                 status,
                 identifier: identifier.into(),
                 came: Time(1_795_206_188_293_400_000),
+                log_info: Box::default(),
             };
             let mut out = Vec::new();
             let wall = Wall::fixed(Time(0));

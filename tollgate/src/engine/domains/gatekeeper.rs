@@ -32,6 +32,8 @@ use tollgate_core::units::{Cost, Nanos, Time};
 pub const IDENTIFIER_BYTES_MAX: usize = 65_536;
 /// An order for longer than this is a mistake: no rule of a master holds anybody for so long.
 const AHEAD_MAX: Nanos = Nanos::from_secs(400 * 86_400);
+/// The longest text for the master's log; of a longer one only so much is sent.
+const LOG_INFO_BYTES_MAX: usize = 1_024;
 /// How many identifiers that were held up it remembers by name.
 const TOP_KEYS: usize = 1_000;
 /// Bytes of the digest that stands for a secret.
@@ -45,6 +47,7 @@ pub struct Gatekeeper {
     pub counts: Arc<GatekeeperCounts>,
     domain: String,
     by: Vec<Part>,
+    log_info: Vec<Part>,
     orders: Orders,
     held: AtomicUsize,
     held_max: usize,
@@ -62,6 +65,7 @@ pub struct Judged {
     identifier: Box<[u8]>,
     hash: KeyHash,
     came: Time,
+    log_info: Box<[u8]>,
     word: Word,
     /// What became of it: nobody is held in shadow, and not everybody may be.
     passed: Passed,
@@ -107,6 +111,7 @@ impl Gatekeeper {
             counts,
             domain: settings.domain.clone(),
             by: by.clone(),
+            log_info: settings.log_info.clone(),
             orders: Orders::new(name, by, settings.keys_max, settings.max_delay, seed),
             held: AtomicUsize::new(0),
             held_max: settings.held_max,
@@ -128,6 +133,14 @@ impl Gatekeeper {
     #[must_use]
     pub fn identifier(&self, request: &impl Attributes) -> Vec<u8> {
         classify::identifier(&self.by, request, veil)
+    }
+
+    /// What the master is sent of a request for its log: parts with spaces between.
+    #[must_use]
+    pub fn log_info(&self, request: &impl Attributes) -> Vec<u8> {
+        let mut text = classify::identifier(&self.log_info, request, veil);
+        text.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
+        text
     }
 
     /// The master says that `identifier` has to wait until then. False if that is too far ahead to
@@ -166,6 +179,7 @@ impl Gatekeeper {
             identifier: identifier.into(),
             hash,
             came: now,
+            log_info: Box::default(),
             word,
             passed,
             place,
@@ -193,6 +207,14 @@ impl Gatekeeper {
 }
 
 impl Judged {
+    /// The same with a text for the master's log.
+    #[must_use]
+    pub fn noting(mut self, mut log_info: Vec<u8>) -> Judged {
+        log_info.truncate(LOG_INFO_BYTES_MAX);
+        self.log_info = log_info.into();
+        self
+    }
+
     /// How long the client has to wait before it may come again, if this request does not pass.
     #[must_use]
     pub fn refused(&self) -> Option<Nanos> {
@@ -230,8 +252,8 @@ impl Judged {
     }
 
     fn tell(self, status: Status) {
-        let Judged { keeper, identifier, came, .. } = self;
-        keeper.outbox.push(Note { status, identifier, came }, &keeper.counts);
+        let Judged { keeper, identifier, came, log_info, .. } = self;
+        keeper.outbox.push(Note { status, identifier, came, log_info }, &keeper.counts);
     }
 
     /// Counts what became of the request, and tells those who look if it was held up.

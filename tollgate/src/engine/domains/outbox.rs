@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::sync::Notify;
 use tollgate_core::units::Time;
 
-/// Bytes that wait to be sent; each note counts as more than its identifier.
+/// Bytes that wait to be sent; each note counts as more than its texts.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What a note takes beside its identifier, here and on the wire.
+/// What a note takes beside its texts, here and on the wire.
 const NOTE_BYTES: usize = 96;
 
 /// What became of a request, as the master is told.
@@ -36,6 +36,15 @@ pub struct Note {
     pub identifier: Box<[u8]>,
     /// When it came.
     pub came: Time,
+    /// What the master may log of it.
+    pub log_info: Box<[u8]>,
+}
+
+impl Note {
+    /// What it takes, here and on the wire.
+    fn bytes(&self) -> usize {
+        NOTE_BYTES + self.identifier.len() + self.log_info.len()
+    }
 }
 
 /// Notes that wait to be sent.
@@ -53,7 +62,7 @@ impl Outbox {
     pub fn push(&self, note: Note, counts: &GatekeeperCounts) {
         let mut notes = self.notes.lock();
         let Some(notes) = notes.as_mut() else { return counts.away.increment(1) };
-        let bytes = NOTE_BYTES + note.identifier.len();
+        let bytes = note.bytes();
         let room = |held| (held + bytes <= BYTES_MAX).then_some(held + bytes);
         if self.bytes.fetch_update(Relaxed, Relaxed, room).is_err() {
             return counts.full.increment(1);
@@ -81,7 +90,7 @@ impl Outbox {
 
     /// What was taken has been sent, or never will be.
     pub fn sent(&self, notes: &[Note]) {
-        let bytes = notes.iter().map(|note| NOTE_BYTES + note.identifier.len()).sum();
+        let bytes = notes.iter().map(Note::bytes).sum();
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
@@ -104,7 +113,7 @@ mod tests {
 
     fn note(size: usize) -> Note {
         let identifier = vec![b'x'; size].into();
-        Note { status: Status::Accepted, identifier, came: Time(1) }
+        Note { status: Status::Accepted, identifier, came: Time(1), log_info: Box::default() }
     }
 
     #[test]

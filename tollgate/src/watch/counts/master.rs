@@ -10,7 +10,7 @@ use crate::watch::metrics::{
     MASTER_ORDERS, MASTER_REFUSED, MASTER_STRANGERS, SHED,
 };
 use crate::watch::registry::{Counter, Gauge, Histogram, Registry};
-use crate::watch::sampler::Seldom;
+use crate::watch::sampler::{Sampler, Seldom};
 use crate::watch::snapshot::zeromq;
 use gates::Gates;
 pub use gates::Way;
@@ -90,6 +90,8 @@ pub struct MasterCounts {
     refused: Mutex<Option<(IpAddr, String)>>,
     /// When that is told.
     refusal: Seldom,
+    /// Which texts of messages are logged.
+    notes: Sampler,
 }
 
 impl MasterCounts {
@@ -113,6 +115,7 @@ impl MasterCounts {
             stray: Seldom::default(),
             refused: Mutex::default(),
             refusal: Seldom::default(),
+            notes: Sampler::default(),
         }
     }
 
@@ -188,6 +191,21 @@ impl MasterCounts {
         self.orders.increment(1);
         if dropped > 0 {
             self.dropped.increment(dropped);
+        }
+    }
+
+    /// A message came at `now` with a text, which `log` writes. Of a flood ten a second are.
+    pub fn noted(&self, now: Time, log: impl FnOnce()) {
+        let advice = self.notes.ask(now);
+        if advice.left_out > 0 {
+            let left_out = advice.left_out;
+            tracing::info!(
+                target: "tollgate::master", left_out,
+                "messages with a text were left out of the log"
+            );
+        }
+        if advice.write {
+            log();
         }
     }
 

@@ -72,6 +72,28 @@ fn a_service_holds_as_the_master_says() {
 }
 
 #[test]
+fn a_layer_may_send_a_text_for_the_masters_log() {
+    let mut program = Program::start(RULES);
+    let [master, control] =
+        [program.accounting, program.control].map(|address| format!("tcp://{address}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let gate = Gatekeeper::at(&master, &control, "k", Holding::default()).expect("a gate");
+        let noted = |request: &Request<()>| {
+            Some((b"c".to_vec(), format!("{} {}", request.method(), request.uri()).into_bytes()))
+        };
+        let mut service = GatekeeperLayer::new(gate, noted).layer(Hello);
+        let start = Instant::now();
+        while program.messages("accepted") == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "never told");
+            let request = Request::get("/page").body(()).expect("a request");
+            assert_eq!(service.call(request).await.expect("an answer").status(), 200);
+        }
+    });
+    assert!(program.told("a gatekeeper told of a request").contains("log_info=\"GET /page\""));
+}
+
+#[test]
 fn what_is_no_master_is_refused_and_one_that_is_away_is_not() {
     let new = |master: &str, domain: &str| Gatekeeper::new(master, domain, Holding::default());
     assert!(matches!(new("udp://h", "d").err(), Some(Fault::Address(_))));

@@ -35,6 +35,8 @@ struct Master {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    /// What the last frame of every message is to be.
+    log_info: &'static str,
 }
 
 impl Master {
@@ -44,7 +46,7 @@ impl Master {
         let mut child = command.spawn().expect("python3 runs");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut master = Master { child, input, output };
+        let mut master = Master { child, input, output, log_info: "" };
         let line = master.line();
         let addresses: Vec<_> = line.split(' ').map(|word| word.parse().expect(word)).collect();
         (master, addresses.try_into().expect("two addresses"))
@@ -106,7 +108,7 @@ impl Master {
             frames = self.hear_within(60_000).expect("a message");
         }
         let [domain, status, who, came, until, log] = &frames[..] else { panic!("{frames:?}") };
-        assert_eq!((&**domain, &**who, &**log), ("ab\\x00", identifier, ""));
+        assert_eq!((&**domain, &**who, &**log), ("ab\\x00", identifier, self.log_info));
         let came: u64 = came.parse().expect("plain decimal milliseconds");
         assert!(came.abs_diff(now()) < 3_600_000);
         (status.clone(), came, until.clone())
@@ -140,6 +142,18 @@ fn s13_s14_s16_every_message_has_six_frames_and_any_identifier() {
     master.order(&[b"abc\0", b"DELAY_UNTIL", b"free", hour.as_bytes()]);
     master.hold(&keeper, "mark", now() + 3_600_000);
     assert_eq!(keeper.get("free").status, 200);
+}
+
+#[test]
+fn the_last_frame_has_what_is_configured_for_the_log() {
+    let log_info = "log_info: [method, path, 'header:x-id', 'header:authorization']";
+    let (mut master, keeper) = Master::with_keeper(&format!("domain: ab, {log_info}"));
+    master.log_info = "GET / c ";
+    assert_eq!(keeper.get("c").status, 200);
+    assert_eq!(master.hear("c").0, "ACCEPTED");
+    master.hold(&keeper, "c", now() + 3_600_000);
+    assert_eq!(keeper.get("c").status, 503);
+    assert_eq!(master.hear("c").0, "REJECTED");
 }
 
 #[test]

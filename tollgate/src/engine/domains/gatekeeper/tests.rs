@@ -26,6 +26,7 @@ fn settings() -> settings::Gatekeeper {
         max_delay: FIVE,
         held_max: 100,
         keys_max: 1_000,
+        log_info: Vec::new(),
         rejected_one_in: 1,
     }
 }
