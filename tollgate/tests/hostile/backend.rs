@@ -18,8 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 const BETWEEN_PIECES: Duration = Duration::from_millis(1);
 
 /// An answer that was not asked for.
-const OVERRUN: &[u8] =
-    b"HTTP/1.1 200 OK\r\nx-token: smuggled\r\ncontent-length: 8\r\n\r\nsmuggled";
+const OVERRUN: &[u8] = b"HTTP/1.1 200 OK\r\nx-token: smuggled\r\ncontent-length: 8\r\n\r\nsmuggled";
 
 /// Fields that may stand in a head besides those that are looked at.
 const FIELDS: [&str; 10] = [
@@ -81,7 +80,7 @@ impl Wire {
         let from = Instant::now();
         let switches = asked.answer.switches && head.upgrade;
         let answered = self.answer(asked, switches, from).await;
-        if switches {
+        if switches && answered.is_ok() {
             return self.tunnel(asked).await;
         }
         if asked.answer.early && answered.is_ok() {
@@ -250,7 +249,8 @@ impl Wire {
             self.send(&std::mem::take(&mut before)).await?;
             self.work(asked, from).await;
         }
-        let mut tail = if form == Form::Chunks && !bodyless { b"0\r\n\r\n".to_vec() } else { Vec::new() };
+        let mut tail =
+            if form == Form::Chunks && !bodyless { b"0\r\n\r\n".to_vec() } else { Vec::new() };
         if answer.after == After::Overruns && !switches && form != Form::ToTheEnd {
             tail.extend_from_slice(OVERRUN);
         }
@@ -267,7 +267,11 @@ impl Wire {
         // In one: what is known to be over may be used again.
         before.extend(tail);
         self.send(&before).await?;
-        if closes || matches!(answer.after, After::Closes | After::Breaks) { Err(Over) } else { Ok(()) }
+        if closes || matches!(answer.after, After::Closes | After::Breaks) {
+            Err(Over)
+        } else {
+            Ok(())
+        }
     }
 
     async fn work(&self, asked: &Asked, from: Instant) {

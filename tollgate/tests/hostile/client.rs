@@ -106,7 +106,9 @@ impl Client<'_> {
                 };
                 self.go_on(self.patience, greeted).await;
             }
-            Step::HalfClose => drop(SockRef::from(&self.stream).shutdown(std::net::Shutdown::Write)),
+            Step::HalfClose => {
+                drop(SockRef::from(&self.stream).shutdown(std::net::Shutdown::Write))
+            }
             Step::Reset => drop(SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))),
         }
     }

@@ -103,7 +103,8 @@ async fn echo(listener: TcpListener) {
                     let text = String::from_utf8(std::mem::take(&mut head)).expect("text");
                     let path = text.split(' ').nth(1).expect("a path");
                     let length = path.len();
-                    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{path}");
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{path}");
                     let _ = stream.write_all(answer.as_bytes()).await;
                 }
             }

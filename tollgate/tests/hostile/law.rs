@@ -76,7 +76,9 @@ impl Ledger {
         read[index] += 1;
         let token = &asked.token;
         if asked.sent == Sent::Cut {
-            self.violated(format!("(b) {token} was cut by its client and reached the backend whole"));
+            self.violated(format!(
+                "(b) {token} was cut by its client and reached the backend whole"
+            ));
         }
         if body != asked.sends && asked.sent == Sent::Whole {
             let sends = asked.sends;

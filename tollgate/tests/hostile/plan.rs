@@ -139,6 +139,8 @@ pub struct Settings {
 pub struct Shape {
     /// Prefixes of paths that a server answers, each in a way of its own; of the raw backend none.
     pub paths: &'static [&'static str],
+    /// The same, for the hostile alone.
+    pub rude: &'static [&'static str],
     /// Whether the innocent send bodies.
     pub bodies: bool,
 }
@@ -224,7 +226,9 @@ impl Asked {
             Stated::Length(length) => length,
             Stated::Open => 2_000,
         };
-        let path = if shape.paths.is_empty() { "/raw" } else { *random.pick(shape.paths) };
+        let rude = !innocent && !shape.rude.is_empty() && random.one_in(2);
+        let paths = if rude { shape.rude } else { shape.paths };
+        let path = if paths.is_empty() { "/raw" } else { *random.pick(paths) };
         let target = format!("{path}/{token}");
         Asked { token, method, target, stated, sent: Sent::Whole, sends, answer, innocent }
     }

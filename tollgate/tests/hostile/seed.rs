@@ -16,7 +16,7 @@ use tollgate::watch::metrics::CHARGED;
 use tollgate_core::limit::Action;
 
 /// Requests to the raw backend.
-pub const RAW: Shape = Shape { paths: &[], bodies: true };
+pub const RAW: Shape = Shape { paths: &[], rude: &[], bodies: true };
 
 /// What came of a seed.
 pub struct Outcome {

@@ -82,8 +82,10 @@ impl Server {
         let mut command = Command::new(program("node"));
         command.arg(file).arg(port.to_string());
         let running = Running::start(command, &folder.path().join("node.log"), port);
-        let paths = &["/read", "/early", "/early", "/head", "/close"];
-        Server::new("Node", (Scheme::Http, port), paths, vec![running], folder)
+        let paths = &["/read", "/early", "/head"];
+        let server = Server::new("Node", (Scheme::Http, port), paths, vec![running], folder);
+        // An upload may meet the end of its connection, and take that of its client with it.
+        Server { shape: Shape { rude: &["/close", "/early"], ..server.shape }, ..server }
     }
 
     pub fn gunicorn() -> Server {
@@ -139,7 +141,7 @@ impl Server {
     ) -> Server {
         let backend = Backend { scheme, place: format!("127.0.0.1:{port}") };
         let bodies = !name.starts_with("nginx");
-        let shape = Shape { paths, bodies };
+        let shape = Shape { paths, rude: &[], bodies };
         Server { name, backend, shape, _running: running, _folder: folder }
     }
 }

@@ -11,12 +11,13 @@ use crate::plan::Plan;
 use crate::process::{Running, free_port, wait_for};
 use crate::seed::{Outcome, RAW, play};
 use rustix::process::{Pid, Signal, kill_process};
+use std::cell::Cell;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::task::LocalSet;
@@ -28,7 +29,7 @@ const BETWEEN_RELOADS: Duration = Duration::from_millis(15);
 struct Gate {
     first: Running,
     /// The last of its successors.
-    last: Mutex<Pid>,
+    last: AtomicU32,
     config: PathBuf,
     front: SocketAddr,
     behind: SocketAddr,
@@ -36,8 +37,7 @@ struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        let last = *self.last.lock().expect("no panic");
-        let _ = kill_process(last, Signal::KILL);
+        let _ = kill_process(pid(self.last.load(Relaxed)), Signal::KILL);
     }
 }
 
@@ -45,7 +45,7 @@ fn configuration(path: &Path, front: SocketAddr, behind: SocketAddr, turn: usize
     let (buffer, cpus, concurrency) = ([0, 300, 65_536][turn % 3], 1 + turn % 2, 4 + turn % 5);
     let text = format!(
         "admin: off\nproxy:\n  listen: {front}\n  backend: http://{behind}\n  cpus: {cpus}\n  \
-         action: queue\n  concurrency: {concurrency}\n  bounds: {{body_buffer: {buffer}}}\n"
+         action: queue\n  queue: {{concurrency: {concurrency}}}\n  bounds: {{body_buffer: {buffer}}}\n"
     );
     let aside = path.with_extension("aside");
     fs::write(&aside, text).expect("a configuration");
@@ -60,12 +60,12 @@ impl Gate {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.arg("serve").arg("--config").arg(&config);
         let first = Running::start(command, &folder.join("gate.log"), front.port());
-        let last = Mutex::new(pid(first.id()));
+        let last = AtomicU32::new(first.id());
         Gate { first, last, config, front, behind }
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(*self.last.lock().expect("no panic"), signal).expect("it runs");
+        kill_process(pid(self.last.load(Relaxed)), signal).expect("it runs");
     }
 
     /// How often the log says this.
@@ -85,12 +85,15 @@ impl Gate {
         let line = log.lines().rfind(|line| line.contains(BEGUN)).expect("said");
         let number = line.split("pid=").nth(1).expect("a pid").split_whitespace().next();
         let number = number.and_then(|number| number.parse().ok()).expect("a number");
-        *self.last.lock().expect("no panic") = pid(number);
+        self.last.store(number, Relaxed);
     }
 
-    /// Reloads until it is dropped, and replaces the process in every third seed.
-    async fn disturb(&self, seed: u64) {
+    /// Reloads until all is over, and replaces the process in every third seed.
+    async fn disturb(&self, seed: u64, over: &Cell<bool>) {
         for turn in 0.. {
+            if over.get() && turn > 1 {
+                return;
+            }
             configuration(&self.config, self.front, self.behind, turn);
             self.signal(Signal::HUP);
             pause(BETWEEN_RELOADS).await;
@@ -109,10 +112,12 @@ impl Gate {
             socket.bind(self.behind).expect("the port is free again");
             let listener = socket.listen(1024).expect("it listens");
             tokio::task::spawn_local(backend::serve(listener, Rc::clone(&ledger)));
-            tokio::select! {
-                () = play(&ledger, self.front) => {}
-                () = self.disturb(seed) => {}
-            }
+            let over = Cell::new(false);
+            let played = async {
+                play(&ledger, self.front).await;
+                over.set(true);
+            };
+            tokio::join!(played, self.disturb(seed, &over));
         });
         Outcome::of(&ledger, None)
     }

@@ -29,9 +29,7 @@ impl Site {
     /// Starts one that works on `workers` requests at a time.
     pub fn start(workers: usize) -> Site {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tempfile::tempdir().expect("a folder");
-        let open = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(folder.path(), open).expect("a folder that workers can read");
+        let folder = open_folder();
         let page = folder.path().join("burn.php");
         fs::write(&page, include_str!("burn.php")).expect("the page");
         let (port, php_port) = (free_port(), free_port());
@@ -46,7 +44,16 @@ impl Site {
     }
 }
 
-fn php(folder: &Path, port: u16, workers: usize) -> Running {
+/// A folder that workers under another user can read.
+pub fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(folder.path(), open).expect("a folder that workers can read");
+    folder
+}
+
+/// PHP-FPM, for so many requests at a time.
+pub fn php(folder: &Path, port: u16, workers: usize) -> Running {
     let root = rustix::process::geteuid().is_root();
     let user = if root { "user = www-data\ngroup = www-data" } else { "" };
     let text = format!(

@@ -42,7 +42,8 @@ impl Reader {
 
     /// The next frame, if all of it is there.
     fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
-        let word = |at: usize| Some(u32::from_be_bytes(self.unread.get(at..at + 4)?.try_into().ok()?));
+        let word =
+            |at: usize| Some(u32::from_be_bytes(self.unread.get(at..at + 4)?.try_into().ok()?));
         let (length, stream) = ((word(0)? >> 8) as usize, word(5)?);
         let (kind, flags) = (self.unread[3], self.unread[4]);
         if self.unread.len() < 9 + length {

@@ -122,7 +122,8 @@ fn write(random: &mut Random, asked: &mut Asked, trick: Trick, steps: &mut Vec<S
     match trick {
         Trick::Cut => {
             // Half of the cuts are within the head or close behind it.
-            let most = if random.one_in(2) { bytes.len() } else { bytes.len().min(head.len() + 40) };
+            let most =
+                if random.one_in(2) { bytes.len() } else { bytes.len().min(head.len() + 40) };
             bytes.truncate(random.index(most));
             asked.sent = Sent::Cut;
             pieces(random, &what("the beginning"), &bytes, 2, steps);
@@ -192,7 +193,8 @@ fn chunks(random: &mut Random, asked: &Asked) -> Vec<u8> {
         bytes.extend(asked.body(piece));
         bytes.extend(b"\r\n");
     }
-    let trailer = if random.one_in(3) { format!("x-token: {}\r\n", asked.token) } else { String::new() };
+    let trailer =
+        if random.one_in(3) { format!("x-token: {}\r\n", asked.token) } else { String::new() };
     bytes.extend(format!("0\r\n{trailer}\r\n").into_bytes());
     bytes
 }

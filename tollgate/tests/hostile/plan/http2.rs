@@ -46,7 +46,8 @@ fn fields(lines: &[(&str, &str)]) -> Vec<u8> {
     for (name, value) in lines {
         bytes.push(0);
         for text in [name, value] {
-            bytes.push(u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("short"));
+            bytes
+                .push(u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("short"));
             bytes.extend(text.as_bytes());
         }
     }
@@ -96,8 +97,7 @@ const IMPROPER: [(&str, &str); 5] = [
 
 pub fn script(random: &mut Random, requests: &mut [Asked], innocent: bool) -> Vec<Step> {
     let closed = !innocent && random.one_in(3);
-    let mut steps =
-        vec![Step::Send("the preface".to_owned(), preface(closed)), Step::Greeting];
+    let mut steps = vec![Step::Send("the preface".to_owned(), preface(closed)), Step::Greeting];
     let mut streams: Vec<Vec<Step>> = Vec::new();
     for (index, asked) in requests.iter_mut().enumerate() {
         let trick = if innocent { Trick::Nothing } else { *random.pick(&TRICKS) };
@@ -258,8 +258,7 @@ fn head(
     }
     // Between the two there may be no other frame.
     let (one, two) = block.split_at(random.index(block.len()));
-    let bytes =
-        [frame(HEADERS, end, id, one), frame(CONTINUATION, END_HEADERS, id, two)].concat();
+    let bytes = [frame(HEADERS, end, id, one), frame(CONTINUATION, END_HEADERS, id, two)].concat();
     vec![Step::Send(name, bytes)]
 }
 
