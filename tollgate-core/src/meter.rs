@@ -14,7 +14,13 @@
 //! Invariant: all charges together are the integral of min(n, C), exactly; under `cgroup` the CPU
 //! time used while requests ran, to within what is used between two looks (`pace`). What does not
 //! divide evenly is carried over, never dropped. It fails where the backend works for somebody who
-//! is not counted here. No lock is taken: whoever shares a meter between threads brings one. What a
+//! is not counted here.
+//!
+//! While a request is on its way to the backend nobody knows whether the backend works on it: most
+//! wait for its end, some begin at its head. That time is measured provisionally, on a clock of its
+//! own, and charged only if the answer shows that it was work ([`Meter::enter_provisionally`]).
+//!
+//! No lock is taken: whoever shares a meter between threads brings one. What a
 //! backend says of itself is read in [`header`].
 
 pub mod estimate;
@@ -100,6 +106,10 @@ const CPUS: (f64, f64) = (0.001, 1_048_576.0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading(u128);
 
+/// What the provisional clock showed when a request entered it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Provisional(u128);
+
 /// The clock, and how many requests the backend works on.
 ///
 /// A request is in here only while the backend works for it: it leaves while we wait for a slow
@@ -109,9 +119,13 @@ pub struct Reading(u128);
 pub struct Meter {
     clock: Clock,
     working: u32,
+    /// Requests that the backend may be working on.
+    provisional: u32,
     last: Time,
     /// V, with [`FRACTION`] bits behind the point.
     virtual_time: u128,
+    /// The same for those that it may be working on, as if it worked on all of them.
+    provisional_time: u128,
     /// The integral of min(n, C), in the same form.
     total: u128,
     /// Processor time that did not divide by n yet.
@@ -129,8 +143,10 @@ impl Meter {
         Meter {
             clock,
             working: 0,
+            provisional: 0,
             last: Time::ZERO,
             virtual_time: 0,
+            provisional_time: 0,
             total: 0,
             undivided: 0,
             pace: Pace::default(),
@@ -190,6 +206,35 @@ impl Meter {
         whole(exact)
     }
 
+    /// The backend may be working on a request from now on. Keep the reading for [`restart`] and
+    /// [`leave_provisionally`].
+    ///
+    /// [`restart`]: Meter::restart
+    /// [`leave_provisionally`]: Meter::leave_provisionally
+    pub fn enter_provisionally(&mut self, now: Time) -> Provisional {
+        self.advance(now);
+        self.provisional = self.provisional.saturating_add(1);
+        Provisional(self.provisional_time)
+    }
+
+    /// The backend has waited for the client so far: what it may have worked counts from now on.
+    pub fn restart(&mut self, now: Time) -> Provisional {
+        self.advance(now);
+        Provisional(self.provisional_time)
+    }
+
+    /// What the request that got `from` has cost since, if the backend worked on it all the time.
+    pub fn leave_provisionally(&mut self, from: Provisional, now: Time) -> Cost {
+        self.advance(now);
+        self.provisional = self.provisional.saturating_sub(1);
+        whole(self.provisional_time.saturating_sub(from.0))
+    }
+
+    /// What was measured provisionally was work.
+    pub fn confirm(&mut self, cost: Cost) {
+        self.total = self.total.saturating_add(u128::from(cost.0) << FRACTION);
+    }
+
     /// How many requests the backend works on.
     #[must_use]
     pub fn working(&self) -> u32 {
@@ -197,7 +242,7 @@ impl Meter {
     }
 
     /// All that requests have cost until `now`, those that still run included: the integral of
-    /// min(n, C).
+    /// min(n, C), and what was confirmed beside it.
     #[must_use]
     pub fn total(&self, now: Time) -> Cost {
         let mut later = self.clone();
@@ -208,7 +253,15 @@ impl Meter {
     fn advance(&mut self, now: Time) {
         let elapsed = now.since(self.last);
         self.last = self.last.max(now);
-        if self.working == 0 || elapsed == Nanos::ZERO {
+        if elapsed == Nanos::ZERO {
+            return;
+        }
+        if self.provisional > 0 {
+            let n = u128::from(self.working) + u128::from(self.provisional);
+            let shared = u128::from(elapsed.0).saturating_mul(self.processors(n));
+            self.provisional_time = self.provisional_time.saturating_add(shared / n);
+        }
+        if self.working == 0 {
             return;
         }
         let n = u128::from(self.working);

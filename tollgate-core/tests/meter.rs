@@ -97,6 +97,27 @@ proptest! {
     }
 }
 
+#[test]
+fn what_is_provisional_changes_nobodys_cost_and_shares_with_all() {
+    let after = |millis: u64| Time(START + millis * 1_000_000);
+    let mut meter = Meter::new(Clock::Shared { cpus: 1.0 });
+    let alone = meter.enter_provisionally(after(0));
+    // Half a second alone, half a second beside one that surely runs and another one.
+    let runs = meter.enter(after(500));
+    meter.enter_provisionally(after(500));
+    let half = Cost::cpu(Nanos::from_millis(500));
+    assert_eq!(meter.leave(runs, after(1_000)), half);
+    let third = Cost(half.0 / 3);
+    assert_eq!(meter.leave_provisionally(alone, after(1_000)), half.plus(third));
+    // Since the client has sent something, only the time after that counts.
+    let other = meter.restart(after(1_000));
+    assert_eq!(meter.total(after(1_250)), half, "nothing provisional is charged");
+    let cost = meter.leave_provisionally(other, after(1_250));
+    assert_eq!(cost, Cost::cpu(Nanos::from_millis(250)));
+    meter.confirm(cost);
+    assert_eq!(meter.total(after(2_000)), half.plus(cost));
+}
+
 /// Millions of pauses and returns: nothing is lost to rounding.
 #[test]
 fn three_million_events_lose_no_nanosecond() {

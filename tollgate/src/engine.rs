@@ -444,6 +444,8 @@ impl Lane {
             slot,
             whole: true,
             steady: true,
+            delivery: charge::delivery::Delivery::default(),
+            stalled: false,
             left: false,
             told: None,
             agent,
@@ -490,6 +492,12 @@ impl Lane {
         let path = classify::normal_path(request.path());
         let route = RouteHash::of(&rules.seed, request.method(), &path);
         self.0.engine.estimates.lock().foresee(route)
+    }
+
+    /// Whether requests wait for room.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.0.engine.gate.is_crowded()
     }
 
     /// Refuses requests that have waited for room for too long. To be called a few times a second.

@@ -29,7 +29,6 @@ fn files_and_functions_are_small() {
     let mut faults = size::files(&sources);
     faults.extend(size::lines(&sources));
     faults.extend(size::functions(&sources));
-    faults.extend(size::folders(&sources));
     expect_none(&faults);
 }
 

@@ -12,6 +12,7 @@ mod answer;
 mod backends;
 mod body;
 mod connect;
+mod download;
 mod exchange;
 mod front;
 mod headers;

@@ -5,6 +5,7 @@
 //! `tollgate_core::meter`.
 
 pub mod begun;
+pub(super) mod delivery;
 
 use super::counted::views::Seen;
 use super::domains::gatekeeper::Passage;
@@ -14,6 +15,7 @@ use super::{Lane, Rules, named};
 use crate::client::hosts::Known;
 use crate::config::settings::CostSource;
 use crate::watch::counts::tiers::Tier;
+use delivery::Delivery;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::classify::Key;
@@ -50,6 +52,10 @@ pub struct Charge {
     pub(super) whole: bool,
     /// Whether it has had its slot from its start.
     pub(super) steady: bool,
+    /// How far it has come on its way to the backend.
+    pub(super) delivery: Delivery,
+    /// Whether it counts among those whose slot others have while the backend waits for the rest.
+    pub(super) stalled: bool,
     /// Whether the clock has stopped for good.
     pub(super) left: bool,
     /// What whoever had it served said, and how it is known.
@@ -140,6 +146,7 @@ impl Charge {
             self.state(value);
         }
         let now = self.lane.0.now();
+        self.delivery_is_answered(now);
         let (cost, measure) = self.measured();
         let reason = self.rules.limiter.charge(&mut self.ticket, cost, now);
         self.held_in_shadow(cost, measure, now);
@@ -183,12 +190,12 @@ impl Charge {
     }
 
     /// The backend's connection had to be closed: nobody knows what it still does. Charged is what
-    /// such a request costs, if it has not cost more already.
-    pub fn cut(&mut self) {
+    /// such a request costs, if it has not cost more already, and of the time in which it may have
+    /// worked on a part of the request at most `most`.
+    pub fn cut(&mut self, most: Nanos) {
         self.rest();
-        let Some(route) = self.route else { return };
         self.whole = false;
-        self.cost = self.cost.max(self.lane.0.engine.estimates.lock().of(route));
+        self.delivery_is_cut(most);
     }
 
     /// The cost so far, and how it was measured.
@@ -216,7 +223,9 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.rest();
+        self.goes_on();
         let now = self.lane.0.now();
+        self.delivery_is_settled(now);
         let (cost, measure) = self.measured();
         let mut blocks = Vec::new();
         // Who was in credit when it came and spent that meanwhile waited for its own requests.

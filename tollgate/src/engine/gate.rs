@@ -25,6 +25,8 @@ struct State {
     begins: usize,
     /// Requests that hold a slot but stand in no queue.
     beside: usize,
+    /// Requests without a slot that the backend has a part of.
+    stalled: usize,
     /// What has become of those that found no room at once, until they hear of it.
     waiting: HashMap<Id, Fate, RandomState>,
 }
@@ -65,8 +67,8 @@ impl Gate {
         let concurrency = search.as_ref().map_or(settings.concurrency, Concurrency::concurrency);
         let queue = Queue::new(Settings { concurrency, ..settings });
         let begins = settings.concurrency;
-        let (beside, waiting) = (0, HashMap::default());
-        Gate(Mutex::new(State { queue, concurrency, search, begins, beside, waiting }))
+        let (beside, stalled, waiting) = (0, 0, HashMap::default());
+        Gate(Mutex::new(State { queue, concurrency, search, begins, beside, stalled, waiting }))
     }
 
     /// Takes over changed bounds; who waits, waits on. A search that runs goes on, unless it was to
@@ -180,6 +182,26 @@ impl Gate {
         state.beside = state.beside.saturating_sub(1);
         state.narrow();
         pass(state, now);
+    }
+
+    /// The backend waits for the rest of a request, which gives its slot to others. False if as
+    /// many as there are slots do so already: it keeps its slot.
+    pub fn stall(&self) -> bool {
+        let mut state = self.0.lock();
+        let room = state.stalled < state.concurrency;
+        state.stalled += usize::from(room);
+        room
+    }
+
+    /// The backend has the rest of it, or gets no more.
+    pub fn goes_on(&self) {
+        let mut state = self.0.lock();
+        state.stalled = state.stalled.saturating_sub(1);
+    }
+
+    /// Whether requests wait for room.
+    pub fn is_crowded(&self) -> bool {
+        self.0.lock().queue.waiting() > 0
     }
 
     pub fn crowd(&self) -> Crowd {

@@ -99,6 +99,7 @@ impl Charge {
     /// Asks for room. Nothing is asked by a request that has a slot or needs none.
     pub fn enter(&mut self) -> Entered {
         self.leave_gate();
+        self.goes_on();
         let Slot::Outside(arrival) = self.slot else {
             if let Slot::Exempt = self.slot {
                 self.lane.0.engine.gate.enter_beside();

@@ -14,8 +14,8 @@ pub mod tiers;
 
 use super::metrics::{
     ABORTED, ACCEPTED, ADMIN_REFUSED, BACKEND_CONNECTIONS, BACKEND_FAILURES, BAD_REQUESTS,
-    CONNECTIONS, REQUESTS, RESPONSES, RESTING, SHED, STATE_BYTES, STATE_KEYS, STATE_RESTORED,
-    STATE_TOOK, STATE_WRITES, STATE_WRITTEN, TURNED_AWAY,
+    CONNECTIONS, HEADS_REFUSED, REQUESTS, RESPONSES, RESTING, SHED, STATE_BYTES, STATE_KEYS,
+    STATE_RESTORED, STATE_TOOK, STATE_WRITES, STATE_WRITTEN, TURNED_AWAY,
 };
 use super::registry::{Counter, Gauge, Registry};
 use std::time::Duration;
@@ -117,6 +117,8 @@ pub struct ProxyCounts {
     pub backend_connections: Gauge,
     /// Requests whose client went away before the answer was complete.
     pub aborted: Counter,
+    /// Streams of HTTP/2 whose head found no room.
+    pub heads_refused: Counter,
     turned: [Counter; TURNED.len()],
     responses: [[Counter; CLASSES.len()]; 2],
     failures: [Counter; FAULTS.len()],
@@ -137,6 +139,7 @@ impl ProxyCounts {
             bad_requests: registry.counter(&BAD_REQUESTS, &[door]),
             backend_connections: registry.gauge(&BACKEND_CONNECTIONS, &[]),
             aborted: registry.counter(&ABORTED, &[]),
+            heads_refused: registry.counter(&HEADS_REFUSED, &[]),
             turned: TURNED.map(|why| registry.counter(&TURNED_AWAY, &[door, why])),
             responses: [responses("backend"), responses("tollgate")],
             failures: FAULTS.map(|fault| registry.counter(&BACKEND_FAILURES, &[fault.name()])),

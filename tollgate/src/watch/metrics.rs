@@ -119,11 +119,13 @@ table! {
     ACCEPTED = Counter "tollgate_connections_accepted_total" ["door"] "connections"
         "Client connections accepted.";
     SHED = Counter "tollgate_connections_shed_total" ["door"] "connections"
-        "Closed for want of room: the longest idle, and streams that wait for their client.";
+        "Closed for want of room: the longest idle, and requests that wait for their client.";
     TURNED_AWAY = Counter "tollgate_connections_refused_total" ["door" "why"] "connections"
         "Connections closed at once: by address (too many), tls, resets (a flood), or preface.";
     BAD_REQUESTS = Counter "tollgate_bad_requests_total" ["door"] "requests"
         "Requests that were not proper, came too slowly or were beyond a bound.";
+    HEADS_REFUSED = Counter "tollgate_heads_refused_total" [] "requests"
+        "Streams of HTTP/2 answered 503 because the heads of all streams took up their room.";
     BACKEND_CONNECTIONS = Gauge "tollgate_backend_connections_open" [] "connections"
         "Connections to the backend that are open now, idle ones included.";
     BACKEND_FAILURES = Counter "tollgate_backend_failures_total" ["kind"] "requests"

@@ -7,6 +7,7 @@ mod aside;
 mod crowd;
 mod cut;
 pub mod frames;
+mod heads;
 pub mod http2;
 mod preface;
 mod resting;

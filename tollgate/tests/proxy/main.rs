@@ -7,6 +7,7 @@
 mod answers;
 mod backends;
 mod charging;
+mod delivering;
 mod failures;
 mod framing;
 mod front;

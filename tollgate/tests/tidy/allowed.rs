@@ -38,8 +38,8 @@ fn matches(path: &str, allowed: &str) -> bool {
 pub fn stale(sources: &[Source]) -> Vec<String> {
     let needed = |rule: &str, allowed: &str| {
         let mut below = sources.iter().filter(|s| matches(&s.path, allowed));
-        let scanned = !["file-size", "folder", "arrow"].contains(&rule);
-        below.any(|s| !scanned || banned::occurs(rule, s)) || rule == "folder"
+        let scanned = !["file-size", "arrow"].contains(&rule);
+        below.any(|s| !scanned || banned::occurs(rule, s))
     };
     let unneeded = ALLOWED.iter().filter(|(rule, path, _)| !needed(rule, path));
     unneeded.map(|(rule, path, _)| format!("{path} [{rule}] needs no exception")).collect()

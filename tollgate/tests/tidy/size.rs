@@ -6,14 +6,12 @@
 
 use crate::allowed::allowed;
 use crate::source::Source;
-use std::collections::{BTreeMap, BTreeSet};
 
 const FILE_LINES_MAX: usize = 600;
 const LINE_COLUMNS_MAX: usize = 100;
 const FUNCTION_LINES_MAX: usize = 70;
 const FUNCTION_LINES_MEDIAN_MAX: usize = 8;
 const FUNCTION_LINES_P90_MAX: usize = 30;
-const FOLDER_ENTRIES_MAX: usize = 12;
 /// The house aims at 3 to 10; more is room for one design comment.
 const HEADER_LINES: std::ops::RangeInclusive<usize> = 3..=24;
 
@@ -130,32 +128,6 @@ fn body_lines(code: &[String]) -> Option<usize> {
         }
     }
     None
-}
-
-/// Entries per folder; `foo.rs` and `foo/` are one, the crate's root file is none.
-pub fn folders(sources: &[Source]) -> Vec<String> {
-    let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for source in sources {
-        let parts: Vec<&str> = source.path.trim_end_matches(".rs").split('/').collect();
-        for depth in 1..parts.len() {
-            let entries = folders.entry(parts[..depth].join("/")).or_default();
-            entries.insert(parts[depth].to_owned());
-        }
-    }
-    let crowded = folders.into_iter().map(|(folder, mut entries)| {
-        entries.remove("lib");
-        entries.remove("main");
-        (folder, entries.len())
-    });
-    crowded
-        .filter(|(folder, entries)| *entries > FOLDER_ENTRIES_MAX && !allowed("folder", folder))
-        .map(|(folder, entries)| {
-            format!(
-                "{folder}: {entries} entries, at most {FOLDER_ENTRIES_MAX}; \
-                 group what belongs together"
-            )
-        })
-        .collect()
 }
 
 #[test]

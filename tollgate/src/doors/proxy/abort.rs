@@ -29,14 +29,14 @@ pub(super) enum Rest {
 /// Lets an exchange without a client run to its end.
 pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
     worker.watch.proxy.aborted.increment(1);
-    let Some(lingering) = worker.linger() else { return };
-    let (worker, account) = (Rc::clone(worker), account.clone());
     let limit = worker.site().timeouts.abort_linger;
+    let Some(lingering) = worker.linger() else { return account.cut(limit) };
+    let (worker, account) = (Rc::clone(worker), account.clone());
     tokio::task::spawn_local(async move {
         match tokio::time::timeout(limit, end(rest, &worker, &account)).await {
             Ok(Ended::Through(wire)) => worker.keep(wire),
             Ok(Ended::Left) => {}
-            Ok(Ended::Broken) | Err(_) => account.cut(),
+            Ok(Ended::Broken) | Err(_) => account.cut(limit),
         }
         account.settle();
         drop(lingering);

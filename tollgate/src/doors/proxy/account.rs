@@ -6,7 +6,8 @@
 use crate::engine::{Charge, Entered, Quota, Refusal, Turned};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
-use tollgate_core::units::Time;
+use std::time::Duration;
+use tollgate_core::units::{Nanos, Time};
 
 /// The open account of one request.
 #[derive(Clone)]
@@ -45,10 +46,30 @@ impl Account {
         self.0.charge.borrow_mut().as_mut().map_or(Ok(()), |charge| charge.turned(turned))
     }
 
-    /// The client keeps the backend waiting: others may have the slot meanwhile.
+    /// The client takes no more of the answer: others may have the slot meanwhile.
     pub(super) fn give_way(&self) {
         if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
             charge.give_way();
+        }
+    }
+
+    /// The client keeps the backend waiting for the rest of the request. Whether others have the
+    /// slot meanwhile.
+    pub(super) fn stall(&self) -> bool {
+        self.0.charge.borrow_mut().as_mut().is_none_or(Charge::stall)
+    }
+
+    /// The backend has the head of the request, and not yet the rest.
+    pub(super) fn delivery_begins(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.delivery_begins();
+        }
+    }
+
+    /// The backend is passed so many bytes of the rest.
+    pub(super) fn delivers(&self, bytes: usize) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.delivers(bytes);
         }
     }
 
@@ -69,10 +90,11 @@ impl Account {
         }
     }
 
-    /// The connection to the backend was closed before its answer had come.
-    pub(super) fn cut(&self) {
+    /// The connection to the backend was closed before its answer had come. The time in which it
+    /// waited for the client is charged up to `most`.
+    pub(super) fn cut(&self, most: Duration) {
         if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.cut();
+            charge.cut(Nanos(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX)));
         }
     }
 
@@ -87,8 +109,9 @@ impl Account {
     /// answered already. Returns whether it works.
     pub(super) fn sent(&self) -> bool {
         let works = !self.0.answered.get();
-        if works {
-            self.work();
+        if let (true, Some(charge)) = (works, self.0.charge.borrow_mut().as_mut()) {
+            charge.delivered();
+            charge.work();
         }
         works
     }
@@ -130,10 +153,21 @@ impl Account {
 pub(super) struct Shadow(Weak<Open>);
 
 impl Shadow {
-    /// The client keeps the backend waiting: others may have the slot meanwhile.
-    pub(super) fn give_way(&self) {
-        if let Some(open) = self.0.upgrade() {
-            Account(open).give_way();
+    /// The client keeps the backend waiting for the rest of the request, unless that has answered.
+    pub(super) fn stall(&self) {
+        if let Some(account) = self.unanswered() {
+            account.stall();
         }
+    }
+
+    /// Whether the backend has not answered yet, and others wait for what the request holds.
+    pub(super) fn stalls(&self) -> bool {
+        self.unanswered().is_some_and(|account| {
+            account.0.charge.borrow().as_ref().is_some_and(Charge::holds_up_others)
+        })
+    }
+
+    fn unanswered(&self) -> Option<Account> {
+        self.0.upgrade().map(Account).filter(|account| !account.is_answered())
     }
 }

@@ -3,7 +3,7 @@
 //! They are never cached, and making one touches neither disk nor log. What they say:
 //! `client::form`. What is forwarded from the backend: `exchange.rs`.
 
-use super::body::Body;
+use super::download::Body;
 use crate::client::form::{self, Form};
 use crate::engine::Refusal;
 use bytes::Bytes;
@@ -23,6 +23,13 @@ pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response<Body> 
 pub(super) fn fault(headers: &HeaderMap, status: StatusCode) -> Response<Body> {
     let form = Form::of(headers);
     small(status, form, form.fault(status))
+}
+
+/// Tells a client that there is no room for its request at the moment.
+pub(super) fn busy(headers: &HeaderMap) -> Response<Body> {
+    let mut response = fault(headers, StatusCode::SERVICE_UNAVAILABLE);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 /// Has the connection closed after this answer.

@@ -239,6 +239,11 @@ impl Backends {
         self.all.get(best)
     }
 
+    /// Whether one of them may be spoken HTTP/2 with.
+    pub(super) fn speak_http2(&self) -> bool {
+        self.all.iter().any(|backend| backend.may_share(false))
+    }
+
     /// Whether there is another one than those `tried`.
     pub(super) fn has_more(&self, tried: Tried) -> bool {
         (tried.0.count_ones() as usize) < self.all.len()

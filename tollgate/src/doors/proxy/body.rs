@@ -1,22 +1,17 @@
-//! Bodies on their way: the request's to the backend, the answer's to the client.
+//! A request's body on its way to the backend.
 //!
-//! A frame is passed on when the other side takes it, and not read before; only the beginning of a
-//! request's body is collected, before there is a backend that could wait for it (`kept.rs`).
-//! The meter runs while we wait for the backend and rests while we wait for the client.
-//!
-//! When a client goes away: `abort.rs`.
+//! A frame is passed on when the backend takes it, and not read before; only the beginning of a
+//! body is collected, before there is a backend that could wait for it (`kept.rs`). What the time
+//! costs in which a backend waits for the rest: `engine/charge/delivery.rs`. The answer's body:
+//! `download.rs`.
 
 mod kept;
 
-use super::abort;
 use super::account::Account;
-use super::exchange::Failure;
 use super::headers;
-use super::link::Link;
-use super::wire::Wire;
+use super::link::{Link, UploadFault};
 use super::worker::Worker;
 use crate::engine::{Entered, Turn};
-use crate::watch::counts::BackendFault;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
@@ -51,7 +46,7 @@ pub(super) enum Broken {
 }
 
 /// What polling a body for its next frame gives.
-type Polled = Option<Result<Frame<Bytes>, Broken>>;
+pub(super) type Polled = Option<Result<Frame<Bytes>, Broken>>;
 
 /// The request's body.
 pub(super) enum Upload {
@@ -86,7 +81,6 @@ impl Upload {
         if body.is_end_stream() {
             return Upload::Nothing;
         }
-        link.uploading.set(true);
         Upload::Stream(Box::new(Stream {
             body,
             link: Rc::clone(link),
@@ -103,13 +97,21 @@ impl Upload {
         matches!(self, Upload::Nothing)
     }
 
-    /// Waits until the body is whole, as long as it has at most `bound` bytes.
+    /// Waits until the body is whole, as long as it has at most `bound` bytes. `by_turns`: client
+    /// and backend may talk by turns.
     ///
     /// # Errors
     /// If it breaks off, does not come or is too long.
-    pub(super) async fn gather(&mut self, headers: &HeaderMap, bound: usize) -> Result<(), Broken> {
+    pub(super) async fn gather(
+        &mut self,
+        headers: &HeaderMap,
+        bound: usize,
+        by_turns: bool,
+    ) -> Result<(), Broken> {
         let Upload::Stream(stream) = self else { return Ok(()) };
-        let room = kept::room(headers, stream.body.size_hint().lower(), bound);
+        let is_call = by_turns && kept::is_call(headers);
+        let fits = !is_call && stream.body.size_hint().lower() <= bound as u64;
+        let room = if fits { bound } else { 0 };
         poll_fn(|cx| stream.poll_gather(room, cx)).await
     }
 }
@@ -124,8 +126,7 @@ impl Stream {
         }
         match self.poll_client(cx) {
             Poll::Pending => {
-                if !self.account.is_answered() {
-                    self.account.give_way();
+                if !self.account.is_answered() && self.account.stall() {
                     self.worker.step_aside(&self.link);
                 }
                 Poll::Pending
@@ -156,23 +157,24 @@ impl Stream {
             return Poll::Ready(None);
         }
         match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Pending if self.link.upload_late.get() => {
+            Poll::Pending if self.link.upload.fault() == Some(UploadFault::Late) => {
                 Poll::Ready(Some(Err(Broken::ClientLate)))
             }
             Poll::Pending => {
-                self.link.uploaded_by(cx.waker());
-                self.link.upload.begin(self.worker.now());
+                self.link.upload.wait(cx.waker(), self.worker.now());
                 Poll::Pending
             }
             Poll::Ready(next) => {
-                self.link.upload.end();
+                let frame = next.as_ref().and_then(|next| next.as_ref().ok());
+                let bytes = frame.and_then(Frame::data_ref).map_or(0, Bytes::len);
+                self.link.upload.arrived(bytes, self.worker.now());
                 let broken = match next {
                     Some(Ok(frame)) => return Poll::Ready(Some(self.checked(frame))),
                     None if self.has_ended() => return Poll::Ready(None),
                     None => Broken::ClientEnded,
                     Some(Err(error)) => error.into(),
                 };
-                self.link.upload_broken.set(true);
+                self.link.upload.fail(UploadFault::Broken);
                 Poll::Ready(Some(Err(broken)))
             }
         }
@@ -226,14 +228,14 @@ impl Stream {
     }
 
     fn refused(&self) -> Broken {
-        self.link.upload_refused.set(true);
+        self.link.upload.fail(UploadFault::Refused);
         Broken::NoRoom
     }
 
     fn checked(&mut self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, Broken> {
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
         let Some(allowed) = self.allowed.checked_sub(length) else {
-            self.link.upload_too_long.set(true);
+            self.link.upload.fail(UploadFault::TooLong);
             return Err(Broken::TooLong);
         };
         self.allowed = allowed;
@@ -245,6 +247,7 @@ impl Stream {
 
     /// A frame goes to the backend.
     fn passed(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        self.account.delivers(frame.data_ref().map_or(0, Bytes::len));
         if self.kept.is_empty() && self.is_over() {
             self.sent();
         }
@@ -253,18 +256,15 @@ impl Stream {
 
     /// All of it is with the backend, which works from now on unless it has answered already.
     fn sent(&mut self) {
-        if self.link.uploading.replace(false) {
-            self.link.upload.end();
-            if self.account.sent() {
-                self.link.head.begin(self.worker.now());
-            }
+        if self.link.upload.end() && self.account.sent() {
+            self.link.head.begin(self.worker.now());
         }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.link.upload.end();
+        self.link.upload.stops_waiting();
     }
 }
 
@@ -290,167 +290,6 @@ impl http_body::Body for Upload {
         match self {
             Upload::Nothing => SizeHint::with_exact(0),
             Upload::Stream(stream) => stream.size_hint(),
-        }
-    }
-}
-
-/// The answer's body.
-pub(super) enum Body {
-    /// All of it at once.
-    Whole(Option<Bytes>),
-    /// It comes from the backend.
-    Stream(Download),
-}
-
-/// A body that comes from the backend, with the connection that it comes on.
-pub(super) struct Download {
-    /// `None` when it is through or given up.
-    source: Option<Wire>,
-    link: Rc<Link>,
-    worker: Rc<Worker>,
-    account: Account,
-    /// Whether the client is being sent the answer; before, it is held.
-    released: bool,
-    /// Why it breaks off when it is asked for the next time.
-    broken: Option<Broken>,
-}
-
-impl Download {
-    pub(super) fn new(
-        wire: Wire,
-        link: &Rc<Link>,
-        worker: &Rc<Worker>,
-        account: Account,
-    ) -> Download {
-        let (link, worker) = (Rc::clone(link), Rc::clone(worker));
-        Download { source: Some(wire), link, worker, account, released: false, broken: None }
-    }
-
-    /// The hold is over: the client gets the answer.
-    ///
-    /// # Errors
-    /// If it is known to be broken by now, and the client can be told so.
-    pub(super) async fn release(mut self) -> Result<Body, Failure> {
-        self.released = true;
-        poll_fn(|cx| Poll::Ready(self.look_ahead(cx))).await?;
-        let Some(wire) = &mut self.source else { return Ok(Body::Whole(None)) };
-        let whole = wire.whole();
-        if wire.is_through() {
-            self.finish();
-            return Ok(Body::Whole(whole));
-        }
-        self.link.offers();
-        Ok(Body::Stream(self))
-    }
-
-    fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        let Some(wire) = &mut self.source else { return Ok(()) };
-        let Err(fault) = wire.look_ahead(cx) else { return Ok(()) };
-        let failure = Failure::from(fault).by(&wire.far().backend);
-        self.source = None;
-        self.account.settle();
-        Err(failure)
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
-        let Some(wire) = &mut self.source else {
-            return Poll::Ready(self.broken.take().map(Err));
-        };
-        self.link.is_asked();
-        let polled = wire.poll_frame(cx);
-        if polled.is_pending() {
-            if self.link.backend_late.get() {
-                wire.is_late();
-                self.give_up(&Failure::new(BackendFault::Idle));
-                return Poll::Ready(Some(Err(Broken::BackendLate)));
-            }
-            self.account.work();
-            self.link.answer.begin(self.worker.now());
-            return Poll::Pending;
-        }
-        self.account.rest();
-        self.link.answer.end();
-        let ended = wire.is_through();
-        match ready!(polled) {
-            Some(Ok(mut frame)) => {
-                if let Some(trailers) = frame.trailers_mut() {
-                    headers::trailers(trailers);
-                }
-                self.link.hands_over(self.worker.now());
-                if ended {
-                    self.finish();
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(fault)) => {
-                self.give_up(&Failure::from(fault));
-                // A moment later: hyper throws away what it has not written yet when a body
-                // fails, and who got no byte takes it that nobody has looked at the request.
-                self.broken = Some(Broken::BackendEnded);
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            None => {
-                self.finish();
-                Poll::Ready(None)
-            }
-        }
-    }
-
-    /// All is through: the account is closed, the connection is free.
-    fn finish(&mut self) {
-        if let Some(wire) = self.source.take() {
-            self.worker.keep(wire);
-        }
-        self.account.settle();
-        self.link.done(self.worker.now());
-    }
-
-    /// The backend failed, unless the client's own body did: its connection is closed.
-    fn give_up(&mut self, failure: &Failure) {
-        if let Some(wire) = self.source.take().filter(|_| !self.link.upload_failed()) {
-            self.worker.failed(&self.link, &wire.far().backend.name, failure);
-        }
-        self.account.settle();
-        self.link.done(self.worker.now());
-    }
-}
-
-impl Drop for Download {
-    fn drop(&mut self) {
-        let Some(wire) = self.source.take() else { return };
-        self.link.done(self.worker.now());
-        if wire.is_through() {
-            self.worker.keep(wire);
-        } else if self.released {
-            abort::run_on(&self.worker, &self.account, abort::Rest::Body(wire));
-        }
-    }
-}
-
-impl http_body::Body for Body {
-    type Data = Bytes;
-    type Error = Broken;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
-        match self.get_mut() {
-            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Body::Stream(download) => download.poll(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Body::Whole(bytes) => bytes.is_none(),
-            Body::Stream(download) => download.source.is_none() && download.broken.is_none(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Body::Stream(Download { source: Some(wire), .. }) => wire.size_hint(),
-            Body::Stream(_) => SizeHint::with_exact(0),
         }
     }
 }

@@ -7,12 +7,13 @@ use super::abort;
 use super::account::Account;
 use super::answer;
 use super::backends::{self, Backend, Tried};
-use super::body::{Body, Download, Upload};
+use super::body::Upload;
 use super::connect;
+use super::download::{Body, Download};
 use super::headers::{self, Found};
-use super::link::Link;
+use super::link::{Link, UploadFault};
 use super::wire::{self, Wire};
-use super::worker::{Room, Site, Worker};
+use super::worker::{HeadRoom, Room, Site, Worker};
 use crate::engine::Asked;
 use crate::watch::counts::{BackendFault, Maker};
 use http::request::Parts;
@@ -71,7 +72,7 @@ pub(super) async fn serve(
     link.begin();
     let site = worker.site();
     let (head, body) = request.into_parts();
-    link.uploading.set(!body.is_end_stream());
+    link.upload.begin(!body.is_end_stream());
     worker.watch.proxy.requests.increment(1);
     let (response, maker) = match answered(&worker, &link, &site, head, body).await {
         Ok(response) => (response, Maker::Backend),
@@ -97,6 +98,9 @@ async fn answered(
     mut head: Parts,
     body: Incoming,
 ) -> Result<Response<Body>, Box<Response<Body>>> {
+    let Some(_room) = HeadRoom::take(worker, link, &head.headers) else {
+        return Err(Box::new(answer::busy(&head.headers)));
+    };
     let checked = check(worker, link, site, &mut head, &body);
     let found = checked.map_err(|status| fatal(worker, &head.headers, status))?;
     let trusted = site.trust.believes(link.peer());
@@ -108,10 +112,13 @@ async fn answered(
         Box::pin(tokio::time::sleep_until(worker.clock.instant(at))).await;
     }
     let mut upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
-    if upload.gather(&head.headers, site.bounds.body_buffer).await.is_err() {
-        let status = link.upload_fault().unwrap_or(StatusCode::BAD_REQUEST);
-        return Err(fatal(worker, &head.headers, status));
+    let by_turns = !upload.is_nothing() && site.backends.speak_http2();
+    let gathered = upload.gather(&head.headers, site.bounds.body_buffer, by_turns).await;
+    if gathered.is_err() {
+        let fault = link.upload.fault().unwrap_or(UploadFault::Broken);
+        return Err(fatal(worker, &head.headers, fault.status()));
     }
+    link.upload.is_passed_on();
     let turned = account.turn().await;
     turned.map_err(|refusal| Box::new(answer::refused(&head.headers, &refusal)))?;
     let peer = headers::Peer {
@@ -136,6 +143,9 @@ async fn answered(
             Err(failure) => failure,
         },
         Err(failure) => {
+            if link.upload.has_failed() {
+                account.cut(site.timeouts.abort_linger);
+            }
             account.settle();
             failure
         }
@@ -255,7 +265,7 @@ impl Failure {
             BackendFault::ConnectTimeout | BackendFault::AnswerTimeout | BackendFault::Idle => {
                 StatusCode::GATEWAY_TIMEOUT
             }
-            _ => link.upload_fault().unwrap_or(StatusCode::BAD_GATEWAY),
+            _ => link.upload.fault().map_or(StatusCode::BAD_GATEWAY, UploadFault::status),
         }
     }
 }
@@ -313,7 +323,7 @@ async fn ask_backend(
                 repeat(&mut wire, &mut failed, worker)?;
             }
             Err(ended) => {
-                if !link.upload_failed() {
+                if !link.upload.has_failed() {
                     backend.has_failed(false, worker.now());
                 }
                 return Err(ended.failure(link).by(&backend));
@@ -391,11 +401,12 @@ async fn answer_on(
     account: &Account,
 ) -> Result<(Answer, Wire), Ended> {
     // Of what is sent again the client may have sent all by now.
-    if !link.uploading.get() {
+    if !link.upload.runs() {
         link.head.begin(worker.now());
         account.work();
     } else {
         link.sends(wire.far());
+        account.delivery_begins();
     }
     let answered = Waiting { wire: Some(wire), worker, link, account }.await;
     if answered.is_err() {
@@ -423,7 +434,7 @@ enum Ended {
 impl Ended {
     fn failure(self, link: &Link) -> Failure {
         match self {
-            Ended::Late if link.uploading.get() => Failure::new(BackendFault::Idle),
+            Ended::Late if link.upload.runs() => Failure::new(BackendFault::Idle),
             Ended::Late => Failure::new(BackendFault::AnswerTimeout),
             Ended::Unfit => Failure::new(BackendFault::Protocol),
             Ended::Failed(_, fault) => Failure::from(fault),
@@ -494,10 +505,11 @@ async fn held(
         account.leave();
         worker.step_aside(link);
     }
-    let download = Download::new(wire, link, worker, account);
+    let mut download = Download::new(wire, link, worker, account);
     headers::answer(head.status, &mut head.headers, found);
     if let Some(until) = until {
-        Box::pin(tokio::time::sleep_until(worker.clock.instant(until))).await;
+        let over = tokio::time::sleep_until(worker.clock.instant(until));
+        Box::pin(download.hold(over)).await?;
     }
     Ok(Response::from_parts(head, download.release().await?))
 }

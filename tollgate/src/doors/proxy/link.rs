@@ -9,18 +9,22 @@
 //! `list.rs`.
 
 pub(super) mod list;
+mod upload;
 
 use super::account::Shadow;
 use super::connect::Handshake;
+use super::download::Download;
 use super::wire::{Far, Wire};
 use super::worker::Room;
 use crate::config::settings::Timeouts;
-use http::{HeaderValue, StatusCode};
+use http::HeaderValue;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
-use std::task::Waker;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Waker};
 use std::time::Duration;
+pub(super) use upload::UploadFault;
+use upload::UploadState;
 
 /// How long a connection that is being closed is read from, so that the peer gets to read our
 /// last answer before its unread bytes make the system reset the connection.
@@ -33,7 +37,7 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(1);
 /// A connection that is idle for so long gives back its buffers.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
-/// A stream whose client takes nothing for so long has its slot given to others.
+/// A stream whose client takes nothing for so long counts as a connection of its own.
 pub(super) const STREAM_PATIENCE: Duration = Duration::from_millis(100);
 
 /// So many streams that their client takes back before the answer, and half of all, are a flood.
@@ -56,30 +60,37 @@ pub(super) enum Phase {
     Closing,
 }
 
-/// Since when somebody has been waiting, in the worker's coarse milliseconds.
+/// Since when somebody has been waiting, in the worker's coarse milliseconds and one more; zero:
+/// nobody waits. (An `Option` would take twice the room.)
 #[derive(Default)]
-pub(super) struct Since(Cell<Option<u64>>);
+pub(super) struct Since(Cell<u64>);
 
 impl Since {
     /// Begins to wait, unless it waits already.
     pub(super) fn begin(&self, now: u64) {
-        if self.0.get().is_none() {
-            self.0.set(Some(now));
+        if !self.waits() {
+            self.0.set(now.saturating_add(1));
         }
     }
 
     /// Waits no longer.
     pub(super) fn end(&self) {
-        self.0.set(None);
+        self.0.set(0);
+    }
+
+    /// For how long it has been waiting, in milliseconds.
+    fn elapsed(&self, now: u64) -> u32 {
+        let elapsed = if self.waits() { now.saturating_sub(self.0.get() - 1) } else { 0 };
+        u32::try_from(elapsed).unwrap_or(u32::MAX)
     }
 
     /// Whether it waits.
     fn waits(&self) -> bool {
-        self.0.get().is_some()
+        self.0.get() > 0
     }
 
     pub(super) fn exceeds(&self, limit: Duration, now: u64, slack: u64) -> bool {
-        self.0.get().is_some_and(|since| exceeds(since, limit, now, slack))
+        self.waits() && exceeds(self.0.get() - 1, limit, now, slack)
     }
 }
 
@@ -136,28 +147,20 @@ pub(super) struct Link {
     rests: Cell<bool>,
     /// The client does not take what we write.
     pub(super) stuck: Since,
-    /// An answer's body is there that its stream has not asked for.
-    offered: Cell<bool>,
-    /// The backend's reader waits for bytes of the request's body.
-    pub(super) upload: Since,
+    /// The answer's body, and whether the task that sends it has found that the backend has no
+    /// more of it, since it began to run.
+    download: RefCell<Weak<RefCell<Download>>>,
+    drained: Cell<bool>,
+    /// The request's body.
+    pub(super) upload: UploadState,
     /// The backend has all of the request and has not begun its answer.
     pub(super) head: Since,
     /// Whom the request's body goes to, until the answer begins.
     sending: RefCell<Option<Rc<Far>>>,
     /// The backend has begun it and sends no more.
     pub(super) answer: Since,
-    /// Set by the sweep: the client sent nothing of its body for too long.
-    pub(super) upload_late: Cell<bool>,
     /// Set by the sweep: the backend was silent for too long.
     pub(super) backend_late: Cell<bool>,
-    /// The request's body was longer than it may be.
-    pub(super) upload_too_long: Cell<bool>,
-    /// The request's body broke off or could not be read.
-    pub(super) upload_broken: Cell<bool>,
-    /// There was no room before the backend for the rest of the request's body.
-    pub(super) upload_refused: Cell<bool>,
-    /// The request's body is being read still.
-    pub(super) uploading: Cell<bool>,
     /// The request that runs asks for another protocol.
     switches: Cell<bool>,
     /// How far that has come.
@@ -168,7 +171,6 @@ pub(super) struct Link {
     /// Set by the sweep: a head has begun and did not end in time.
     head_late: Cell<bool>,
     task: RefCell<Option<Waker>>,
-    upload_task: RefCell<Option<Waker>>,
 }
 
 impl Link {
@@ -204,24 +206,19 @@ impl Link {
             since: Cell::new(now),
             rests: Cell::new(false),
             stuck: Since::default(),
-            offered: Cell::new(false),
-            upload: Since::default(),
+            download: RefCell::default(),
+            drained: Cell::new(false),
+            upload: UploadState::default(),
             head: Since::default(),
             sending: RefCell::default(),
             answer: Since::default(),
-            upload_late: Cell::new(false),
             backend_late: Cell::new(false),
-            upload_too_long: Cell::new(false),
-            upload_broken: Cell::new(false),
-            upload_refused: Cell::new(false),
-            uploading: Cell::new(false),
             switches: Cell::new(false),
             switch: RefCell::default(),
             account: RefCell::default(),
             close: Cell::new(false),
             head_late: Cell::new(false),
             task: RefCell::default(),
-            upload_task: RefCell::default(),
         }
     }
 
@@ -256,6 +253,11 @@ impl Link {
     /// From now on its requests are streams.
     pub(super) fn multiplexes(&self) {
         self.streams.set(Some(0));
+    }
+
+    /// Whether no more than one stream of this connection runs.
+    pub(super) fn has_one_stream(&self) -> bool {
+        self.streams.get().is_some_and(|streams| streams <= 1)
     }
 
     /// Whether it is one of the streams of a connection.
@@ -316,27 +318,36 @@ impl Link {
         }
     }
 
-    /// The answer's body waits for the stream to ask for it.
-    pub(super) fn offers(&self) {
-        self.offered.set(self.is_stream());
+    /// The answer's body waits to be asked for.
+    pub(super) fn offers(&self, download: &Rc<RefCell<Download>>) {
+        *self.download.borrow_mut() = Rc::downgrade(download);
     }
 
-    /// The stream asks for a frame.
+    /// A frame of it is asked for.
     pub(super) fn is_asked(&self) {
         if self.is_stream() {
-            self.offered.set(false);
             self.stuck.end();
         }
     }
 
-    /// The stream has done what it can. If it did not ask for the body that it was offered, the
-    /// client gives it no room to send anything, and true is returned.
-    pub(super) fn ran(&self, now: u64) -> bool {
-        let sticks = self.offered.take();
-        if sticks {
-            self.sticks(now);
+    /// All that the backend has sent of it is handed over.
+    pub(super) fn is_drained(&self) {
+        self.drained.set(true);
+    }
+
+    /// The task that sends the answer has done what it can. If it left something of the body, the
+    /// client gives it no room to send that.
+    pub(super) fn ran(&self, cx: &mut Context<'_>, now: u64) {
+        if self.drained.take() {
+            return;
         }
-        sticks
+        let download = self.download.borrow().upgrade();
+        if let Some(download) = download {
+            if self.is_stream() {
+                self.stuck.begin(now);
+            }
+            download.borrow_mut().read_ahead(cx);
+        }
     }
 
     /// A request's head is here.
@@ -344,11 +355,7 @@ impl Link {
         self.phase.set(Phase::Busy);
         self.client.set(self.peer.get());
         self.requests.set(self.requests.get() + 1);
-        self.upload_late.set(false);
         self.backend_late.set(false);
-        self.upload_too_long.set(false);
-        self.upload_broken.set(false);
-        self.upload_refused.set(false);
     }
 
     /// A request runs on this account.
@@ -356,10 +363,15 @@ impl Link {
         *self.account.borrow_mut() = account;
     }
 
-    /// The client does not take what we write: the backend's slot is of use to others.
-    pub(super) fn sticks(&self, now: u64) {
-        self.stuck.begin(now);
-        self.account.take().give_way();
+    /// The backend waits for the rest of the request: others may have its slot.
+    pub(super) fn stall(&self) {
+        self.account.borrow().stall();
+    }
+
+    /// Whether it holds a slot, or a place among those without one, for a request whose backend
+    /// waits for the rest.
+    pub(super) fn stalls(&self) -> bool {
+        self.account.borrow().stalls()
     }
 
     /// The request asks for another protocol, or does not.
@@ -418,22 +430,6 @@ impl Link {
         self.sending.take();
     }
 
-    /// Whether the client is to blame for a body that did not get through.
-    pub(super) fn upload_failed(&self) -> bool {
-        self.upload_too_long.get() || self.upload_late.get() || self.upload_broken.get()
-    }
-
-    /// What the client is told of a body that did not get through, unless the backend is to blame.
-    pub(super) fn upload_fault(&self) -> Option<StatusCode> {
-        let faults = [
-            (&self.upload_too_long, StatusCode::PAYLOAD_TOO_LARGE),
-            (&self.upload_refused, StatusCode::SERVICE_UNAVAILABLE),
-            (&self.upload_late, StatusCode::REQUEST_TIMEOUT),
-            (&self.upload_broken, StatusCode::BAD_REQUEST),
-        ];
-        faults.into_iter().find(|(is, _)| is.get()).map(|(_, status)| status)
-    }
-
     /// Its answer is through our hands.
     pub(super) fn done(&self, now: u64) {
         self.heard();
@@ -465,7 +461,7 @@ impl Link {
         self.phase.get() == Phase::Idle
             && self.streams.get().is_none()
             && !self.is_stream()
-            && !self.uploading.get()
+            && !self.upload.runs()
             && !self.stuck.waits()
             && exceeds(self.since.get(), REST_AFTER, now, slack)
     }
@@ -476,7 +472,7 @@ impl Link {
         let before = self.phase.get();
         (before != Phase::Closing).then(|| {
             self.enter(Phase::Closing, now);
-            self.uploading.get() || matches!(before, Phase::Silent | Phase::Head)
+            self.upload.runs() || matches!(before, Phase::Silent | Phase::Head)
         })
     }
 
@@ -489,15 +485,16 @@ impl Link {
         }
     }
 
-    /// Since when it has been idle, or been waited for longer than a head may take when others
-    /// want its room.
-    pub(super) fn spare_since(&self, now: u64) -> Option<u64> {
+    /// Since when it has been idle, or been waited for longer than a head or a body may take when
+    /// others want its room. `trickling`: the bodies of all its streams do.
+    pub(super) fn spare_since(&self, now: u64, trickling: bool) -> Option<u64> {
         let since = self.since.get();
         let spare = match self.phase.get() {
             // One of HTTP/2 may want the room itself, for a stream that has just been refused.
             Phase::Idle => self.streams.get().is_none() || exceeds(since, HEAD_PATIENCE, now, 0),
             Phase::Silent | Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
-            Phase::Busy | Phase::Tunnel | Phase::Closing => false,
+            Phase::Busy => trickling || self.upload.is_spare(now),
+            Phase::Tunnel | Phase::Closing => false,
         };
         (spare && !self.close.get()).then_some(since)
     }
@@ -521,11 +518,6 @@ impl Link {
     /// Remembers which task serves the connection.
     pub(super) fn served_by(&self, waker: &Waker) {
         remember(&self.task, waker);
-    }
-
-    /// Remembers which task waits for the request's body.
-    pub(super) fn uploaded_by(&self, waker: &Waker) {
-        remember(&self.upload_task, waker);
     }
 
     /// Closes the connection at once.
@@ -567,14 +559,8 @@ impl Link {
             self.close();
             return !matches!(self.phase.get(), Phase::Idle | Phase::Tunnel | Phase::Closing);
         }
-        if self.is_stream() && self.stuck.exceeds(STREAM_PATIENCE, now, 0) {
-            self.account.take().give_way();
-        }
-        if self.upload.exceeds(timeouts.idle, now, slack) {
-            self.upload_late.set(true);
-            if let Some(waker) = &*self.upload_task.borrow() {
-                waker.wake_by_ref();
-            }
+        if self.upload.is_late(timeouts.idle, now, slack) {
+            self.upload.give_up();
         }
         let stalled = |far: &Rc<Far>| far.stuck.exceeds(timeouts.idle, now, slack);
         if self.head.exceeds(timeouts.backend, now, slack)

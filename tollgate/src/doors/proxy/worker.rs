@@ -6,6 +6,7 @@
 //! done with a request: `exchange.rs`. Who is asked: `backends.rs`.
 
 mod aside;
+mod heads;
 
 use super::backends::{Backends, Secured};
 use super::exchange::Failure;
@@ -24,6 +25,7 @@ use crate::watch::counts::Turned;
 use crate::watch::failure;
 use crate::watch::registry::Held;
 use aside::is_slow;
+pub(super) use heads::HeadRoom;
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -128,6 +130,8 @@ pub(super) struct Worker {
     aside: Cell<usize>,
     /// Bytes of requests' bodies that are kept back.
     pub(super) kept: Cell<usize>,
+    /// Bytes of the heads of streams.
+    heads: Cell<usize>,
     /// A buffer for what is written together, while no connection has it.
     pub(super) gathering: Spare,
     /// Something ended: a connection, or an exchange without a client.
@@ -158,6 +162,7 @@ impl Worker {
             lingering: Cell::new(0),
             aside: Cell::new(0),
             kept: Cell::new(0),
+            heads: Cell::new(0),
             gathering: Spare::default(),
             freed: Notify::new(),
             drained: Notify::new(),
@@ -298,11 +303,16 @@ impl Worker {
         taken
     }
 
-    /// Closes the connection that has been idle longest, or late with a head, if one is.
+    /// Closes the connection that has been idle longest, or late with a head or a body that no
+    /// backend waits for, if one is.
     fn shed(&self) -> bool {
         let links = self.links.all();
         let now = self.now();
-        let spare = links.iter().filter_map(|link| Some((link.spare_since(now)?, link)));
+        let trickling = self.trickling(now);
+        let spare = links.iter().filter_map(|link| {
+            let since = link.spare_since(now, trickling.contains(&Rc::as_ptr(link)));
+            Some((since?, link))
+        });
         let longest = spare.min_by_key(|(since, _)| *since);
         if let Some((_, link)) = longest {
             self.watch.proxy.shed.increment(1);
@@ -344,6 +354,7 @@ impl Worker {
             // A time may have been noted before there were streams, when looks were rarer.
             let slack = u64::try_from(site.tick().as_millis()).unwrap_or(0);
             let draining = self.draining.get();
+            let crowded = self.lane.is_crowded();
             for link in self.links.all().iter().chain(self.streams.all().iter()) {
                 if !link.is_closed() && link.sweep(&site.timeouts, now, slack) {
                     self.watch.proxy.bad_requests.increment(1);
@@ -353,6 +364,7 @@ impl Worker {
                 if is_slow(link, now) {
                     self.step_aside(link);
                 }
+                self.press(link, crowded, now);
                 // Not at once: who is about to ask would lose the request.
                 if draining && link.is_forsaken(now) {
                     link.close();

@@ -4,6 +4,7 @@
 use crate::stage::{Stage, Wire, hit_limit, until};
 use tollgate::config::settings::Concurrency;
 use tollgate_core::limit::Action;
+use tollgate_core::units::{Cost, Nanos};
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -293,9 +294,10 @@ fn a_connection_that_asks_nothing_is_closed_whatever_else_it_says() {
     assert_eq!(fate(&mut wire, u32::MAX), Fate::Cut);
 }
 
-/// A window of zero from the start: nothing of an answer can go out, and nobody waits for that.
+/// A window of zero from the start: nothing of an answer can go out. The backend may work on behind
+/// the head all the same, and only when it does not is the slot free.
 #[test]
-fn who_takes_nothing_from_the_start_holds_no_slot() {
+fn a_closed_window_hides_no_work_and_keeps_no_slot_after_it() {
     let stage = Stage::open(|settings| {
         settings.action = Action::Queue;
         settings.queue.concurrency = Concurrency::Fixed(1);
@@ -310,14 +312,19 @@ fn who_takes_nothing_from_the_start_holds_no_slot() {
     backend.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf");
     assert_eq!(fate(&mut closed, 1), Fate::Answered);
     let running = || stage.engine.crowd().map(|crowd| crowd.running);
+    let before = stage.engine.load().1;
+    until("the work behind the head is measured", || {
+        stage.engine.load().1.minus(before) >= Cost::cpu(Nanos::from_millis(200))
+    });
+    assert_eq!((running(), stage.engine.load().0), (Some(1), 1));
+    backend.send(" full");
     until("the slot is free", || running() == Some(0));
+    assert_eq!(stage.engine.load().0, 0, "and the clock rests");
     let mut other = stage.client();
     other.get("/other");
-    let mut free = stage.backend();
-    assert!(free.message().head.starts_with("GET /other "));
+    let mut free = stage.backend_for("/other", backend);
     free.answer("ok");
     assert_eq!(other.message().text(), "ok");
-    backend.send(" full");
     closed.send(frame(WINDOW_UPDATE, 0, 1, &100_u32.to_be_bytes()));
     let mut got = String::new();
     while got.len() < 9 {

@@ -13,16 +13,16 @@ use std::rc::Rc;
 /// come.
 const KEPT_MAX: usize = 32 << 20;
 
-/// Content types of calls in which client and backend may talk by turns: who waits for such a body
-/// to end may wait for an answer to itself.
-const DUPLEX: [&[u8]; 2] = [b"application/grpc", b"application/connect+"];
+/// Content types of calls in which client and backend may talk by turns, which takes HTTP/2 on both
+/// sides: a client that waits for an answer would wait for its body to be passed on.
+const CALLS: [&[u8]; 2] = [b"application/grpc", b"application/connect+"];
 
-/// How much of a body of `length` bytes may be kept back, of the `bound` for each request.
-pub(super) fn room(headers: &HeaderMap, length: u64, bound: usize) -> usize {
+/// Whether a request is such a call.
+pub(super) fn is_call(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     let starts =
         |with: &&[u8]| kind.get(..with.len()).is_some_and(|k| k.eq_ignore_ascii_case(with));
-    if length > bound as u64 || DUPLEX.iter().any(starts) { 0 } else { bound }
+    CALLS.iter().any(starts)
 }
 
 /// What is kept of one body.

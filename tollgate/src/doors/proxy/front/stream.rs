@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
     /// Notes whether a write could go on.
     fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
         match poll {
-            Poll::Pending => self.link.sticks(self.worker.now()),
+            Poll::Pending => self.link.stuck.begin(self.worker.now()),
             Poll::Ready(_) => self.link.stuck.end(),
         }
         poll

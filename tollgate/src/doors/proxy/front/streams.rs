@@ -9,7 +9,7 @@
 use super::gathered::Gathered;
 use super::stream::ClientStream;
 use super::tunnel;
-use crate::doors::proxy::body::Body;
+use crate::doors::proxy::download::Body;
 use crate::doors::proxy::exchange;
 use crate::doors::proxy::link::Link;
 use crate::doors::proxy::worker::Worker;
@@ -193,8 +193,8 @@ impl Place {
                 return Poll::Ready(());
             }
             let polled = worker.lane.at_once(|| future.as_mut().poll(cx));
-            if link.ran(worker.now()) {
-                worker.step_aside(link);
+            if polled.is_pending() {
+                link.ran(cx, worker.now());
             }
             polled
         })

@@ -1,13 +1,18 @@
-//! Streams that wait for their client: its body does not come, or it does not take the answer.
+//! Requests that wait for their client: its body does not come, or it does not take the answer.
 //!
-//! They give their slot to others and keep their connection to the backend, and a client may have a
-//! hundred on each connection of its own. So each counts like a connection, and they may have half
-//! of the room for these, each thread its part of that. Who must go if there is none is the newest
-//! of the connection that has most of them: nobody is cut off for what another one piles up.
+//! A client that sends next to nothing of a body makes room when there is none: its connection is
+//! closed while no backend has the request, and its request is given up while others wait for the
+//! slots that such requests hold.
+//!
+//! Streams give their slot to others and keep their connection to the backend, and a client may
+//! have a hundred on each connection of its own. So each counts like a connection, and they may
+//! have half of the room for these, each thread its part of that. If there is none, the newest
+//! stream of the connection that has most of them ends: no client is cut off for what another one
+//! piles up.
 
 use super::Worker;
 use crate::doors::proxy::link::{Link, STREAM_PATIENCE};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,6 +34,30 @@ impl Worker {
             return;
         }
         self.ends(link);
+    }
+
+    /// Looks after a request whose backend waits for its body. `crowded`: others wait for a slot.
+    pub(super) fn press(&self, link: &Link, crowded: bool, now: u64) {
+        if !link.upload.is_awaited_by_backend() {
+            return;
+        }
+        if crowded && link.upload.trickles(now) && link.stalls() {
+            link.upload.give_up();
+        } else {
+            link.stall();
+        }
+    }
+
+    /// Connections of which all streams have a body that trickles in and no backend yet.
+    pub(super) fn trickling(&self, now: u64) -> HashSet<*const Link> {
+        let (mut spare, mut lively) = (HashSet::new(), HashSet::new());
+        for link in &*self.streams.all() {
+            let Some(over) = link.over.as_ref().map(Rc::as_ptr) else { continue };
+            let of = if link.upload.is_spare(now) { &mut spare } else { &mut lively };
+            of.insert(over);
+        }
+        spare.retain(|over| !lively.contains(over));
+        spare
     }
 
     /// The stream has ended.

@@ -1,0 +1,152 @@
+//! A request's body as its link knows it: whether it comes, how quickly, and what went wrong.
+//!
+//! What is done with the bytes: `body.rs`.
+
+use super::{Since, remember};
+use http::StatusCode;
+use std::cell::{Cell, RefCell};
+use std::task::Waker;
+use std::time::Duration;
+
+/// A client that is waited for so long before it has sent [`TRICKLE_BYTES`] more has to make room
+/// for others when there is none.
+const TRICKLE_AFTER: Duration = Duration::from_secs(5);
+
+/// How much it has to send in that time, in bytes.
+const TRICKLE_BYTES: u32 = 1024;
+
+/// Why a body did not get through, unless the backend is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::doors::proxy) enum UploadFault {
+    /// It is longer than `bounds.body_bytes`.
+    TooLong,
+    /// The queue had no room for the rest of the request.
+    Refused,
+    /// The client sent nothing for too long.
+    Late,
+    /// It broke off or could not be read.
+    Broken,
+}
+
+impl UploadFault {
+    /// What the client is answered.
+    pub(in crate::doors::proxy) fn status(self) -> StatusCode {
+        match self {
+            UploadFault::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            UploadFault::Refused => StatusCode::SERVICE_UNAVAILABLE,
+            UploadFault::Late => StatusCode::REQUEST_TIMEOUT,
+            UploadFault::Broken => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// The body of the request that runs.
+#[derive(Default)]
+pub(in crate::doors::proxy) struct UploadState {
+    /// It is being read still.
+    runs: Cell<bool>,
+    /// No backend has been asked yet.
+    is_kept_back: Cell<bool>,
+    /// Its reader waits for bytes.
+    waits: Since,
+    fault: Cell<Option<UploadFault>>,
+    /// Bytes that came, and milliseconds waited for them, since both were last set to zero: after
+    /// [`TRICKLE_BYTES`].
+    bytes: Cell<u32>,
+    waited: Cell<u32>,
+    task: RefCell<Option<Waker>>,
+}
+
+impl UploadState {
+    /// A request begins, with a body or without.
+    pub(in crate::doors::proxy) fn begin(&self, runs: bool) {
+        self.runs.set(runs);
+        self.is_kept_back.set(runs);
+        self.fault.set(None);
+        self.bytes.set(0);
+        self.waited.set(0);
+    }
+
+    /// Whether it is being read still.
+    pub(in crate::doors::proxy) fn runs(&self) -> bool {
+        self.runs.get()
+    }
+
+    /// All of it is read, or nobody wants the rest. Returns whether it was being read.
+    pub(in crate::doors::proxy) fn end(&self) -> bool {
+        self.waits.end();
+        self.runs.replace(false)
+    }
+
+    /// A backend is being asked.
+    pub(in crate::doors::proxy) fn is_passed_on(&self) {
+        self.is_kept_back.set(false);
+    }
+
+    /// Waits for bytes, in the task of `waker`.
+    pub(in crate::doors::proxy) fn wait(&self, waker: &Waker, now: u64) {
+        remember(&self.task, waker);
+        self.waits.begin(now);
+    }
+
+    /// So many bytes have come.
+    pub(in crate::doors::proxy) fn arrived(&self, bytes: usize, now: u64) {
+        let bytes = self.bytes.get().saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let enough = bytes >= TRICKLE_BYTES;
+        let waited = self.waited.get().saturating_add(self.waits.elapsed(now));
+        self.bytes.set(if enough { 0 } else { bytes });
+        self.waited.set(if enough { 0 } else { waited });
+        self.waits.end();
+    }
+
+    /// Nothing more will come of it.
+    pub(in crate::doors::proxy) fn stops_waiting(&self) {
+        self.waits.end();
+    }
+
+    /// It does not get through. What went wrong first counts.
+    pub(in crate::doors::proxy) fn fail(&self, fault: UploadFault) {
+        if self.fault.get().is_none() {
+            self.fault.set(Some(fault));
+        }
+    }
+
+    /// Why it did not get through.
+    pub(in crate::doors::proxy) fn fault(&self) -> Option<UploadFault> {
+        self.fault.get()
+    }
+
+    /// Whether the client is to blame for a body that did not get through.
+    pub(in crate::doors::proxy) fn has_failed(&self) -> bool {
+        self.fault.get().is_some_and(|fault| fault != UploadFault::Refused)
+    }
+
+    /// Whether a backend waits for bytes.
+    pub(in crate::doors::proxy) fn is_awaited_by_backend(&self) -> bool {
+        self.waits.waits() && !self.is_kept_back.get()
+    }
+
+    /// Whether the client sends next to nothing.
+    pub(in crate::doors::proxy) fn trickles(&self, now: u64) -> bool {
+        let waited = self.waited.get().saturating_add(self.waits.elapsed(now));
+        self.waits.waits() && Duration::from_millis(waited.into()) > TRICKLE_AFTER
+    }
+
+    /// Whether the client sends next to nothing of a body that no backend waits for.
+    pub(in crate::doors::proxy) fn is_spare(&self, now: u64) -> bool {
+        self.is_kept_back.get() && self.trickles(now)
+    }
+
+    /// Whether its reader has waited for longer than `limit`.
+    pub(super) fn is_late(&self, limit: Duration, now: u64, slack: u64) -> bool {
+        self.waits.exceeds(limit, now, slack)
+    }
+
+    /// Waits no longer.
+    pub(in crate::doors::proxy) fn give_up(&self) {
+        self.fail(UploadFault::Late);
+        if let Some(waker) = &*self.task.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The heads of requests over HTTP/2 that a thread keeps, bounded in sum.
+//!
+//! Compression turns some bytes into a head of `bounds.header_bytes`, and one connection has many
+//! streams. So the heads of all streams share [`HEADS_MAX`]. A stream that finds no room is
+//! answered 503, unless it is the only one of its connection: what a connection needs for one
+//! request it always has.
+
+use super::Worker;
+use crate::doors::proxy::link::Link;
+use http::HeaderMap;
+use std::rc::Rc;
+
+/// The most that one thread keeps of the heads of all streams together, in bytes. Less: streams
+/// with large heads are refused under load. More: memory for each thread.
+const HEADS_MAX: usize = 16 << 20;
+
+/// What a field takes besides its name and value, in bytes (RFC 9113, 6.5.2).
+const FIELD_BYTES: usize = 32;
+
+/// The room of one head, given back when it is dropped.
+pub(in crate::doors::proxy) struct HeadRoom {
+    worker: Rc<Worker>,
+    bytes: usize,
+}
+
+impl HeadRoom {
+    /// `None` if there is none. A head over HTTP/1.1 needs none: it has a connection to itself.
+    pub(in crate::doors::proxy) fn take(
+        worker: &Rc<Worker>,
+        link: &Link,
+        headers: &HeaderMap,
+    ) -> Option<HeadRoom> {
+        let Some(over) = &link.over else { return Some(HeadRoom::of(worker, 0)) };
+        let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+            name.as_str().len() + value.len() + FIELD_BYTES
+        };
+        let bytes = headers.iter().map(field).sum();
+        if worker.heads.get() + bytes > HEADS_MAX && !over.has_one_stream() {
+            worker.watch.proxy.heads_refused.increment(1);
+            return None;
+        }
+        Some(HeadRoom::of(worker, bytes))
+    }
+
+    fn of(worker: &Rc<Worker>, bytes: usize) -> HeadRoom {
+        worker.heads.set(worker.heads.get() + bytes);
+        HeadRoom { worker: Rc::clone(worker), bytes }
+    }
+}
+
+impl Drop for HeadRoom {
+    fn drop(&mut self) {
+        self.worker.heads.set(self.worker.heads.get().saturating_sub(self.bytes));
+    }
+}

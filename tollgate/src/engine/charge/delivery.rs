@@ -1,0 +1,140 @@
+//! What a request costs while the backend does not have all of it yet.
+//!
+//! Most backends work when they have the whole request, and time in which they wait for a slow
+//! client is not theirs to be paid for. Some work from the head on, and a client that never sends
+//! the rest would have the work done for nothing. So that time is measured provisionally. It is
+//! forgotten whenever the client has sent [`PROGRESS_BYTES`] more, and charged if the answer comes
+//! before the end of the request, or the client breaks off. In these cases at least the cost of
+//! other requests on the route is charged: the backend may have worked while bytes trickled in. The
+//! time just before the end counts as far as such a request usually costs more than what was
+//! measured after it.
+//!
+//! The clock: `tollgate_core::meter`. The bodies themselves: `doors/proxy/body.rs`.
+
+use super::Charge;
+use crate::engine::turn::Slot;
+use tollgate_core::meter::Provisional;
+use tollgate_core::units::{Cost, Nanos, Time};
+
+/// How much a client has to send for the backend to have waited for it until then, in bytes. Fewer:
+/// trickling a body hides the work behind it. More: slow clients pay for work that was none.
+const PROGRESS_BYTES: usize = 1024;
+
+/// How far a request has come on its way to the backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) enum Delivery {
+    /// The backend has nothing of it, or the whole.
+    #[default]
+    Whole,
+    /// The backend has a part of it: what the provisional clock showed when the client had last
+    /// sent enough, and how many bytes have come since.
+    Partial(Provisional, usize),
+    /// The backend has the whole, and may have worked for so much before.
+    Doubtful(Cost),
+    /// The backend answered before it had the whole, or its connection was closed before it had
+    /// answered.
+    Cut,
+}
+
+impl Charge {
+    /// The backend has the head of the request, and the rest is on its way.
+    pub fn delivery_begins(&mut self) {
+        if let (Delivery::Whole, false) = (self.delivery, self.left) {
+            let now = self.lane.0.now();
+            let clock = self.lane.0.engine.meter.lock().enter_provisionally(now);
+            self.delivery = Delivery::Partial(clock, 0);
+        }
+    }
+
+    /// The backend is passed so many bytes more of it.
+    pub fn delivers(&mut self, bytes: usize) {
+        let Delivery::Partial(clock, passed) = &mut self.delivery else { return };
+        *passed = passed.saturating_add(bytes);
+        if *passed >= PROGRESS_BYTES {
+            let now = self.lane.0.now();
+            *clock = self.lane.0.engine.meter.lock().restart(now);
+            *passed = 0;
+        }
+    }
+
+    /// The backend has the whole.
+    pub fn delivered(&mut self) {
+        let now = self.lane.0.now();
+        if let Some(cost) = self.leave_provisionally(now) {
+            self.delivery = Delivery::Doubtful(cost);
+        }
+    }
+
+    /// The backend answers. If it does not have the whole yet, it has worked all the same.
+    pub(super) fn delivery_is_answered(&mut self, now: Time) {
+        if let Some(cost) = self.leave_provisionally(now) {
+            self.confirm(cost);
+            self.cost = self.cost.plus(cost);
+            self.delivery = Delivery::Cut;
+        }
+    }
+
+    /// The exchange was broken off. The backend may have worked meanwhile, of which at most `most`
+    /// is charged: the client may just as well have lost its connection.
+    pub(super) fn delivery_is_cut(&mut self, most: Nanos) {
+        if let Some(cost) = self.leave_provisionally(self.lane.0.now()) {
+            let cost = cost.min(Cost::cpu(most));
+            self.confirm(cost);
+            self.cost = self.cost.plus(cost);
+        }
+        self.delivery = Delivery::Cut;
+    }
+
+    /// The request is over: brings its cost up to what is in doubt.
+    pub(super) fn delivery_is_settled(&mut self, now: Time) {
+        if self.leave_provisionally(now).is_some() {
+            self.delivery = Delivery::Whole;
+        }
+        let most = match self.delivery {
+            Delivery::Whole | Delivery::Partial(..) => return,
+            Delivery::Doubtful(doubt) => self.cost.plus(doubt),
+            Delivery::Cut => Cost(u64::MAX),
+        };
+        let Some(route) = self.route else { return };
+        let usual = self.lane.0.engine.estimates.lock().of(route).min(most);
+        if usual > self.cost {
+            self.confirm(usual.minus(self.cost));
+            self.cost = usual;
+            self.whole = false;
+        }
+    }
+
+    fn leave_provisionally(&mut self, now: Time) -> Option<Cost> {
+        let Delivery::Partial(clock, _) = self.delivery else { return None };
+        Some(self.lane.0.engine.meter.lock().leave_provisionally(clock, now))
+    }
+
+    fn confirm(&self, cost: Cost) {
+        self.lane.0.engine.meter.lock().confirm(cost);
+    }
+
+    /// The backend waits for the rest of the request. Others may have its slot, as long as fewer
+    /// requests wait so than there are slots: some backends work meanwhile.
+    /// Returns whether it has none.
+    pub fn stall(&mut self) -> bool {
+        let holds = matches!(self.slot, Slot::Held(..) | Slot::Beside);
+        if holds && self.lane.0.engine.gate.stall() {
+            self.give_way();
+            self.stalled = true;
+        }
+        !holds || self.stalled
+    }
+
+    /// Whether it holds a slot, or one of the places for requests that wait without.
+    #[must_use]
+    pub fn holds_up_others(&self) -> bool {
+        self.stalled || matches!(self.slot, Slot::Held(..) | Slot::Beside)
+    }
+
+    /// It does not wait any more.
+    pub(in crate::engine) fn goes_on(&mut self) {
+        if std::mem::take(&mut self.stalled) {
+            self.lane.0.engine.gate.goes_on();
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Requests that the backend has a part of: whoever has it work at the head pays for that, and no
+//! more of them than slots go without one.
+
+use crate::stage::{LONG, Stage, Wire, cpu_limit, until};
+use std::time::{Duration, Instant};
+use tollgate::config::settings::Concurrency;
+use tollgate_core::limit::Action;
+use tollgate_core::units::Cost;
+
+/// How long the backend works here.
+const WORK: Duration = Duration::from_millis(300);
+
+/// What all requests have been charged.
+fn charged(stage: &Stage) -> Duration {
+    let Cost(nanos) = stage.engine.load().1;
+    Duration::from_nanos(nanos)
+}
+
+/// A POST that states a body and has none of it.
+fn half(client: &mut Wire, path: &str) {
+    client.send(format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 70000\r\n\r\n"));
+}
+
+/// A proxy with so many slots.
+fn queueing(slots: usize) -> Stage {
+    Stage::open(|settings| {
+        settings.action = Action::Queue;
+        settings.queue.concurrency = Concurrency::Fixed(slots);
+        settings.queue.reserve = 0;
+        settings.limits = vec![cpu_limit(4.0, LONG)];
+    })
+}
+
+/// A backend works from now until this is dropped, or longer.
+struct Working(Instant);
+
+impl Working {
+    /// How long it has worked, at least.
+    fn done(self, after: impl FnOnce()) -> Duration {
+        until("the work is done", || self.0.elapsed() >= WORK);
+        let worked = self.0.elapsed();
+        after();
+        worked
+    }
+}
+
+#[test]
+fn work_at_the_head_is_charged_to_a_request_that_never_ends() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let worked = Working(Instant::now()).done(|| {
+        backend.answer("done");
+    });
+    assert_eq!(client.message().text(), "done");
+    assert!(charged(&stage) >= worked.mul_f64(0.9), "{:?} of {worked:?}", charged(&stage));
+}
+
+#[test]
+fn a_byte_now_and_then_hides_no_work() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let working = Working(Instant::now());
+    for _ in 0..10 {
+        client.send("x");
+        backend.expect("x");
+    }
+    let worked = working.done(|| {
+        backend.answer("done");
+    });
+    client.message();
+    assert!(charged(&stage) >= worked.mul_f64(0.9), "{:?} of {worked:?}", charged(&stage));
+}
+
+#[test]
+fn a_slow_client_does_not_pay_for_the_time_in_which_it_uploads() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let begun = Instant::now();
+    let piece = "x".repeat(7_000);
+    for _ in 0..10 {
+        let before = Instant::now();
+        until("it takes its time", || before.elapsed() >= WORK / 10);
+        client.send(&piece);
+        backend.expect(&piece);
+    }
+    let uploaded = begun.elapsed();
+    let ended = Instant::now();
+    backend.answer("done");
+    client.message();
+    let most = ended.elapsed() + uploaded / 2;
+    assert!(charged(&stage) < most, "{:?} of {uploaded:?}", charged(&stage));
+}
+
+#[test]
+fn an_upload_that_is_broken_off_costs_what_its_route_does() {
+    let stage = queueing(4);
+    let mut client = stage.client();
+    client.send("POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab");
+    let mut backend = stage.backend();
+    backend.message();
+    let worked = Working(Instant::now()).done(|| {
+        backend.answer("done");
+    });
+    client.message();
+    until("it is charged", || charged(&stage) >= worked.mul_f64(0.9));
+    half(&mut client, "/a");
+    backend.head();
+    drop(client);
+    until("it is charged as well", || charged(&stage) >= worked.mul_f64(1.8));
+}
+
+#[test]
+fn the_time_until_an_upload_is_broken_off_is_charged_as_that_of_any_abort() {
+    for (linger, most) in [(Duration::from_secs(5), LONG), (WORK / 10, WORK / 10)] {
+        let stage = Stage::open(|settings| settings.timeouts.abort_linger = linger);
+        let mut client = stage.client();
+        half(&mut client, "/");
+        let mut backend = stage.backend();
+        backend.head();
+        let worked = Working(Instant::now()).done(|| drop(client));
+        until("it is charged", || charged(&stage) >= worked.mul_f64(0.9).min(linger));
+        assert!(charged(&stage) <= most, "{:?} of {worked:?}", charged(&stage));
+    }
+}
+
+#[test]
+fn no_more_uploads_than_slots_go_without_one() {
+    let stage = queueing(2);
+    let mut clients: Vec<Wire> = (0..8).map(|_| stage.client()).collect();
+    let mut backends = Vec::new();
+    for client in &mut clients {
+        half(client, "/");
+    }
+    until("the others wait", || {
+        backends.extend(stage.backend_if_any());
+        stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 4)
+    });
+    until("four are with the backend", || {
+        backends.extend(stage.backend_if_any());
+        backends.len() == 4
+    });
+    stage.backend_is_left_alone();
+}
+
+/// What holds a slot and sends next to nothing for five seconds makes room for those who wait.
+#[test]
+fn uploads_that_stall_make_room_for_requests_that_wait() {
+    let stage = queueing(1);
+    let mut clients: Vec<Wire> = (0..2).map(|_| stage.client()).collect();
+    let mut backends = Vec::new();
+    for client in &mut clients {
+        half(client, "/");
+        let mut backend = stage.backend();
+        backend.head();
+        backends.push(backend);
+    }
+    let mut visitor = stage.client();
+    visitor.get("/visitor");
+    until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
+    let mut backend = stage.backend_for("/visitor", None);
+    backend.answer("ok");
+    assert_eq!(visitor.message().text(), "ok");
+    until("one of them has made room", || clients.iter_mut().any(|client| !client.is_silent()));
+    let ended = clients
+        .iter_mut()
+        .find_map(|client| (!client.is_silent()).then_some(client))
+        .expect("one of them");
+    assert_eq!(ended.message().status(), 408);
+}
