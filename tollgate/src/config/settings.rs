@@ -168,6 +168,8 @@ pub struct StatsdSink {
     pub tcp: bool,
     /// How labels are written. Default: within the name.
     pub labels: Labels,
+    /// What the names of Smockron's figures begin with, which are sent too then. Default: none are.
+    pub smockron: Option<String>,
 }
 
 /// Where the values of a metric's labels are written.

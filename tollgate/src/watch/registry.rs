@@ -92,19 +92,51 @@ impl Drop for Held {
 #[derive(Clone, Debug, Default)]
 pub struct Histogram(Arc<Spread>);
 
+/// Single values of a histogram as they came, for those who are sent each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// In nanoseconds, at most [`TIMINGS_MAX`].
+    pub values: Vec<u64>,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// Values that are kept between two looks.
+const TIMINGS_MAX: usize = 1_000;
+
 #[derive(Debug, Default)]
 struct Spread {
     /// How many values fell into each interval; the last is above all bounds.
     counts: [AtomicU64; BOUNDS_NS.len() + 1],
     sum: AtomicU64,
+    /// What came since the last look, where single values are wanted.
+    timings: Option<Mutex<Timings>>,
 }
 
 impl Histogram {
+    /// One that keeps single values for a while, for what is seldom recorded: it takes a lock.
+    fn timer() -> Histogram {
+        Histogram(Arc::new(Spread { timings: Some(Mutex::default()), ..Spread::default() }))
+    }
+
     /// Counts one value.
     pub fn record(&self, nanos: u64) {
         let place = BOUNDS_NS.partition_point(|bound| *bound < nanos);
         self.0.counts[place].fetch_add(1, Relaxed);
         self.0.sum.fetch_add(nanos, Relaxed);
+        if let Some(timings) = &self.0.timings {
+            let mut timings = timings.lock();
+            timings.count += 1;
+            if timings.values.len() < TIMINGS_MAX {
+                timings.values.push(nanos);
+            }
+        }
+    }
+
+    /// The values since the last call; nothing where none are kept.
+    fn take_timings(&self) -> Option<Timings> {
+        let timings = self.0.timings.as_ref()?;
+        Some(std::mem::take(&mut *timings.lock()))
     }
 
     /// How many values there were in each interval between the bounds, and beyond the last.
@@ -186,6 +218,26 @@ impl Registry {
             Cell::Histogram(histogram) => histogram,
             _ => Histogram::default(),
         }
+    }
+
+    /// A histogram that also keeps what came since [`Registry::timings`].
+    pub fn timer(&self, metric: &'static Metric, labels: &[&str]) -> Histogram {
+        debug_assert_eq!(metric.kind, Kind::Histogram);
+        match self.cell(metric, labels, || Cell::Histogram(Histogram::timer())) {
+            Cell::Histogram(histogram) => histogram,
+            _ => Histogram::default(),
+        }
+    }
+
+    /// What each histogram that keeps single values got since the last call.
+    #[must_use]
+    pub fn timings(&self) -> Vec<(Series, Timings)> {
+        let series = self.series.lock();
+        let taken = series.iter().filter_map(|one| match &one.cell {
+            Cell::Histogram(histogram) => Some((one.clone(), histogram.take_timings()?)),
+            _ => None,
+        });
+        taken.filter(|(_, timings)| timings.count > 0).collect()
     }
 
     /// Everything so far, and how many label values were folded into `other`.

@@ -2,6 +2,8 @@
 
 use crate::gatekeeper::site::{now, until};
 use crate::stage::{Gatekeeper, HOUR, Program, ahead, order, text};
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
 const THREE: &str = "domains: {d: [{rate: 1/h, burst: 3}], ab: [{rate: 1/h, burst: 1}], \
                      abc: [{rate: 1/h, burst: 1}], k: [{rate: 1/h, burst: 3, algorithm: gcra}]}";
@@ -129,6 +131,51 @@ fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
         now() > start + 2_000
     });
     assert!(program.told("were left out of the log").contains("left_out="));
+}
+
+#[test]
+fn statsd_gets_the_figures_of_smockrons_master_under_its_prefix() {
+    let sink = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    sink.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let port = sink.local_addr().expect("an address").port();
+    let program = Program::start_with(&format!(
+        "server: {{listen: '127.0.0.1:0'}}\ndomains: {{d: {{rate: 2/sec, burst: 3}}}}\n\
+         stats: {{host: 127.0.0.1, port: {port}, prefix: gate.}}\n"
+    ));
+    let mut gatekeeper = Gatekeeper::new(&program, &[]);
+    let t = ahead();
+    for delay in [540, 1_000] {
+        gatekeeper.send(&[b"d\0", b"DELAYED", b"c", &text(t), &text(t + delay), b""]);
+    }
+    gatekeeper.request("d", "c", t);
+    let mut lines: Vec<String> = Vec::new();
+    let mut hear = |what: &str, is_there: &dyn Fn(&[String]) -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_there(&lines) {
+            assert!(Instant::now() < end, "never: {what} in {lines:?}");
+            let mut datagram = [0; 2_000];
+            let count = sink.recv(&mut datagram).unwrap_or_else(|_| panic!("{what}: {lines:?}"));
+            let text = String::from_utf8_lossy(&datagram[..count]).into_owned();
+            let of_interest = |line: &&str| line.contains("delayed") || line.contains("request.");
+            lines.extend(text.lines().filter(of_interest).map(str::to_owned));
+        }
+    };
+    for expected in [
+        "gate.request.delayed_by:540|ms",
+        "gate.request.delayed_by:1000|ms",
+        "tollgate.master_delayed:540|ms",
+        "gate.request.status.ACCEPTED:1|c",
+    ] {
+        hear(expected, &|lines| lines.iter().any(|line| line == expected));
+    }
+    // Of three messages, in one second or in two.
+    hear("three in all", &|lines| {
+        let value = |line: &String| {
+            let value = line.strip_prefix("gate.request.total:")?.strip_suffix("|c")?;
+            value.parse::<u64>().ok()
+        };
+        lines.iter().filter_map(value).sum::<u64>() == 3
+    });
 }
 
 #[test]

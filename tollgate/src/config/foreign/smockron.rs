@@ -41,7 +41,9 @@ pub fn native(root: &Node, faults: &mut Vec<Fault>, notes: &mut Vec<Fault>) -> N
         PASSED.iter().filter_map(|name| Some((*name, last(entries, name)?.clone()))).collect();
     let stats = last(entries, "statsd").or_else(|| last(entries, "stats"));
     let metrics = stats.and_then(|node| file.statsd(node));
-    let metrics = metrics.map(|statsd| ("metrics", Node::map([("statsd", statsd)])));
+    let metrics = metrics.map(|[statsd, prefix]| {
+        ("metrics", Node::map([("statsd", statsd), ("statsd_smockron", prefix)]))
+    });
     let [accounting, control] = file.listen(last(entries, "server"), root.place);
     let mut master = vec![
         ("accounting", accounting),
@@ -131,17 +133,15 @@ impl File<'_> {
         [on(port), on(port.saturating_add(u16::from(port > 0)))]
     }
 
-    /// Options of node-statsd; what is sent is named as everywhere in Tollgate.
-    fn statsd(&mut self, node: &Node) -> Option<Node> {
-        let what = "figures have names of Tollgate's own; those of Smockron's dashboards are not \
-                    sent";
-        self.note(node.place, what);
+    /// Options of node-statsd: where to, and what the names begin with that its dashboards have.
+    fn statsd(&mut self, node: &Node) -> Option<[Node; 2]> {
         if let Value::Text(text) = &node.value {
             let port = if text.contains(':') { "" } else { ":8125" };
-            return (text != "false").then(|| placed(format!("udp://{text}{port}"), node.place));
+            let to = placed(format!("udp://{text}{port}"), node.place);
+            return (text != "false").then(|| [to, placed("", node.place)]);
         }
         for (key, _) in entries(node) {
-            if !["host", "port"].contains(&key.name.as_str()) {
+            if !["host", "port", "prefix"].contains(&key.name.as_str()) {
                 let name = quoted(&key.name);
                 self.note(key.place, format!("{name} of StatsD does nothing here"));
             }
@@ -155,7 +155,9 @@ impl File<'_> {
             }
         };
         let (host, port) = (option("host", STATSD.0), option("port", STATSD.1));
-        Some(placed(format!("udp://{host}:{port}"), node.place))
+        let to = placed(format!("udp://{host}:{port}"), node.place);
+        let place = node.find(&["prefix"]).map_or(node.place, |prefix| prefix.place);
+        Some([to, placed(option("prefix", ""), place)])
     }
 
     fn domains(&mut self, domains: Option<&Node>, start: Place) -> Node {

@@ -53,16 +53,18 @@ fn statsd(metrics: &mut Section<'_, '_>) -> Option<StatsdSink> {
         Ok((peer(text, if tcp { "tcp" } else { "udp" }).map_err(|_| wrong)?, tcp))
     });
     if !metrics.has("statsd") {
-        if metrics.has("statsd_labels") {
-            let what = "`statsd_labels` needs `statsd`; name it, or remove the key";
-            metrics.fault("statsd_labels", what);
+        for key in ["statsd_labels", "statsd_smockron"] {
+            if metrics.has(key) {
+                metrics.fault(key, format!("`{key}` needs `statsd`; name it, or remove the key"));
+            }
+            metrics.allow(key);
         }
-        metrics.allow("statsd_labels");
         return None;
     }
     let labels = |text: &str| one_of(text, &Labels::WORDS);
     let labels = metrics.value("statsd_labels", Labels::Name, labels);
-    address.map(|(address, tcp)| StatsdSink { address, tcp, labels })
+    let smockron = metrics.optional("statsd_smockron", statsd_prefix);
+    address.map(|(address, tcp)| StatsdSink { address, tcp, labels, smockron })
 }
 
 /// Host and port, with or without `scheme://` before them.
@@ -87,6 +89,17 @@ fn read_prefix(text: &str) -> Read<String> {
         ));
     }
     Ok(text.trim_end_matches('.').to_owned())
+}
+
+/// What begins the name of a line, as it is; it may be empty.
+fn statsd_prefix(text: &str) -> Read<String> {
+    let fits = |c: char| c.is_ascii_graphic() && !":|@#".contains(c);
+    if text.len() > PREFIX_BYTES_MAX || !text.chars().all(fits) {
+        return Err(format!(
+            "must be at most {PREFIX_BYTES_MAX} letters, digits and signs, no spaces or : | @ #"
+        ));
+    }
+    Ok(text.to_owned())
 }
 
 /// What this machine calls itself.

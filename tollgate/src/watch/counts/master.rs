@@ -106,7 +106,7 @@ impl MasterCounts {
             dropped: registry.counter(&MASTER_DROPPED, &[]),
             messages: TOLD.map(|told| registry.counter(&MASTER_MESSAGES, &[told])),
             orders: registry.counter(&MASTER_ORDERS, &[]),
-            delayed: registry.histogram(&MASTER_DELAYED, &[]),
+            delayed: registry.timer(&MASTER_DELAYED, &[]),
             refusals: REFUSALS.map(|why| registry.counter(&MASTER_REFUSED, &[why])),
             faults: registry.counter(&BAD_REQUESTS, &["master"]),
             at,

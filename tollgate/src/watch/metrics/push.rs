@@ -5,8 +5,8 @@
 //! (`graphite`). When it is dropped nothing is waited for.
 
 use super::graphite::{self, Batch, PATIENCE, QUEUE_SECONDS_MAX};
-use super::sample::samples;
-use super::statsd::Sender;
+use super::sample::{samples, timings};
+use super::statsd::{self, Sender};
 use super::{PUSH_DROPPED, PUSH_FAILURES, PUSHED};
 use crate::clock::Clock;
 use crate::config::settings::Metrics;
@@ -130,7 +130,9 @@ impl Pusher {
             }
             if let Some(looks) = &to_statsd {
                 // If there is no room, its counts go with the next.
-                let _ = looks.try_send(samples);
+                if let Ok(room) = looks.try_reserve() {
+                    room.send(statsd::Look { samples, timings: timings(registry) });
+                }
             }
         }
     }

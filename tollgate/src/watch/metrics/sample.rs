@@ -6,7 +6,7 @@
 
 use super::{Kind, Metric, SERIES_FOLDED};
 use crate::watch::prometheus::Observed;
-use crate::watch::registry::{Cell, Registry};
+use crate::watch::registry::{Cell, Registry, Series, Timings};
 use tollgate_core::units::SECOND;
 
 /// One number.
@@ -22,6 +22,38 @@ pub struct Sample {
     pub counts: bool,
     /// What it is worth.
     pub value: f64,
+}
+
+/// Single lengths of time under one name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// As a [`Sample`] has it, without `_seconds`.
+    pub name: String,
+    /// The same.
+    pub bare: String,
+    /// The same.
+    pub tags: String,
+    /// In milliseconds.
+    pub values: Vec<f64>,
+    /// How many of all there were these are, as a fraction.
+    pub rate: f64,
+}
+
+/// What came since the last call where single values are kept.
+#[must_use]
+pub fn timings(registry: &Registry) -> Vec<Timing> {
+    let timing = |(series, timings): (Series, Timings)| {
+        let Series { metric, labels, .. } = &series;
+        let named = |labels| named(metric, labels, "").replacen("_seconds", "", 1);
+        Timing {
+            name: named(labels),
+            bare: named(&[]),
+            tags: tags(metric, labels),
+            rate: timings.values.len() as f64 / timings.count as f64,
+            values: timings.values.iter().map(|nanos| *nanos as f64 / 1e6).collect(),
+        }
+    };
+    registry.timings().into_iter().map(timing).collect()
 }
 
 /// Everything that was counted and everything that was observed.

@@ -1,15 +1,16 @@
 //! Metrics as StatsD reads them: lines `name:value|kind`, each second, in datagrams or over TCP.
 //!
-//! Counters are sent as what came since the last time, gauges as they are. There is no answer to
+//! Counters are sent as what came since the last time, gauges as they are, and single lengths of
+//! time as timers where they are kept. There is no answer to
 //! wait for and nothing is kept: what cannot be sent is dropped and counted, and its counts go
 //! with the next. Labels stand in the name, or as tags behind the line. What is said: `sample`; who
 //! runs this: `push`.
 
 use super::push::Counts;
-use super::sample::Sample;
+use super::sample::{Sample, Timing};
 use crate::config::settings::{Labels, StatsdSink};
 use std::collections::HashMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::io;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -22,6 +23,19 @@ const DATAGRAM_BYTES_MAX: usize = 1_432;
 
 /// For a connection to be made, or for lines to be taken. A StatsD that is slower loses them.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Everything at one moment.
+pub struct Look {
+    /// What everything is worth,
+    pub samples: Vec<Sample>,
+    /// and what came since the look before.
+    pub timings: Vec<Timing>,
+}
+
+/// What Smockron's master called a counter, beside its total, and what it called a timer.
+const SMOCKRON: [(&str, &str); 2] =
+    [("master_messages_total.accepted", "ACCEPTED"), ("master_messages_total.delayed", "DELAYED")];
+const SMOCKRON_TIMER: (&str, &str) = ("master_delayed", "request.delayed_by");
 
 /// Where lines go, and what was sent of each counter.
 pub struct Sender {
@@ -48,9 +62,9 @@ impl Sender {
     }
 
     /// Sends what is new in each look that comes in through `queue`, until it is closed.
-    pub async fn send(mut self, mut queue: Receiver<Vec<Sample>>) {
-        while let Some(samples) = queue.recv().await {
-            let parcels = parcels(&samples, &self.sent, self.to.labels);
+    pub async fn send(mut self, mut queue: Receiver<Look>) {
+        while let Some(look) = queue.recv().await {
+            let parcels = parcels(&look, &self.sent, &self.to);
             for (place, Parcel { text, lines, counters }) in parcels.iter().enumerate() {
                 if self.send_one(text.as_bytes()).await.is_ok() {
                     self.counts.lines.increment(*lines);
@@ -119,39 +133,67 @@ struct Parcel {
     counters: Vec<(String, f64)>,
 }
 
-fn parcels(samples: &[Sample], sent: &HashMap<String, f64>, labels: Labels) -> Vec<Parcel> {
-    let mut all: Vec<Parcel> = vec![Parcel::default()];
-    for sample in samples {
+fn parcels(look: &Look, sent: &HashMap<String, f64>, to: &StatsdSink) -> Vec<Parcel> {
+    let mut all: Vec<Parcel> = Vec::new();
+    for sample in &look.samples {
         let before =
             if sample.counts { sent.get(&sample.name).copied().unwrap_or(0.0) } else { 0.0 };
         let value = sample.value - before;
         if sample.counts && value <= 0.0 {
             continue;
         }
-        let line = line(sample, value, labels);
-        if all.last().is_none_or(|one| one.text.len() + line.len() > DATAGRAM_BYTES_MAX) {
-            all.push(Parcel::default());
-        }
-        if let Some(parcel) = all.last_mut() {
-            parcel.text.push_str(&line);
-            parcel.lines += 1;
-            parcel.counters.extend(sample.counts.then(|| (sample.name.clone(), sample.value)));
+        let counter = sample.counts.then(|| (sample.name.clone(), sample.value));
+        put(&mut all, &lines(sample, value, to), counter);
+    }
+    for timing in &look.timings {
+        for value in &timing.values {
+            put(&mut all, &timer_lines(timing, *value, to), None);
         }
     }
-    all.retain(|parcel| parcel.lines > 0);
     all
 }
 
-fn line(sample: &Sample, value: f64, labels: Labels) -> String {
+/// Adds lines that go together, and the counter that they are of.
+fn put(all: &mut Vec<Parcel>, lines: &str, counter: Option<(String, f64)>) {
+    if all.last().is_none_or(|one| one.text.len() + lines.len() > DATAGRAM_BYTES_MAX) {
+        all.push(Parcel::default());
+    }
+    if let Some(parcel) = all.last_mut() {
+        parcel.text.push_str(lines);
+        parcel.lines += lines.matches('\n').count() as u64;
+        parcel.counters.extend(counter);
+    }
+}
+
+/// What is said of one number; of some there are Smockron's names beside our own.
+fn lines(sample: &Sample, value: f64, to: &StatsdSink) -> String {
     let kind = if sample.counts { 'c' } else { 'g' };
-    let mut line = String::new();
-    // Writing to a String cannot fail.
-    let _ = match labels {
-        Labels::Name => writeln!(line, "tollgate.{}:{value}|{kind}", sample.name),
-        Labels::Tags if sample.tags.is_empty() => {
-            writeln!(line, "tollgate.{}:{value}|{kind}", sample.bare)
-        }
-        Labels::Tags => writeln!(line, "tollgate.{}:{value}|{kind}|#{}", sample.bare, sample.tags),
-    };
-    line
+    let mut lines = line([&sample.name, &sample.bare, &sample.tags], value, &kind, to.labels);
+    let status = SMOCKRON.iter().find(|(name, _)| *name == sample.name);
+    if let (Some(prefix), Some((_, status))) = (&to.smockron, status) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(lines, "{prefix}request.status.{status}:{value}|c");
+        let _ = writeln!(lines, "{prefix}request.total:{value}|c");
+    }
+    lines
+}
+
+/// What is said of one length of time. If some of many were kept, so many each stands for is said.
+fn timer_lines(timing: &Timing, value: f64, to: &StatsdSink) -> String {
+    let kind = if timing.rate < 1.0 { format!("ms|@{:.6}", timing.rate) } else { "ms".to_owned() };
+    let mut lines = line([&timing.name, &timing.bare, &timing.tags], value, &kind, to.labels);
+    let (name, theirs) = SMOCKRON_TIMER;
+    if let Some(prefix) = to.smockron.as_ref().filter(|_| timing.name == name) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(lines, "{prefix}{theirs}:{value}|{kind}");
+    }
+    lines
+}
+
+fn line([name, bare, tags]: [&str; 3], value: f64, kind: &dyn Display, labels: Labels) -> String {
+    match labels {
+        Labels::Name => format!("tollgate.{name}:{value}|{kind}\n"),
+        Labels::Tags if tags.is_empty() => format!("tollgate.{bare}:{value}|{kind}\n"),
+        Labels::Tags => format!("tollgate.{bare}:{value}|{kind}|#{tags}\n"),
+    }
 }

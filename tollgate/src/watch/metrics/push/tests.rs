@@ -7,8 +7,8 @@ use crate::config::settings::otlp::{Collector, Endpoint, Figures, Protocol};
 use crate::config::settings::tls::ClientTls;
 use crate::config::settings::{Labels, Lines, StatsdSink};
 use crate::watch::counts::tiers::Tier;
-use crate::watch::metrics::CLIENTS_HELD;
 use crate::watch::metrics::graphite::Patience;
+use crate::watch::metrics::{CLIENTS_HELD, MASTER_DELAYED};
 use crate::watch::otlp::wire::metrics::{ExportMetricsServiceRequest, metric, number_data_point};
 use crate::watch::otlp::wire::text;
 use prost::Message;
@@ -33,7 +33,7 @@ fn settings() -> Metrics {
 }
 
 fn statsd(address: SocketAddr, tcp: bool, labels: Labels) -> Option<StatsdSink> {
-    Some(StatsdSink { address: address.to_string(), tcp, labels })
+    Some(StatsdSink { address: address.to_string(), tcp, labels, smockron: None })
 }
 
 fn look() -> Look {
@@ -196,6 +196,25 @@ fn statsd_gets_what_came_since_the_last_time() {
     watch.proxy.requests.increment(2);
     assert_eq!(next(counted), "tollgate.requests_total.proxy:2|c");
     drop(running);
+}
+
+/// Single values once, and of too many how many each stands for.
+#[test]
+fn statsd_gets_timers_where_single_values_are_kept() {
+    let registry = Registry::default();
+    let delayed = registry.timer(&MASTER_DELAYED, &[]);
+    [540, 3].into_iter().for_each(|ms| delayed.record(ms * 1_000_000));
+    let found = timings(&registry);
+    let [one] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(
+        (one.name.as_str(), &one.values[..], one.rate),
+        ("master_delayed", &[540.0, 3.0][..], 1.0)
+    );
+    assert_eq!(timings(&registry), [], "they are told once");
+    (0..4_000).for_each(|_| delayed.record(1_000_000));
+    let found = timings(&registry);
+    assert_eq!((found[0].values.len(), found[0].rate), (1_000, 0.25));
+    assert_eq!(delayed.counts().iter().sum::<u64>(), 4_002);
 }
 
 /// Over TCP, with tags; a StatsD that goes away gets what it missed of a counter when it is back.
