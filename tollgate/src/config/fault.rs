@@ -78,3 +78,12 @@ pub fn quoted(text: &str) -> String {
     let more = if text.chars().nth(60).is_some() { "..." } else { "" };
     format!("`{clean}{more}`")
 }
+
+/// The one of `known` that a name was most likely meant to be, if any is near enough.
+#[must_use]
+pub fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    let short = name.len() <= 64;
+    let near = known.iter().filter(|_| short);
+    let near = near.map(|known| (strsim::damerau_levenshtein(known, name), *known));
+    near.filter(|(far, known)| *far <= 1 + known.len() / 4).min().map(|(_, known)| known)
+}

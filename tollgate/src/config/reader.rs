@@ -7,7 +7,7 @@
 
 mod outline;
 
-use super::fault::{Fault, Place, quoted};
+use super::fault::{Fault, Place, nearest, quoted};
 use super::tree::{Key, Node, Value};
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -334,14 +334,9 @@ impl<'n, 'f> Section<'n, 'f> {
 
 fn unknown(name: &str, section: &str, known: &[&'static str]) -> String {
     let place = if section.is_empty() { String::new() } else { format!(" in `{section}`") };
-    let short = name.len() <= 64;
-    let near = known
-        .iter()
-        .filter(|_| short)
-        .map(|known| (strsim::damerau_levenshtein(known, name), known));
     let start = format!("there is no key {}{place}", quoted(name));
-    match near.filter(|(far, known)| *far <= 1 + known.len() / 4).min() {
-        Some((_, nearest)) => format!("{start}; did you mean `{nearest}`?"),
+    match nearest(name, known) {
+        Some(nearest) => format!("{start}; did you mean `{nearest}`?"),
         None => format!("{start}; known are {}", known.join(", ")),
     }
 }

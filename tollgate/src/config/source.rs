@@ -145,7 +145,7 @@ fn choose(named: Option<OsString>, there: impl Fn(&Path) -> bool) -> Result<Path
 /// At most one byte more than may be parsed: enough to see that it is too much.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(tree::BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(tree::CONFIGURATION.bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -2,37 +2,47 @@
 //!
 //! Built from the events of the parser, not through serde: serde stops at the first fault, forgets
 //! which of two equal keys came first, and turns `off` into a truth value. Here every scalar stays
-//! the text that was written. What the keys mean: `reader` and the files that use it. Bounds: see
-//! the constants; a file beyond one of them is a fault, whatever else it holds.
+//! the text that was written. What the keys mean: `reader` and the files that use it; what a text
+//! stands for where that is not known from its key: `scalar`. Bounds: see [`Dialect`]; a file
+//! beyond one of them is a fault, whatever else it holds.
+
+pub mod scalar;
 
 use super::fault::{Fault, Place, quoted};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
+use scalar::Kind;
 use std::collections::HashMap;
 use std::rc::Rc;
-
-/// The largest file, in bytes.
-pub const BYTES_MAX: usize = 1 << 20;
-/// How deep sections may lie in each other.
-pub const DEPTH_MAX: usize = 32;
-/// The most keys and values, counting what aliases repeat.
-pub const NODES_MAX: usize = 50_000;
 
 /// What a document may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
+    /// The largest file, in bytes.
+    pub bytes_max: usize,
     /// How deep sections may lie in each other.
     pub depth_max: usize,
-    /// The most keys and values, counting what aliases repeat.
+    /// The most keys and values that are written.
     pub nodes_max: usize,
+    /// The most keys and values that aliases repeat.
+    pub repeated_max: usize,
     /// More documents may follow; they are not read.
     pub first_of_many: bool,
     /// `<<` is a key like any other, for the reader to make something of.
     pub merge_keys: bool,
+    /// A tag says what a text stands for; one that is not of YAML's schema makes it a text.
+    pub tags: bool,
 }
 
 /// Our own configuration.
-pub const CONFIGURATION: Dialect =
-    Dialect { depth_max: DEPTH_MAX, nodes_max: NODES_MAX, first_of_many: false, merge_keys: false };
+pub const CONFIGURATION: Dialect = Dialect {
+    bytes_max: 1 << 20,
+    depth_max: 32,
+    nodes_max: 50_000,
+    repeated_max: 50_000,
+    first_of_many: false,
+    merge_keys: false,
+    tags: false,
+};
 
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,23 +128,46 @@ pub fn parse(bytes: &[u8]) -> Result<Node, Fault> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_as(bytes: &[u8], dialect: Dialect) -> Result<Node, Fault> {
-    if bytes.len() > BYTES_MAX {
-        let what = format!("{} bytes are too many; at most {BYTES_MAX} are read", bytes.len());
+    let bytes_max = dialect.bytes_max;
+    if bytes.len() > bytes_max {
+        let what = format!("{} bytes are too many; at most {bytes_max} are read", bytes.len());
         return Err(Fault::new(START, what));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| not_text(bytes, e.valid_up_to()))?;
     let mut builder = Builder::new(dialect);
     for event in Parser::new_from_str(text.trim_start_matches('\u{feff}')) {
         let (event, span) = event.map_err(|error| {
-            Fault::new(place(error.marker()), format!("not YAML: {}", error.info()))
+            let what = match builder.root {
+                Some(_) => "this belongs to nothing before it; check the indentation".to_owned(),
+                None => error.info(),
+            };
+            Fault::new(place(error.marker()), format!("not YAML: {what}"))
         })?;
-        if dialect.first_of_many && builder.root.is_some() {
+        let ended = match event {
+            Event::DocumentStart(..) => true,
+            // An end that is written takes up room.
+            Event::DocumentEnd => span.start.index() < span.end.index(),
+            _ => false,
+        };
+        if dialect.first_of_many && ended && builder.root.is_some() {
             break;
+        }
+        if builder.root.is_none() && builder.open.is_empty() && is_tab_before(text, &span) {
+            let what = "not YAML: a tab before the first key; indent with spaces";
+            return Err(Fault::new(place(&span.start), what));
         }
         builder.handle(event, &span)?;
     }
     let nothing = Node { place: START, plain: true, value: Value::Null };
     Ok(builder.root.unwrap_or(nothing))
+}
+
+/// Whether nothing but white space stands before it in its line, with a tab in it. Deeper in a
+/// document the parser refuses that.
+fn is_tab_before(text: &str, span: &Span) -> bool {
+    let line = text.lines().nth(span.start.line().saturating_sub(1)).unwrap_or_default();
+    let before = line.chars().take(span.start.col());
+    before.clone().all(char::is_whitespace) && before.clone().any(|c| c == '\t')
 }
 
 const START: Place = Place { line: 1, column: 1 };
@@ -173,13 +206,15 @@ struct Builder {
     open: Vec<Open>,
     /// What aliases may repeat.
     anchors: HashMap<usize, Anchor>,
+    /// Written, and repeated by aliases.
     nodes: usize,
+    repeated: usize,
 }
 
 impl Builder {
     fn new(dialect: Dialect) -> Builder {
         let (open, anchors) = (Vec::new(), HashMap::new());
-        Builder { dialect, root: None, open, anchors, nodes: 0 }
+        Builder { dialect, root: None, open, anchors, nodes: 0, repeated: 0 }
     }
 
     fn handle(&mut self, event: Event<'_>, span: &Span) -> Result<(), Fault> {
@@ -189,10 +224,16 @@ impl Builder {
                 Err(Fault::new(place, "a second document; one file holds one configuration"))
             }
             Event::Scalar(text, style, anchor, tag) => {
-                self.count(1, place)?;
-                known_tag(tag.as_deref(), place)?;
-                let plain = style == ScalarStyle::Plain;
-                let node = Node { place, plain, value: scalar(text.into_owned(), plain) };
+                self.count(place)?;
+                self.known_tag(tag.as_deref(), place)?;
+                let (text, plain) = (text.into_owned(), style == ScalarStyle::Plain);
+                let (text, plain) = match tag.filter(|_| self.dialect.tags) {
+                    Some(tag) => tagged(&tag, text).map_err(|what| Fault::new(place, what))?,
+                    None => (text, plain),
+                };
+                let null = plain && Kind::of(&text) == Kind::Null;
+                let value = if null { Value::Null } else { Value::Text(text) };
+                let node = Node { place, plain, value };
                 self.keep(anchor, &node, 1);
                 self.attach(node)
             }
@@ -215,20 +256,21 @@ impl Builder {
         anchor: usize,
         tag: Option<&Tag>,
     ) -> Result<(), Fault> {
-        self.count(1, place)?;
-        known_tag(tag, place)?;
+        self.count(place)?;
+        self.known_tag(tag, place)?;
         let depth_max = self.dialect.depth_max;
         if self.open.len() >= depth_max {
             return Err(Fault::new(place, format!("nested deeper than {depth_max} levels")));
         }
         let node = Node { place, plain: true, value };
-        self.open.push(Open { node, key: None, anchor, nodes_before: self.nodes - 1 });
+        let nodes_before = self.all() - 1;
+        self.open.push(Open { node, key: None, anchor, nodes_before });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), Fault> {
         let Some(open) = self.open.pop() else { return Ok(()) };
-        self.keep(open.anchor, &open.node, self.nodes - open.nodes_before);
+        self.keep(open.anchor, &open.node, self.all() - open.nodes_before);
         self.attach(open.node)
     }
 
@@ -238,7 +280,12 @@ impl Builder {
             return Err(Fault::new(place, "an alias inside of what it names"));
         };
         let (node, size) = (Rc::clone(&named.node), named.size);
-        self.count(size, place)?;
+        self.repeated += size;
+        let repeated_max = self.dialect.repeated_max;
+        if self.repeated > repeated_max {
+            let what = format!("aliases repeat more than {repeated_max} keys and values");
+            return Err(Fault::new(place, what));
+        }
         let depth_max = self.dialect.depth_max;
         if self.open.len() + node.depth() > depth_max {
             return Err(Fault::new(place, format!("nested deeper than {depth_max} levels")));
@@ -246,12 +293,31 @@ impl Builder {
         self.attach(Node::clone(&node))
     }
 
-    fn count(&mut self, more: usize, place: Place) -> Result<(), Fault> {
-        self.nodes += more;
+    fn count(&mut self, place: Place) -> Result<(), Fault> {
+        self.nodes += 1;
         let nodes_max = self.dialect.nodes_max;
-        let what =
-            || format!("more than {nodes_max} keys and values, counting what aliases repeat");
+        let what = || format!("more than {nodes_max} keys and values");
         if self.nodes > nodes_max { Err(Fault::new(place, what())) } else { Ok(()) }
+    }
+
+    /// Keys and values so far, with what aliases repeat.
+    fn all(&self) -> usize {
+        self.nodes + self.repeated
+    }
+
+    /// Our own configuration has no tags but those of YAML's own schema, which say nothing that
+    /// matters there; others would be promises unkept.
+    fn known_tag(&self, tag: Option<&Tag>, place: Place) -> Result<(), Fault> {
+        match tag {
+            Some(tag) if !self.dialect.tags && !tag.is_yaml_core_schema() => {
+                let name = quoted(&tag.original());
+                Err(Fault::new(
+                    place,
+                    format!("{name} is a tag, and none are known here; remove it"),
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn keep(&mut self, anchor: usize, node: &Node, size: usize) {
@@ -293,22 +359,15 @@ fn key(node: Node, dialect: Dialect) -> Result<Key, Fault> {
             Err(Fault::new(node.place, "merge keys are not read; write the keys out"))
         }
         Value::Text(name) => Ok(Key { place, plain, name }),
+        Value::Null if dialect.tags => Ok(Key { place, plain, name: "~".to_owned() }),
         _ => Err(Fault::new(node.place, "a key must be a plain word")),
     }
 }
 
-fn scalar(text: String, plain: bool) -> Value {
-    let null = matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL");
-    if plain && null { Value::Null } else { Value::Text(text) }
+/// The text of a scalar with a tag, and whether it stands for a number, truth value or null.
+fn tagged(tag: &Tag, text: String) -> Result<(String, bool), String> {
+    scalar::tagged(&tag.suffix_in_namespace(SCHEMA).unwrap_or_default(), text)
 }
 
-/// Tags of YAML's own schema say nothing that matters here; others would be promises unkept.
-fn known_tag(tag: Option<&Tag>, place: Place) -> Result<(), Fault> {
-    match tag {
-        Some(tag) if !tag.is_yaml_core_schema() => {
-            let name = quoted(&tag.original());
-            Err(Fault::new(place, format!("{name} is a tag, and none are known here; remove it")))
-        }
-        _ => Ok(()),
-    }
-}
+/// What the names of YAML's own tags begin with.
+const SCHEMA: &str = "tag:yaml.org,2002:";

@@ -1,11 +1,12 @@
 //! What is wrong with rule files, and how several make one set: cases 72 and 83 to 85.
 
 mod examples;
+mod large;
 mod xds;
+mod yaml;
 
 use crate::ask::{C1, Service, file, refused, rules};
-use tollgate::config::tree;
-use tollgate::doors::ratelimit::rules::read::{Options, read};
+use tollgate::doors::ratelimit::rules::read::{DIALECT, Options, read};
 use tollgate::doors::ratelimit::tally::Tallies;
 
 /// The faults of one file, without its name.
@@ -207,15 +208,15 @@ fn aliases_that_grow_are_refused_in_bounded_memory() {
         text += &format!("    a{n}: &a{n} [*a{before}, *a{before}, *a{before}, *a{before}]\n");
     }
     let told = faults(&text);
-    assert!(told[0].contains("more than 500000 keys and values"), "{told:?}");
+    assert!(told[0].contains("aliases repeat more than 500000 keys and values"), "{told:?}");
     let deep = format!("domain: d\ndescriptors: {}", "[".repeat(10_000));
     let told = faults(&deep);
     assert!(told.len() == 1 && told[0].contains("error loading config file: "), "{told:?}");
     let deep =
         format!("domain: d\ndescriptors:\n- metadata: {}1{}", "[".repeat(200), "]".repeat(200));
     assert!(faults(&deep)[0].contains("nested deeper than 100 levels"));
-    let large = " ".repeat(tree::BYTES_MAX + 1);
-    assert!(faults(&large)[0].contains("bytes are too many"));
+    let large = " ".repeat(DIALECT.bytes_max + 1);
+    assert!(faults(&large)[0].contains("bytes are too many; at most 67108864 are read"));
 }
 
 #[test]

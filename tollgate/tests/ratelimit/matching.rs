@@ -1,6 +1,7 @@
 //! Patterns, precedence and shared counters: cases 36 to 47.
 
 use crate::ask::Service;
+use tollgate::config::settings::RatelimitAnswers;
 use tollgate::doors::ratelimit::rules::read::Options;
 
 /// Rules of one level: key, value, and requests per day.
@@ -120,4 +121,33 @@ fn c47_patterns_are_shared_level_by_level() {
     let service = Service::new(SHARED);
     assert_eq!(service.ask("d: files=top/1,files=nested/1"), "OK [2/DAY 1]");
     assert_eq!(service.ask("d: files=top/2,files=nested/2"), "OK [2/DAY 0]");
+}
+
+/// With joined keys a key may be a pattern, and its rule's values may share a counter: that of the
+/// key that was asked about.
+#[test]
+fn c41_a_key_that_is_a_pattern_can_share_its_counter() {
+    let compat = Options { compat_keys: true, ..Options::default() };
+    let rules = "
+domain: d
+descriptors:
+- {key: 'k*', share_threshold: true, detailed_metric: true,
+   rate_limit: {unit: day, requests_per_unit: 3}}
+- {key: f, value: 'a/*', share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
+- {key: g_h, value: '*', share_threshold: true, rate_limit: {unit: day, requests_per_unit: 7}}
+";
+    let service = Service::with(rules, RatelimitAnswers::default(), compat);
+    for (asked, told) in [
+        ("k1=a", "3/DAY 2"),
+        ("k1=b", "3/DAY 1"),
+        ("k2=a", "3/DAY 2"),
+        ("f=a/1", "5/DAY 4"),
+        ("f=a/2", "5/DAY 3"),
+        ("g=h_1", "7/DAY 6"),
+        ("g=h_2", "7/DAY 5"),
+        ("g_h=1", "7/DAY 6"),
+    ] {
+        assert_eq!(service.ask(&format!("d: {asked}")), format!("OK [{told}]"), "{asked}");
+    }
+    assert_eq!(service.figure("d.k1_k*", "total_hits"), 2);
 }

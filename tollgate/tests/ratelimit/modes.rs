@@ -175,7 +175,7 @@ descriptors:
   metadata: {name: first, deep: {x: 1, list: [1, two, true, null]}}
   rate_limit: {unit: minute, requests_per_unit: 5}
 - key: b
-  metadata: {name: second, deep: {y: 2.5}, '404': \"404\"}
+  metadata: {name: second, deep: {z: 2.5}, '404': \"404\"}
   rate_limit: {unit: minute, requests_per_unit: 5}
 - {key: c, metadata: {name: third, c: c}, rate_limit: {unit: minute, requests_per_unit: 0}}
 - {key: e, detailed_metric: true, metadata: {e: 1}, rate_limit: {unit: day, requests_per_unit: 1}}
@@ -202,7 +202,7 @@ fn c89_metadata_of_rules_that_are_not_over_is_merged() {
         ],
         "metadata": {
             "name": "first",
-            "deep": {"x": 1.0, "y": 2.5, "list": [1.0, "two", true, null]},
+            "deep": {"x": 1.0, "z": 2.5, "list": [1.0, "two", true, null]},
             "404": "404",
         },
     });

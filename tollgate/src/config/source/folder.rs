@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 
 /// The most files that are read.
 pub const FILES_MAX: usize = 10_000;
-/// The largest file, in bytes; a larger one is told by whoever reads it.
-pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The largest file, in bytes; a larger one is a fault of whatever reads it.
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
+/// The most that all files may hold, in bytes.
+pub const BYTES_MAX: u64 = 256 << 20;
 /// How deep folders may lie in each other.
 const DEPTH_MAX: usize = 32;
 
@@ -56,7 +58,7 @@ impl Folder {
     /// All files, in the order of their names.
     ///
     /// # Errors
-    /// If there are too many. A folder that is not there has no files.
+    /// If there are too many, or they are too large. A folder that is not there has no files.
     pub fn read(&mut self) -> io::Result<Vec<File>> {
         let stamps = self.stamps();
         self.read = stamps;
@@ -79,10 +81,18 @@ impl Folder {
     }
 
     fn files(&self) -> io::Result<Vec<File>> {
-        let mut files = Vec::new();
+        let (mut files, mut all) = (Vec::new(), 0);
         for path in self.paths()? {
             match bytes(&path) {
-                Ok(bytes) => files.push(File { name: path.display().to_string(), bytes }),
+                Ok(bytes) => {
+                    all += bytes.len() as u64;
+                    if all > BYTES_MAX {
+                        let path = self.path.display();
+                        let what = format!("more than {BYTES_MAX} bytes in the files below {path}");
+                        return Err(io::Error::other(what));
+                    }
+                    files.push(File { name: path.display().to_string(), bytes });
+                }
                 Err(error) => {
                     let file = path.display();
                     tracing::warn!(%file, %error, "a rule file cannot be read and is left out");

@@ -97,20 +97,30 @@ pub fn lines(decider: &Decider) -> String {
 #[must_use]
 pub fn prometheus(decider: &Decider) -> String {
     let mut text = String::new();
-    let tallies = decider.tallies.all();
+    let zero = Tally::default().figures().map(|(_, figure)| figure);
+    let mut series: BTreeMap<String, [u64; 7]> = BTreeMap::new();
+    for (path, tally) in decider.tallies.all() {
+        // Paths that have the same labels are one series.
+        let sums = series.entry(labels(&escaped(&path))).or_insert(zero);
+        for (sum, (_, figure)) in sums.iter_mut().zip(tally.figures()) {
+            *sum += figure;
+        }
+    }
     for (index, (name, _)) in Tally::default().figures().into_iter().enumerate() {
         let family = format!("ratelimit_service_rate_limit_{name}");
         let _ = writeln!(text, "# TYPE {family} counter");
-        for (path, tally) in &tallies {
-            let labels = labels(path, tally.domain_bytes);
-            let _ = writeln!(text, "{family}{{{labels}}} {}", tally.figures()[index].1);
+        for (labels, sums) in &series {
+            let _ = writeln!(text, "{family}{{{labels}}} {}", sums[index]);
         }
     }
     let family = "ratelimit_service_rate_limit_domain_not_found";
-    let _ = writeln!(text, "# TYPE {family} counter");
+    let mut unknown: BTreeMap<String, u64> = BTreeMap::new();
     for (domain, tally) in decider.unknown_domains.all() {
-        let figure = tally.figures()[0].1;
-        let _ = writeln!(text, "{family}{{domain=\"{}\"}} {figure}", label(&domain));
+        *unknown.entry(label(&escaped(&domain))).or_default() += tally.figures()[0].1;
+    }
+    let _ = writeln!(text, "# TYPE {family} counter");
+    for (domain, figure) in unknown {
+        let _ = writeln!(text, "{family}{{domain=\"{domain}\"}} {figure}");
     }
     for ((_, figure), (family, labels)) in events(decider).into_iter().zip(EVENTS) {
         let _ = writeln!(text, "# TYPE {family} counter\n{family}{labels} {figure}");
@@ -180,16 +190,12 @@ const EVENTS: [(&str, &str); 5] = [
     ("ratelimit_service_total_requests", "{grpc_method=\"ShouldRateLimit\"}"),
 ];
 
-/// Domain, first key, and all further ones together.
-fn labels(path: &str, domain_bytes: usize) -> String {
-    let (domain, keys) = path.split_at_checked(domain_bytes).unwrap_or((path, ""));
-    let keys = keys.strip_prefix('.').unwrap_or(keys);
-    let (first, rest) = keys.split_once('.').unwrap_or((keys, ""));
-    let mut text = format!("domain=\"{}\",key1=\"{}\"", label(domain), label(first));
-    if !rest.is_empty() {
-        let _ = write!(text, ",key2=\"{}\"", label(rest));
-    }
-    text
+/// The first three parts of a path between dots: domain, first and second key. As in the
+/// reference's mapping, deeper levels are counted with the second.
+fn labels(path: &str) -> String {
+    let parts = ["domain", "key1", "key2"].into_iter().zip(path.split('.'));
+    let labels = parts.map(|(name, part)| format!("{name}=\"{}\"", label(part)));
+    labels.collect::<Vec<_>>().join(",")
 }
 
 fn label(value: &str) -> String {

@@ -18,7 +18,7 @@ use crate::config::source::folder::Folder;
 use foldhash::fast::RandomState;
 use level::Level;
 pub use metadata::merge as merge_metadata;
-use serde_json::{Map, Value};
+use prost_types::Struct;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -123,7 +123,7 @@ pub struct Rule {
     /// Its figures show what requests say, not what the rule does.
     pub detailed: bool,
     /// What answers carry while it is not over.
-    pub metadata: Option<Map<String, Value>>,
+    pub metadata: Option<Struct>,
     /// How the way to it is counted and shown.
     pub steps: Box<[Step]>,
     /// Its figures.
@@ -138,7 +138,17 @@ pub struct Step {
     /// Figures show the value of the request (`value_to_metric`).
     pub shows_value: bool,
     /// All values share one counter: that of the pattern.
-    pub shared: Option<Box<str>>,
+    pub shared: bool,
+}
+
+impl Step {
+    /// What is counted of an entry with this key in place of its value, if values share a counter.
+    /// Where keys and values are compared joined, the key may be covered by the pattern too.
+    #[must_use]
+    pub fn counted(&self, key: &str) -> Option<&str> {
+        let value = self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('_'));
+        self.shared.then(|| value.unwrap_or(&self.text))
+    }
 }
 
 impl Rule {
@@ -151,10 +161,10 @@ impl Rule {
         let mut path = domain.to_owned();
         for (step, (key, value)) in self.steps.iter().zip(entries) {
             path.push('.');
-            if step.shared.is_some() || !(self.detailed || step.shows_value) {
-                path.push_str(&step.text);
-            } else {
-                push_entry(&mut path, key, value);
+            match step.counted(key) {
+                Some(counted) => push_entry(&mut path, key, counted),
+                None if self.detailed || step.shows_value => push_entry(&mut path, key, value),
+                None => path.push_str(&step.text),
             }
         }
         Some(path)

@@ -19,8 +19,6 @@ pub const OTHER: &str = "other";
 /// The figures of one path.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// How much of the path is the domain, in bytes.
-    pub domain_bytes: usize,
     /// Hits that were asked for.
     pub total_hits: AtomicU64,
     /// Hits over the limit.
@@ -54,22 +52,24 @@ impl Tally {
     }
 
     /// Attributes hits to the parts of the way from `before` to `after`, of a counter with this
-    /// limit; `near` is where it is nearly used up.
-    pub fn attribute(&self, before: u64, after: u64, limit: u64, near: u64) {
+    /// limit; `near` is where it is nearly used up. Returns how many were over.
+    pub fn attribute(&self, before: u64, after: u64, limit: u64, near: u64) -> u64 {
         let hits = after - before;
         if after > limit {
             let over = if before >= limit { hits } else { after - limit };
             self.over_limit.fetch_add(over, Relaxed);
             if before < limit {
-                self.near_limit.fetch_add(limit - near.max(before), Relaxed);
+                let nearly = limit.saturating_sub(near.max(before));
+                self.near_limit.fetch_add(nearly, Relaxed);
             }
-            return;
+            return over;
         }
         self.within_limit.fetch_add(hits, Relaxed);
         if after > near {
             let nearly = if before >= near { hits } else { after - near };
             self.near_limit.fetch_add(nearly, Relaxed);
         }
+        0
     }
 }
 
@@ -84,11 +84,11 @@ pub struct Tallies {
 }
 
 impl Tallies {
-    /// The tally of a rule, whose path begins with its domain; the same one each time.
+    /// The tally of a rule; the same one each time.
     #[must_use]
-    pub fn of_rule(&self, domain: &str, path: &str) -> Arc<Tally> {
+    pub fn of_rule(&self, path: &str) -> Arc<Tally> {
         let mut rules = self.rules.write();
-        Arc::clone(rules.entry(path.into()).or_insert_with(|| fresh(domain)))
+        Arc::clone(rules.entry(path.into()).or_default())
     }
 
     /// The tally of a path that a request made: that of a rule, if one has this path.
@@ -101,11 +101,11 @@ impl Tallies {
         }
         let mut requests = self.requests.write();
         if requests.len() < PATHS_MAX {
-            return Arc::clone(requests.entry(path.into()).or_insert_with(|| fresh(domain)));
+            return Arc::clone(requests.entry(path.into()).or_default());
         }
         // Domains are bounded by the rules, so these few come on top.
         let other = format!("{domain}.{OTHER}");
-        Arc::clone(requests.entry(other.into()).or_insert_with(|| fresh(domain)))
+        Arc::clone(requests.entry(other.into()).or_default())
     }
 
     /// Every path and its tally, in order.
@@ -118,10 +118,6 @@ impl Tallies {
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         all
     }
-}
-
-fn fresh(domain: &str) -> Arc<Tally> {
-    Arc::new(Tally { domain_bytes: domain.len(), ..Tally::default() })
 }
 
 #[cfg(test)]
@@ -143,6 +139,10 @@ mod tests {
         assert_eq!(attributed(27, 30, 20), (3, 0, 0));
         assert_eq!(attributed(14, 17, 20), (0, 1, 3));
         assert_eq!(attributed(0, 0, 0), (0, 0, 0));
+        // Where the ratio is over 1, nothing is near the limit.
+        let tally = Tally::default();
+        assert_eq!((tally.attribute(0, 4, 10, 12), tally.attribute(4, 13, 10, 12)), (0, 3));
+        assert_eq!((tally.figures()[1].1, tally.figures()[2].1), (3, 0));
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         }
         assert_eq!(tallies.all().len(), PATHS_MAX + 1);
         assert_eq!(tallies.of("d", "d.other").figures()[0].1, 10);
-        tallies.of_rule("d", "d.rule").total_hits.fetch_add(1, Relaxed);
+        tallies.of_rule("d.rule").total_hits.fetch_add(1, Relaxed);
         assert_eq!(tallies.of("d", "d.rule").figures()[0].1, 1, "a rule has always room");
     }
 }

@@ -31,7 +31,7 @@ impl Answer<'_> {
         let code = if over && !shadowed { Code::OverLimit } else { Code::Ok };
         let headers = self.headers(&statuses);
         let dynamic_metadata = match self.settings.dynamic_metadata && package == Package::V3 {
-            true => Some(to_struct(&self.metadata(&statuses))),
+            true => Some(self.metadata(&statuses)),
             false => None,
         };
         if package == Package::Old {
@@ -123,7 +123,7 @@ impl Answer<'_> {
         ]
     }
 
-    fn metadata(&self, statuses: &[Status]) -> Map<String, Value> {
+    fn metadata(&self, statuses: &[Status]) -> Struct {
         let mut all = Map::new();
         let descriptors = self.request.descriptors.iter().map(descriptor_metadata).collect();
         all.insert("domain".into(), self.request.domain.into());
@@ -131,15 +131,17 @@ impl Answer<'_> {
         if self.request.hits_addend != 0 {
             all.insert("hitsAddend".into(), self.request.hits_addend.into());
         }
-        let mut merged = Map::new();
+        let mut all = to_struct(&all);
+        let mut merged = Struct::default();
         for (met, status) in self.met.iter().zip(statuses) {
             let metadata = met.rule().and_then(|rule| rule.metadata.as_ref());
             if let Some(metadata) = metadata.filter(|_| status.code() == Code::Ok) {
                 merge_metadata(&mut merged, metadata);
             }
         }
-        if !merged.is_empty() {
-            all.insert("metadata".into(), Value::Object(merged));
+        if !merged.fields.is_empty() {
+            let kind = Some(Kind::StructValue(merged));
+            all.fields.insert("metadata".into(), prost_types::Value { kind });
         }
         all
     }

@@ -77,17 +77,18 @@ impl Limited<'_> {
             return;
         }
         tally.total_hits.fetch_add(hits, Relaxed);
-        if spared {
+        let over = if spared {
             tally.over_limit.fetch_add(hits, Relaxed);
             tally.over_limit_with_local_cache.fetch_add(hits, Relaxed);
+            hits
         } else {
             let limit = self.limit.requests;
             // In 32 bits, as the reference computes it.
             let near = (limit as f32 * near_limit_ratio).floor() as u64;
-            tally.attribute(before.into(), after.into(), limit.into(), near);
-        }
+            tally.attribute(before.into(), after.into(), limit.into(), near)
+        };
         if self.hit.is_over() && self.rule.is_some_and(|rule| rule.shadow) {
-            tally.shadow_mode.fetch_add(hits, Relaxed);
+            tally.shadow_mode.fetch_add(over, Relaxed);
         }
     }
 }
@@ -127,7 +128,7 @@ impl Decider {
     pub(super) fn meet<'r>(&self, rules: &'r Rules, request: &View<'_>, now: Time) -> Vec<Met<'r>> {
         let Some(rules) = rules.domain(request.domain) else {
             let unknown = self.unknown_domains.of("", request.domain);
-            unknown.total_hits.fetch_add(1, Relaxed);
+            unknown.total_hits.fetch_add(request.descriptors.len() as u64, Relaxed);
             return request.descriptors.iter().map(|_| Met::Free).collect();
         };
         let meet = |part| self.meet_one(rules, request, part, now);
@@ -174,7 +175,7 @@ impl Decider {
             .steps
             .iter()
             .zip(entries)
-            .map(|(step, (key, value))| (*key, step.shared.as_deref().unwrap_or(value)));
+            .map(|(step, (key, value))| (*key, step.counted(key).unwrap_or(value)));
         let key = self.key(domain, limit, counted.clone());
         let mut limited = limited(Some(rule), limit, key, hits, now, tally);
         limited.name = self.name(domain, &limited, counted);

@@ -4,7 +4,8 @@
 //! looked at, and a value written as a floating number is refused: it could not have been meant
 //! as it would be read. What the values say is read in `read`.
 
-use crate::config::fault::{Fault, quoted};
+use crate::config::fault::{Fault, nearest, quoted};
+use crate::config::tree::scalar::Kind;
 use crate::config::tree::{Key, Node, Value};
 
 /// Every key of the reference, and behind them ours.
@@ -29,48 +30,6 @@ const KNOWN: [&str; 19] = [
     "unit_multiplier",
     "calendar",
 ];
-
-/// What YAML takes an unquoted text for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    /// `true`, `no`, `on` and the like.
-    Bool(bool),
-    /// A whole number.
-    Number(f64),
-    /// Any other number.
-    Float(f64),
-    /// None of these.
-    Text,
-}
-
-impl Kind {
-    /// What `text` is.
-    #[must_use]
-    pub fn of(text: &str) -> Kind {
-        match text {
-            "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-                return Kind::Bool(true);
-            }
-            "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off"
-            | "OFF" => return Kind::Bool(false),
-            ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" => {
-                return Kind::Float(f64::NAN);
-            }
-            _ => {}
-        }
-        let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-        let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        let float = |b: u8| b.is_ascii_digit() || b".eE+-".contains(&b);
-        let number = digits.starts_with(|c: char| c.is_ascii_digit() || c == '.')
-            && digits.bytes().any(|b| b.is_ascii_digit())
-            && digits.bytes().all(float);
-        match text.parse::<f64>() {
-            Ok(number) if whole => Kind::Number(number),
-            Ok(value) if number => Kind::Float(value),
-            _ => Kind::Text,
-        }
-    }
-}
 
 /// Reports every key that is not known and every value of a kind that is not.
 pub fn check(node: &Node, faults: &mut Vec<Fault>) {
@@ -104,7 +63,11 @@ fn check_entry((key, node): &(Key, Node), faults: &mut Vec<Fault>) {
     }
     match &node.value {
         Value::Text(text) if node.plain && matches!(Kind::of(text), Kind::Float(_)) => {
-            let what = format!("error checking config: {} is a float; quote it", quoted(text));
+            let what = match text.bytes().all(|b| b.is_ascii_digit()) {
+                true => "is no whole number of 64 bits, nor octal; quote it",
+                false => "is a float; quote it",
+            };
+            let what = format!("error checking config: {} {what}", quoted(text));
             faults.push(Fault::new(node.place, what));
         }
         _ => check(node, faults),
@@ -122,13 +85,8 @@ fn list_of(value: &Value) -> String {
 }
 
 fn near(name: &str) -> String {
-    let short = name.len() <= 64;
-    let far = |known: &&str| strsim::damerau_levenshtein(known, name);
-    let nearest = KNOWN.iter().filter(|_| short).min_by_key(|known| far(known));
-    match nearest.filter(|known| far(known) <= 1 + known.len() / 4) {
-        Some(known) => format!("; did you mean `{known}`?"),
-        None => String::new(),
-    }
+    let known = nearest(name, &KNOWN);
+    known.map(|known| format!("; did you mean `{known}`?")).unwrap_or_default()
 }
 
 /// Short and clean enough for a message.

@@ -1,53 +1,72 @@
-//! A rule's `metadata`: any YAML, kept as JSON, which is what both wires can carry.
+//! A rule's `metadata`: any YAML, kept as the message that answers carry it in.
 //!
-//! What is written without quotes is a number, a truth value or nothing if it looks like one, as
-//! YAML has it. Numbers become those of JSON and protobuf: 64 bits, floating. A list or text at
-//! the top is not metadata.
+//! What is written without quotes is a number, a truth value or nothing if YAML 1.1 says so
+//! (`config::tree::scalar`). All numbers are floating, of 64 bits. A key is a text: what stands for
+//! a number or a truth value is written as such, but keys at the top stay as they are.
 
-use crate::config::tree::{Node, Value as Yaml};
-use serde_json::{Map, Number, Value};
+use crate::config::tree::scalar::Kind as Scalar;
+use crate::config::tree::{Key, Node, Value as Yaml};
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
 
 /// The metadata that a node holds; `None` if it is no map.
-pub fn read(node: &Node) -> Option<Map<String, Value>> {
-    match value(node) {
-        Value::Object(map) => Some(map),
-        _ => None,
-    }
+pub fn read(node: &Node) -> Option<Struct> {
+    let Yaml::Map(entries) = &node.value else { return None };
+    let entry = |(key, node): &(Key, Node)| (top(key), value(node));
+    Some(Struct { fields: entries.iter().map(entry).collect() })
 }
 
 fn value(node: &Node) -> Value {
-    match &node.value {
-        Yaml::Null => Value::Null,
-        Yaml::Text(text) if node.plain => plain(text),
-        Yaml::Text(text) => Value::String(text.clone()),
-        Yaml::List(items) => Value::Array(items.iter().map(value).collect()),
-        Yaml::Map(entries) => {
-            Value::Object(entries.iter().map(|(k, node)| (k.name.clone(), value(node))).collect())
+    let kind = match &node.value {
+        Yaml::Null => Kind::NullValue(0),
+        Yaml::Text(text) => match scalar(text, node.plain) {
+            Scalar::Bool(truth) => Kind::BoolValue(truth),
+            Scalar::Whole(number) => Kind::NumberValue(number as f64),
+            Scalar::Float(number) => Kind::NumberValue(number),
+            Scalar::Null | Scalar::Text => Kind::StringValue(text.clone()),
+        },
+        Yaml::List(items) => {
+            Kind::ListValue(ListValue { values: items.iter().map(value).collect() })
         }
+        Yaml::Map(entries) => {
+            let entry = |(key, node): &(Key, Node)| (below(key), value(node));
+            Kind::StructValue(Struct { fields: entries.iter().map(entry).collect() })
+        }
+    };
+    Value { kind: Some(kind) }
+}
+
+fn scalar(text: &str, plain: bool) -> Scalar {
+    if plain { Scalar::of(text) } else { Scalar::Text }
+}
+
+/// A key at the top: as it is written.
+fn top(key: &Key) -> String {
+    match scalar(&key.name, key.plain) {
+        Scalar::Null => String::new(),
+        _ => key.name.clone(),
     }
 }
 
-fn plain(text: &str) -> Value {
-    match super::keys::Kind::of(text) {
-        super::keys::Kind::Bool(truth) => Value::Bool(truth),
-        super::keys::Kind::Number(number) => {
-            Number::from_f64(number).map_or_else(|| Value::String(text.to_owned()), Value::Number)
-        }
-        super::keys::Kind::Float(number) => {
-            Number::from_f64(number).map_or_else(|| Value::String(text.to_owned()), Value::Number)
-        }
-        super::keys::Kind::Text => Value::String(text.to_owned()),
+/// A key of a map in it: what it stands for, as the reference's language writes that.
+fn below(key: &Key) -> String {
+    match scalar(&key.name, key.plain) {
+        Scalar::Null => "<nil>".to_owned(),
+        Scalar::Bool(truth) => truth.to_string(),
+        Scalar::Whole(number) => number.to_string(),
+        Scalar::Float(number) => number.to_string(),
+        Scalar::Text => key.name.clone(),
     }
 }
 
 /// What both have, deep: where they disagree `first` stays.
-pub fn merge(first: &mut Map<String, Value>, second: &Map<String, Value>) {
-    for (key, value) in second {
-        match (first.get_mut(key), value) {
-            (None, _) => {
-                first.insert(key.clone(), value.clone());
+pub fn merge(first: &mut Struct, second: &Struct) {
+    for (key, value) in &second.fields {
+        match (first.fields.get_mut(key).map(|mine| &mut mine.kind), &value.kind) {
+            (None, _) => _ = first.fields.insert(key.clone(), value.clone()),
+            (Some(Some(Kind::StructValue(mine))), Some(Kind::StructValue(theirs))) => {
+                merge(mine, theirs);
             }
-            (Some(Value::Object(mine)), Value::Object(theirs)) => merge(mine, theirs),
             (Some(_), _) => {}
         }
     }

@@ -11,17 +11,26 @@ use super::level::{Level, Node};
 use super::pattern::Pattern;
 use super::{Limit, Rule, Rules, Step, Unit, keys, metadata};
 use crate::config::fault::{Fault, Faults};
-use crate::config::source::folder::File;
+use crate::config::source::folder::{self, File};
 use crate::config::tree::{self, Dialect, Node as Tree, Value};
 use crate::doors::ratelimit::tally::Tallies;
 use fields::Fields;
 use keys::shown;
+use prost_types::Struct;
 use std::sync::Arc;
 use tollgate_core::windows::{Algorithm, Length};
 
-/// What a rule file may be: the reference reads the first document only, and has merge keys.
-pub const DIALECT: Dialect =
-    Dialect { depth_max: 100, nodes_max: 500_000, first_of_many: true, merge_keys: true };
+/// What a rule file may be: the reference reads the first document only, and has merge keys and
+/// tags. A rule takes about eleven keys and values, and a kilobyte while it is read.
+pub const DIALECT: Dialect = Dialect {
+    bytes_max: folder::FILE_BYTES_MAX as usize,
+    depth_max: 100,
+    nodes_max: 10_000_000,
+    repeated_max: 500_000,
+    first_of_many: true,
+    merge_keys: true,
+    tags: true,
+};
 
 /// More faults than this are not collected: nobody would read them either.
 const FAULTS_MAX: usize = 100;
@@ -173,7 +182,9 @@ impl Reader<'_> {
         let mut text = String::new();
         super::push_entry(&mut text, key, value);
         let shared = fields.flag("share_threshold", &mut self.faults);
-        if shared && Pattern::new(value).is_none() {
+        // Joined with the value, a key may be a pattern too.
+        let pattern = if self.options.compat_keys { &text } else { value };
+        if shared && Pattern::new(pattern).is_none() {
             let what = format!(
                 "share_threshold can only be used with wildcard values (containing '*'), but \
                  found key '{}'",
@@ -184,7 +195,7 @@ impl Reader<'_> {
         Step {
             text: text.into(),
             shows_value: fields.flag("value_to_metric", &mut self.faults),
-            shared: shared.then(|| value.into()),
+            shared,
         }
     }
 
@@ -193,12 +204,12 @@ impl Reader<'_> {
         let shadow = fields.flag("shadow_mode", &mut self.faults);
         let quota = fields.flag("quota_mode", &mut self.faults);
         let detailed = fields.flag("detailed_metric", &mut self.faults);
-        let metadata = fields.get("metadata").and_then(metadata::read);
+        let metadata = self.metadata(fields);
         let limit = Fields::of(fields.get("rate_limit")?, &mut self.faults);
         let name: Option<Box<str>> = limit.text("name", &mut self.faults).map(Into::into);
         let replaces = self.replaces(&limit, name.as_deref());
         let limit = self.limit(&limit);
-        let tally = self.tallies.of_rule(way.domain, &way.path);
+        let tally = self.tallies.of_rule(&way.path);
         let (path, steps) = (way.path.as_str().into(), way.steps.as_slice().into());
         let name = name.filter(|name| !name.is_empty());
         Some(Arc::new(Rule {
@@ -213,6 +224,17 @@ impl Reader<'_> {
             steps,
             tally,
         }))
+    }
+
+    fn metadata(&mut self, fields: &Fields<'_>) -> Option<Struct> {
+        let node = fields.get("metadata")?;
+        let metadata = metadata::read(node);
+        if metadata.is_none() {
+            let what =
+                "error loading config file: `metadata` must be a section with keys and values";
+            self.fault(node.place, what);
+        }
+        metadata
     }
 
     fn replaces(&mut self, limit: &Fields<'_>, own: Option<&str>) -> Box<[Box<str>]> {

@@ -4,8 +4,9 @@
 //! are taken as they are written: `404` and `true` are texts where a text is wanted. Which keys
 //! may be there has been looked at before (`keys`).
 
-use super::super::keys::{Kind, shown};
+use super::super::keys::shown;
 use crate::config::fault::{Fault, Place};
+use crate::config::tree::scalar::Kind;
 use crate::config::tree::{Key, Node, Value};
 
 /// One section.
@@ -72,7 +73,10 @@ impl<'n> Fields<'n> {
             Value::Text(text) if node.plain => text.as_str(),
             _ => "",
         };
-        let number = whole(text);
+        let number = match Kind::of(text) {
+            Kind::Whole(number) => u32::try_from(number).ok(),
+            _ => None,
+        };
         if number.is_none() {
             let what = format!("`{key}` must be a whole number from 0 to {}", u32::MAX);
             let what = if text.is_empty() { what } else { format!("{what}, not {}", shown(text)) };
@@ -92,21 +96,6 @@ impl<'n> Fields<'n> {
             }
         }
     }
-}
-
-/// As YAML writes whole numbers: `_` may stand between digits, `0x`, `0o` and `0b` before them.
-fn whole(text: &str) -> Option<u32> {
-    let text = text.replace('_', "");
-    let text = text.strip_prefix('+').unwrap_or(&text);
-    for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
-        if let Some(digits) = text.strip_prefix(prefix) {
-            return u32::from_str_radix(digits, radix).ok();
-        }
-    }
-    if text.len() > 1 && text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit()) {
-        return u32::from_str_radix(text, 8).ok();
-    }
-    text.parse().ok()
 }
 
 fn wrong(place: Place, what: &str) -> Fault {

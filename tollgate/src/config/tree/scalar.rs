@@ -1,0 +1,198 @@
+//! What a scalar stands for: the numbers, truth values and nulls of YAML 1.1, and tags.
+//!
+//! Rule files of the rate limit service are read as the reference server's library reads them:
+//! `0x10`, `010` and `0b11` are whole numbers, `_` may stand between digits, `yes` and `on` are
+//! true, dates are texts. A tag goes before all of this. Our own configuration has no tags, and its
+//! keys say themselves what a text stands for (`reader`).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// What a text without quotes stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// `null`, `~`, or no text.
+    Null,
+    /// `true`, `no`, `on` and the like.
+    Bool(bool),
+    /// A whole number.
+    Whole(i64),
+    /// Any other number, also a whole one that 64 bits cannot hold.
+    Float(f64),
+    /// None of these.
+    Text,
+}
+
+impl Kind {
+    /// What `text` stands for.
+    #[must_use]
+    pub fn of(text: &str) -> Kind {
+        match text {
+            "" | "~" | "null" | "Null" | "NULL" => return Kind::Null,
+            "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+                return Kind::Bool(true);
+            }
+            "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off"
+            | "OFF" => return Kind::Bool(false),
+            ".nan" | ".NaN" | ".NAN" => return Kind::Float(f64::NAN),
+            ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
+                return Kind::Float(f64::INFINITY);
+            }
+            "-.inf" | "-.Inf" | "-.INF" => return Kind::Float(f64::NEG_INFINITY),
+            _ => {}
+        }
+        if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) {
+            return Kind::Text;
+        }
+        let text = text.replace('_', "");
+        whole(&text).or_else(|| float(&text)).unwrap_or(Kind::Text)
+    }
+}
+
+/// `12`, `-0x1F`, `0o17`, `017`, `0b11`.
+fn whole(text: &str) -> Option<Kind> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (digits, radix) = match digits.get(..2) {
+        Some("0x" | "0X") => (&digits[2..], 16),
+        Some("0o" | "0O") => (&digits[2..], 8),
+        Some("0b" | "0B") => (&digits[2..], 2),
+        Some(_) if digits.starts_with('0') => (&digits[1..], 8),
+        _ => (digits, 10),
+    };
+    if !digits.starts_with(|c: char| c.is_digit(radix)) {
+        return None;
+    }
+    let number = u64::from_str_radix(digits, radix).ok()?;
+    let signed = if text.starts_with('-') { -i128::from(number) } else { number.into() };
+    match i64::try_from(signed) {
+        Ok(number) => Some(Kind::Whole(number)),
+        Err(_) if signed > 0 => Some(Kind::Float(signed as f64)),
+        Err(_) => None,
+    }
+}
+
+/// `1.5`, `.5`, `1.`, `1e3`; no names such as `inf`.
+fn float(text: &str) -> Option<Kind> {
+    let number = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
+    let number = text.chars().all(number).then(|| text.parse::<f64>().ok())??;
+    number.is_finite().then_some(Kind::Float(number))
+}
+
+/// A scalar with a tag: its text, and whether it stands for what [`Kind::of`] says or for itself.
+///
+/// # Errors
+/// If the text is not what the tag says.
+pub fn tagged(tag: &str, text: String) -> Result<(String, bool), String> {
+    let kind = Kind::of(&text);
+    let fits = match (tag, kind) {
+        ("null", Kind::Null) | ("bool", Kind::Bool(_)) | ("int", Kind::Whole(_)) => true,
+        ("float", Kind::Float(_)) => true,
+        // As a float it is written with a point.
+        ("float", Kind::Whole(number)) => return Ok((format!("{:?}", number as f64), true)),
+        ("timestamp", Kind::Text) if is_date(&text) => return Ok((text, false)),
+        ("binary", _) => return unpacked(&text).map(|text| (text, false)),
+        ("null" | "bool" | "int" | "float" | "timestamp", _) => false,
+        _ => return Ok((text, false)),
+    };
+    match fits {
+        true => Ok((text, true)),
+        false => Err(format!("the value is no !!{tag}")),
+    }
+}
+
+fn unpacked(text: &str) -> Result<String, String> {
+    let text: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    let bytes = STANDARD.decode(text).map_err(|_| "the value of !!binary is no base64")?;
+    String::from_utf8(bytes).map_err(|_| "the value of !!binary is no text in UTF-8".to_owned())
+}
+
+/// Whether a text begins with a date: what follows is no business of a text.
+fn is_date(text: &str) -> bool {
+    let mut parts = text.splitn(3, '-');
+    let mut number = |lengths: std::ops::RangeInclusive<usize>| {
+        let part = parts.next().unwrap_or_default();
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        lengths.contains(&digits)
+            && part.bytes().skip(digits).all(|b| b"Tt :.+-Zz0123456789".contains(&b))
+    };
+    number(4..=4) && number(1..=2) && number(1..=2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_without_quotes_stands_for_what_yaml_1_1_says() {
+        for (text, kind) in [
+            ("~", Kind::Null),
+            ("", Kind::Null),
+            ("on", Kind::Bool(true)),
+            ("N", Kind::Bool(false)),
+            ("tRUE", Kind::Text),
+            ("12", Kind::Whole(12)),
+            ("+1", Kind::Whole(1)),
+            ("-0", Kind::Whole(0)),
+            ("0x10", Kind::Whole(16)),
+            ("0X1f", Kind::Whole(31)),
+            ("0x1_0", Kind::Whole(16)),
+            ("010", Kind::Whole(8)),
+            ("0o17", Kind::Whole(15)),
+            ("-0b11", Kind::Whole(-3)),
+            ("1_000", Kind::Whole(1_000)),
+            ("1__0", Kind::Whole(10)),
+            ("9223372036854775807", Kind::Whole(i64::MAX)),
+            ("9223372036854775808", Kind::Float(9_223_372_036_854_775_808.0)),
+            ("99999999999999999999", Kind::Float(1e20)),
+            ("08", Kind::Float(8.0)),
+            ("1.5", Kind::Float(1.5)),
+            (".5", Kind::Float(0.5)),
+            ("-.5", Kind::Float(-0.5)),
+            ("1.", Kind::Float(1.0)),
+            ("12e03", Kind::Float(12_000.0)),
+            ("685_230.15", Kind::Float(685_230.15)),
+            ("-.Inf", Kind::Float(f64::NEG_INFINITY)),
+            ("1e999", Kind::Text),
+            ("0x", Kind::Text),
+            ("0x-1", Kind::Text),
+            ("++1", Kind::Text),
+            ("_1", Kind::Text),
+            (".", Kind::Text),
+            ("inf", Kind::Text),
+            ("1:30", Kind::Text),
+            ("2001-01-01", Kind::Text),
+            ("10.0.0.1", Kind::Text),
+            ("0x1\u{e9}", Kind::Text),
+            ("0\u{e9}", Kind::Text),
+        ] {
+            assert_eq!(Kind::of(text), kind, "{text}");
+        }
+        assert!(matches!(Kind::of(".NaN"), Kind::Float(number) if number.is_nan()));
+    }
+
+    #[test]
+    fn a_tag_says_what_a_text_stands_for() {
+        for (tag, text, expected) in [
+            ("str", "null", Ok(("null", false))),
+            ("str", "", Ok(("", false))),
+            ("anything", "5", Ok(("5", false))),
+            ("int", "5", Ok(("5", true))),
+            ("int", "5.0", Err("the value is no !!int")),
+            ("float", "0x10", Ok(("16.0", true))),
+            ("float", "1.5", Ok(("1.5", true))),
+            ("bool", "yes", Ok(("yes", true))),
+            ("bool", "x", Err("the value is no !!bool")),
+            ("null", "", Ok(("", true))),
+            ("null", "x", Err("the value is no !!null")),
+            ("timestamp", "2001-01-01", Ok(("2001-01-01", false))),
+            ("timestamp", "x", Err("the value is no !!timestamp")),
+            ("binary", "aGVs\n bG8=", Ok(("hello", false))),
+            ("binary", "!", Err("the value of !!binary is no base64")),
+            ("binary", "/w==", Err("the value of !!binary is no text in UTF-8")),
+        ] {
+            let read = tagged(tag, text.to_owned());
+            let read = read.as_ref().map(|(text, plain)| (text.as_str(), *plain));
+            assert_eq!(read.map_err(String::as_str), expected, "{tag} {text}");
+        }
+    }
+}
