@@ -6,6 +6,7 @@
 //! meaning here (its pools) are passed over.
 
 mod figures;
+mod own;
 mod redis;
 mod traces;
 mod xds;
@@ -21,6 +22,9 @@ enum Form {
     Text,
     Truth,
     Duration,
+    /// A duration for which there are bounds here: what 0 stands for, the least and the most, in
+    /// milliseconds.
+    Bounded(u64, [u64; 2]),
     /// A number; more than zero is true.
     AboveZero,
 }
@@ -60,21 +64,29 @@ const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 /// # Errors
 /// Everything that is wrong with it.
 pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Result<Config, Faults> {
-    let mut reader = Reader { get: &get, faults: Vec::new(), said: Vec::new() };
+    let (faults, said, warnings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut reader = Reader { get: &get, faults, said, warnings };
     let root = reader.root();
     let faulty = |faults| Faults::new("environment", faults);
     if !reader.faults.is_empty() {
         return Err(faulty(reader.faults));
     }
-    decode("environment", &root, cpus).map_err(|faults| as_variables(faults, &reader.said))
+    let mut config =
+        decode("environment", &root, cpus).map_err(|faults| as_variables(faults, &reader.said))?;
+    config.warnings.append(&mut reader.warnings);
+    Ok(config)
 }
 
-/// The same, from this process's own environment.
+/// The same, from this process's own environment, with a warning for each variable with our prefix
+/// that is not known.
 ///
 /// # Errors
 /// As [`from_environment`].
 pub fn from_process(cpus: f64) -> Result<Config, Faults> {
-    from_environment(|name| std::env::var(name).ok(), cpus)
+    let mut config = from_environment(|name| std::env::var(name).ok(), cpus)?;
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    config.warnings.extend(names.filter_map(|name| own::doubt(&name)));
+    Ok(config)
 }
 
 struct Reader<'g> {
@@ -82,6 +94,8 @@ struct Reader<'g> {
     faults: Vec<Fault>,
     /// Which variables were taken for which key; the column of a node tells its place here.
     said: Vec<(String, &'static str)>,
+    /// What is taken otherwise than it is written.
+    warnings: Vec<String>,
 }
 
 type Keys = Vec<(Key, Node)>;
@@ -171,14 +185,23 @@ impl Reader<'_> {
                     None
                 }
             },
-            Form::Duration => match duration(&text) {
-                Some(nanos) => Some(format!("{nanos}ns")),
-                None => {
-                    self.fault(format!("{name}={text}: must be a duration, such as 24h or 1m30s"));
-                    None
-                }
-            },
+            Form::Duration => self.nanos(name, &text).map(|nanos| format!("{nanos}ns")),
+            Form::Bounded(zero, [least, most]) => self.nanos(name, &text).map(|nanos| {
+                let millis = match nanos.div_ceil(1_000_000) {
+                    0 => zero,
+                    millis => millis.clamp(least, most),
+                };
+                format!("{millis}ms")
+            }),
         }
+    }
+
+    fn nanos(&mut self, name: &str, text: &str) -> Option<u64> {
+        let nanos = duration(text);
+        if nanos.is_none() {
+            self.fault(format!("{name}={text}: must be a duration, such as 24h or 1m30s"));
+        }
+        nanos
     }
 
     fn listeners(&mut self, section: &mut Keys) {
@@ -193,6 +216,10 @@ impl Reader<'_> {
             }
             let host = self.text_or(host_name, "0.0.0.0");
             let port = self.text_or(port_name, default);
+            if port == "off" && key != "grpc" {
+                section.push((named(key), Node::made(Value::List(Vec::new()))));
+                continue;
+            }
             let bare = host.contains(':') && !host.starts_with('[');
             let address = if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
             section.push(self.pair(key, &format!("{host_name}:{port_name}"), address));
@@ -278,7 +305,16 @@ impl Reader<'_> {
                 "warn"
             }
         };
-        let format = self.text_or("LOG_FORMAT", "text");
+        // In the reference, what is not JSON is text.
+        let written = self.text_or("LOG_FORMAT", "text");
+        let format = match written.to_lowercase().as_str() {
+            "json" => "json",
+            "text" => "text",
+            _ => {
+                self.warnings.push(format!("LOG_FORMAT={written}: not known; the log is text"));
+                "text"
+            }
+        };
         let format = self.pair("format", "LOG_FORMAT", format);
         vec![(named("level"), Node::text(level)), format]
     }
@@ -303,8 +339,12 @@ fn as_variables(mut faults: Faults, said: &[(String, &str)]) -> Faults {
     faults
 }
 
-/// Nanoseconds of `24h`, `1h30m`, `1.5s`, `150us`.
+/// Nanoseconds of `24h`, `1h30m`, `1.5s`, `150us`, `0`.
 fn duration(text: &str) -> Option<u64> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    if text == "0" {
+        return Some(0);
+    }
     let mut total = 0.0;
     let mut rest = text;
     while !rest.is_empty() {
@@ -330,7 +370,7 @@ fn duration(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings::{Ratelimit, Settings};
+    use crate::config::settings::{Format, Ratelimit, Settings};
     use std::time::Duration;
 
     /// The section that variables stand for.
@@ -359,6 +399,62 @@ mod tests {
         let statsd = service.statsd.expect("on by default");
         assert_eq!((statsd.address.as_str(), statsd.udp), ("localhost:8125", false));
         assert!(service.prometheus.is_none() && service.answers.headers.is_none());
+    }
+
+    #[test]
+    fn values_that_the_reference_takes_do_not_keep_it_from_starting() {
+        let service = read(&[
+            ("GRPC_MAX_CONNECTION_AGE", "0"),
+            ("GRPC_MAX_CONNECTION_AGE_GRACE", "0s"),
+            ("NEAR_LIMIT_RATIO", "1.5"),
+            ("STATS_FLUSH_INTERVAL", "+2h"),
+        ]);
+        let service = service.expect("sound");
+        assert_eq!([service.connection_age, service.connection_age_grace], [Duration::MAX; 2]);
+        assert_eq!(service.answers.near_limit_ratio, 1.5);
+        assert_eq!(service.statsd.expect("on").every, Duration::from_secs(7_200));
+        for (text, sampling) in [("2", 1.0), ("-0.5", 0.0), ("1e-1", 0.1), ("+Inf", 1.0)] {
+            let all = [("TRACING_ENABLED", "true"), ("TRACING_SAMPLING_RATE", text)];
+            let traces = settings(&all).expect("sound").traces.expect("on");
+            assert_eq!(traces.sampling, sampling, "{text}");
+        }
+        for (text, millis) in [("0", 60_000), ("150us", 10), ("2s", 2_000), ("10m", 60_000)] {
+            let all = [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TIMEOUT", text)];
+            let store = settings(&all).expect("sound").store.expect("on");
+            assert_eq!(store.connect, Duration::from_millis(millis), "{text}");
+        }
+        let xds = read(&[
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "0"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "0"),
+            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0"),
+        ]);
+        let xds = xds.expect("sound").xds.expect("on");
+        let waits = [xds.retry, xds.retry_stream, xds.retry_max].map(|wait| wait.as_millis());
+        assert_eq!(waits, [1, 100, 10_000]);
+    }
+
+    #[test]
+    fn the_log_is_json_if_that_is_written_in_any_case_and_else_text() {
+        let config = |text: &str| {
+            let get = |name: &str| match name {
+                "LOG_FORMAT" => Some(text.to_owned()),
+                "RUNTIME_ROOT" => Some("/tmp/current".to_owned()),
+                _ => None,
+            };
+            from_environment(get, 1.0).expect("sound")
+        };
+        assert_eq!(config("JSON").settings.log.format, Format::Json);
+        let other = config("xml");
+        assert_eq!(other.settings.log.format, Format::Text);
+        assert_eq!(other.warnings, ["LOG_FORMAT=xml: not known; the log is text"]);
+    }
+
+    #[test]
+    fn ports_beside_grpc_can_be_left_closed() {
+        let service = read(&[("PORT", "off"), ("DEBUG_PORT", "off")]).expect("sound");
+        assert!(service.http.is_empty() && service.debug.is_empty());
+        assert_eq!(service.grpc.len(), 1);
     }
 
     #[test]
@@ -440,13 +536,13 @@ mod tests {
             ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),
             ("SHADOW_MODE", "maybe", "SHADOW_MODE=maybe: must be true or false"),
             ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a duration"),
-            ("NEAR_LIMIT_RATIO", "2", "NEAR_LIMIT_RATIO is `2`: must be from 0 to 1"),
+            ("NEAR_LIMIT_RATIO", "-2", "NEAR_LIMIT_RATIO is `-2`: must be from 0"),
+            ("STATS_FLUSH_INTERVAL", "0", "STATS_FLUSH_INTERVAL is `0ns`: must be from"),
             ("LOG_LEVEL", "loud", "LOG_LEVEL=loud: must be panic"),
             ("TOLLGATE_KEYS_MAX", "none", "TOLLGATE_KEYS_MAX is `none`: not a whole number"),
             ("TOLLGATE_RLQS_TTL", "2h", "TOLLGATE_RLQS_TTL is `7200000000000ns`"),
             ("PORT", "x", "HOST:PORT is `0.0.0.0:x`: not an address"),
             ("STATSD_PORT", "x", "STATSD_HOST:STATSD_PORT is `localhost:x`"),
-            ("LOG_FORMAT", "xml", "LOG_FORMAT is `xml`: must be one of"),
             ("TOLLGATE_ADMIN", "x", "TOLLGATE_ADMIN is `x`: not an address"),
         ] {
             let all = read(&[(name, value)]).expect_err(name);

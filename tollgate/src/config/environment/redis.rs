@@ -17,7 +17,8 @@ const SOCKETS: [(&str, &str); 2] = [
 
 /// Variables that are one key each.
 const PLAIN: [(&str, &str, Form); 7] = [
-    ("REDIS_TIMEOUT", "connect_timeout", Form::Duration),
+    // In the reference 0 is no bound of its own.
+    ("REDIS_TIMEOUT", "connect_timeout", Form::Bounded(60_000, [10, 60_000])),
     ("TOLLGATE_STORE_DEADLINE", "deadline", Form::Duration),
     ("TOLLGATE_STORE_PERIOD", "period", Form::Duration),
     ("TOLLGATE_STORE_MODE", "mode", Form::Text),

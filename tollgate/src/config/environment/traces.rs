@@ -4,7 +4,7 @@
 //! by the variables of OpenTelemetry's exporters, of which those for traces alone go before those
 //! for all signals. How any variable is read: `environment`.
 
-use super::{Form, Keys, Reader, map, named};
+use super::{Keys, Reader, map, named};
 use crate::config::tree::{Node, Value};
 
 /// Variables of the exporter, each for traces alone and for all signals.
@@ -47,7 +47,13 @@ impl Reader<'_> {
         let endpoint = self.endpoint(protocol);
         let name = "OTEL_EXPORTER_OTLP_ENDPOINT";
         keys.extend(endpoint.map(|text| self.pair("endpoint", name, text)));
-        self.plain(&[("TRACING_SAMPLING_RATE", "sampling", Form::Text)], &mut keys);
+        let name = "TRACING_SAMPLING_RATE";
+        let sampling = self.text(name).map(|text| match text.parse::<f64>() {
+            // Over 1 is all and under 0 none.
+            Ok(part) if !part.is_nan() => part.clamp(0.0, 1.0).to_string(),
+            _ => text,
+        });
+        keys.extend(sampling.map(|text| self.pair("sampling", name, text)));
         let mut tls = Keys::new();
         for (name, key, unit) in EXPORTER {
             let Some(text) = self.exporter(name) else { continue };
@@ -185,7 +191,7 @@ mod tests {
         for (variable, told) in [
             (("TRACING_EXPORTER_PROTOCOL", "udp"), "TRACING_EXPORTER_PROTOCOL=udp: must be http"),
             (("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"), "write http://host:port"),
-            (("TRACING_SAMPLING_RATE", "2"), "must be from 0 to 1"),
+            (("TRACING_SAMPLING_RATE", "all"), "TRACING_SAMPLING_RATE is `all`"),
         ] {
             let all = traces(&[variable]).expect_err("refused");
             assert!(all.contains(told), "{all}");

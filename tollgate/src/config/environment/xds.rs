@@ -7,11 +7,14 @@
 use super::{Form, Keys, Reader, map, named};
 use crate::config::tree::{Node, Value};
 
-/// Variables that are one key each.
+/// The longest wait, in milliseconds.
+const WAIT_MAX: u64 = 366 * 86_400_000;
+
+/// Variables that are one key each. Of a wait of 0 the reference makes the same.
 const PLAIN: [(&str, &str, Form); 4] = [
-    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "retry", Form::Duration),
-    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "retry_stream", Form::Duration),
-    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "retry_max", Form::Duration),
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "retry", Form::Bounded(1, [1, WAIT_MAX])),
+    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "retry_stream", Form::Bounded(100, [1, WAIT_MAX])),
+    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "retry_max", Form::Bounded(10_000, [1, WAIT_MAX])),
     ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", Form::Text),
 ];
 

@@ -42,8 +42,8 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
         keys_max: section.value("keys_max", 1_000_000, number(1..=100_000_000)),
         connections_max: section.value("connections", 10_000, number(1..=1_000_000)),
         handshake_timeout: time(section, "handshake_timeout", Nanos::from_secs(10)),
-        connection_age: time(section, "connection_age", Nanos::from_secs(86_400)),
-        connection_age_grace: time(section, "connection_age_grace", Nanos::from_secs(3_600)),
+        connection_age: age(section, "connection_age", Nanos::from_secs(86_400)),
+        connection_age_grace: age(section, "connection_age_grace", Nanos::from_secs(3_600)),
         rlqs: section.section("rlqs", &[], rlqs),
         healthy_with_rules: section.value("healthy_with_rules", false, truth),
         healthy_with_store: section.value("healthy_with_store", false, truth),
@@ -92,8 +92,8 @@ fn rules(section: &mut Section<'_, '_>) -> RuleFiles {
 
 fn answers(section: &mut Section<'_, '_>) -> RatelimitAnswers {
     let ratio = |text: &str| {
-        let number = text.parse::<f32>().map_err(|_| "not a number from 0 to 1".to_owned());
-        within(number?, 0.0..=1.0)
+        let number = text.parse::<f32>().ok().filter(|number| *number >= 0.0);
+        number.ok_or_else(|| "must be from 0, and over 1 nothing is near its limit".to_owned())
     };
     RatelimitAnswers {
         near_limit_ratio: section.value("near_limit_ratio", 0.8, ratio),
@@ -189,17 +189,13 @@ fn statsd(section: &mut Section<'_, '_>) -> Option<Statsd> {
         section.allow("statsd");
         return None;
     }
-    let statsd = section.section("statsd", &[], |section| {
-        let seconds =
-            |text: &str| within(duration(text)?, Nanos::from_millis(100)..=Nanos::from_secs(3_600));
-        Statsd {
-            address: section.value("address", "localhost:8125".to_owned(), host_port),
-            udp: section.value("udp", false, truth),
-            dog: section.value("dogstatsd", false, truth),
-            every: Duration::from_nanos(section.value("every", Nanos::from_secs(10), seconds).0),
-            tags: section.values("tags", tag),
-            rename: renames(section),
-        }
+    let statsd = section.section("statsd", &[], |section| Statsd {
+        address: section.value("address", "localhost:8125".to_owned(), host_port),
+        udp: section.value("udp", false, truth),
+        dog: section.value("dogstatsd", false, truth),
+        every: time(section, "every", Nanos::from_secs(10)),
+        tags: section.values("tags", tag),
+        rename: renames(section),
     });
     Some(statsd)
 }
@@ -259,6 +255,13 @@ fn time(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Dur
     let range = Nanos::from_millis(1)..=Nanos::from_secs(366 * 86_400);
     let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));
     Duration::from_nanos(nanos.0)
+}
+
+/// The same of a connection, to which 0 sets no end.
+fn age(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Duration {
+    let range = Nanos(0)..=Nanos::from_secs(366 * 86_400);
+    let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));
+    if nanos.0 == 0 { Duration::MAX } else { Duration::from_nanos(nanos.0) }
 }
 
 fn number(range: std::ops::RangeInclusive<u64>) -> impl Fn(&str) -> Read<usize> {

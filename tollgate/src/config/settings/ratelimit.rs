@@ -40,9 +40,9 @@ pub struct Ratelimit {
     /// For a connection to show that it speaks TLS, if it must, and HTTP/2; then it is closed.
     /// Default: 10 s.
     pub handshake_timeout: Duration,
-    /// After this a connection is asked to make room for a new one. Default: a day.
+    /// After this a connection is asked to make room for a new one; 0: never. Default: a day.
     pub connection_age: Duration,
-    /// How long it then has to end what it is at. Default: an hour.
+    /// How long it then has to end what it is at; 0: as long as it takes. Default: an hour.
     pub connection_age_grace: Duration,
     /// How limits are shared out among Envoys that decide by themselves.
     pub rlqs: Rlqs,
@@ -120,7 +120,7 @@ pub struct RuleFiles {
 /// How requests are answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RatelimitAnswers {
-    /// The part of a limit above which hits count as near it, 0 to 1. Default: 0.8.
+    /// The part of a limit above which hits count as near it; over 1 none does. Default: 0.8.
     pub near_limit_ratio: f32,
     /// Everything passes, and statuses say what would have been. Default: false.
     pub shadow: bool,
@@ -157,7 +157,7 @@ pub struct Statsd {
     pub udp: bool,
     /// Tags are written as `DogStatsD` has them. Default: false.
     pub dog: bool,
-    /// How often, 100 ms to an hour. Default: 10 s.
+    /// How often, 1 ms to a year. Default: 10 s.
     pub every: Duration,
     /// Tags behind every name.
     pub tags: Vec<(String, String)>,
