@@ -9,11 +9,12 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PROTOS: [&str; 4] = [
+const PROTOS: [&str; 5] = [
     "envoy/service/ratelimit/v3/rls.proto",
     "envoy/service/rate_limit_quota/v3/rlqs.proto",
     "envoy/service/ratelimit/v2/rls.proto",
     "pb/lyft/ratelimit/ratelimit.proto",
+    "grpc/health/v1/health.proto",
 ];
 
 /// What we ask others for: it is not served, so reflection does not show it.

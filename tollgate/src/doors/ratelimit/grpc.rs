@@ -1,10 +1,11 @@
-//! gRPC over HTTP/2: the one method that matters by hand, health and reflection by their crates.
+//! gRPC over HTTP/2: the one method that matters and health by hand, reflection by its crate.
 //!
 //! A decision takes about a microsecond, so what surrounds it must not take ten: the method is
 //! served on hyper directly, which is cheaper than a framework that does nothing. What is decided
 //! is `decide`'s business; which connections there are, `worker`'s.
 
 mod body;
+pub mod health;
 mod stream;
 mod talk;
 pub mod worker;
@@ -12,12 +13,14 @@ pub mod worker;
 use super::decide::{Decider, Package, Refusal, Room};
 use super::figures::traces::Call as Traced;
 use super::quota::Quotas;
+use super::wire::reports::{FrameFault, unframed};
 use super::wire::view::View;
 use super::wire::{self, Response as Answer};
 use crate::store::redis::Lane;
 use crate::watch::otlp::trace::Tracer;
 use body::Body;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
+use health::{State, Watching};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -26,8 +29,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use talk::Talk;
+use tokio::sync::watch;
 use tonic::codegen::{BoxFuture, Service};
-use tonic_health::server::{HealthReporter, HealthService};
 
 /// The longest message, in bytes; more is refused.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
@@ -50,6 +53,7 @@ const QUOTAS: &str =
 enum Code {
     Unknown = 2,
     InvalidArgument = 3,
+    NotFound = 5,
     ResourceExhausted = 8,
     Unimplemented = 12,
 }
@@ -57,7 +61,7 @@ enum Code {
 /// A call that failed: its code and what is wrong.
 struct Failure(Code, String);
 
-/// One of the services that crates bring along.
+/// A service that a crate brings along.
 type Other = Arc<
     dyn Fn(Request<Incoming>) -> BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>
         + Send
@@ -70,31 +74,27 @@ pub struct Calls {
     quotas: Arc<Quotas>,
     pieces: Arc<AtomicUsize>,
     tracer: Option<Tracer>,
-    health: Other,
+    health: watch::Receiver<State>,
     reflection: [Other; 2],
 }
 
 impl Calls {
-    /// All services; health is what `reporter` says, and calls are told to `tracer`.
+    /// All services; their health is `health`, and calls are told to `tracer`.
     ///
     /// # Errors
     /// If the descriptors cannot be read.
     pub fn new(
         decider: Arc<Decider>,
         quotas: Arc<Quotas>,
-        reporter: HealthReporter,
+        health: watch::Receiver<State>,
         tracer: Option<Tracer>,
     ) -> Result<Calls, tonic_reflection::server::Error> {
-        let health = HealthService::from_health_reporter(reporter);
-        let health = tonic_health::pb::health_server::HealthServer::new(health);
         let builder = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
-                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
-        let (pieces, health) = (Arc::default(), other(health));
-        Ok(Calls { decider, quotas, pieces, tracer, health, reflection })
+        Ok(Calls { decider, quotas, pieces: Arc::default(), tracer, health, reflection })
     }
 
     /// Answers one call.
@@ -123,13 +123,16 @@ impl Calls {
         if path == QUOTAS {
             return self.stream_quotas(request.into_body());
         }
+        if let Some(method) = path.strip_prefix("/grpc.health.v1.Health/") {
+            let method = method.to_owned();
+            let answer = self.health(&method, request.into_body()).await;
+            return answer.unwrap_or_else(|failure| failed(&failure));
+        }
         let other = match path.split('/').nth(1) {
-            Some("grpc.health.v1.Health") => &self.health,
             Some("grpc.reflection.v1.ServerReflection") => &self.reflection[0],
             Some("grpc.reflection.v1alpha.ServerReflection") => &self.reflection[1],
             _ => {
-                let what = format!("there is no method {path}");
-                return failed(&Failure(Code::Unimplemented, what));
+                return failed(&no_method(path));
             }
         };
         match other(request).await {
@@ -146,7 +149,7 @@ impl Calls {
         traced: Option<&Traced<'_>>,
     ) -> Result<Answer, Failure> {
         let bytes = self.collect(request.into_body()).await?;
-        let message = unframed(bytes)?;
+        let message = unframed(bytes).map_err(failure)?;
         let request = View::decode(&message).map_err(|fault| {
             Failure(Code::InvalidArgument, format!("not a rate limit request: {fault}"))
         })?;
@@ -165,6 +168,22 @@ impl Calls {
             };
             Failure(code, refusal.to_string())
         })
+    }
+
+    async fn health(&self, method: &str, body: Incoming) -> Result<Response<Body>, Failure> {
+        let state = || *self.health.borrow();
+        if !["Check", "List", "Watch"].contains(&method) {
+            return Err(no_method(method));
+        }
+        let message = unframed(self.collect(body).await?).map_err(failure)?;
+        Ok(grpc(match method {
+            "Check" => Body::message(&health::check(&health::name(&message)?, state())?),
+            "List" => Body::message(&health::list(state())),
+            _ => {
+                let watching = Watching::new(health::name(&message)?, self.health.clone());
+                Body::Watching(Box::new(watching))
+            }
+        }))
     }
 
     fn stream_quotas(&self, incoming: Incoming) -> Response<Body> {
@@ -239,6 +258,19 @@ impl Drop for Held {
     }
 }
 
+fn failure(fault: FrameFault) -> Failure {
+    let code = match fault {
+        FrameFault::Compressed => Code::Unimplemented,
+        FrameFault::Long(_) => Code::ResourceExhausted,
+        FrameFault::Missing | FrameFault::Length => Code::InvalidArgument,
+    };
+    Failure(code, fault.to_string())
+}
+
+fn no_method(path: &str) -> Failure {
+    Failure(Code::Unimplemented, format!("there is no method {path}"))
+}
+
 /// The next piece of a body; `None` at its end.
 async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
     while let Some(frame) = body.frame().await {
@@ -248,24 +280,6 @@ async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
         }
     }
     Ok(None)
-}
-
-/// The message out of its frame.
-fn unframed(mut bytes: Bytes) -> Result<Bytes, Failure> {
-    let wrong = |what: &str| Failure(Code::InvalidArgument, what.to_owned());
-    if bytes.len() < 5 {
-        return Err(wrong("no message"));
-    }
-    let compressed = bytes.get_u8() != 0;
-    let length = bytes.get_u32();
-    if compressed {
-        let what = "compressed messages are not read; send them plain".to_owned();
-        return Err(Failure(Code::Unimplemented, what));
-    }
-    match bytes.len() == length as usize {
-        true => Ok(bytes),
-        false => Err(wrong("the message is not as long as it says")),
-    }
 }
 
 fn other<S>(service: S) -> Other

@@ -1,12 +1,15 @@
 //! Requests and answers as JSON, in the form that protobuf gives them.
 //!
-//! Names may be `camelCase` or `snake_case`, numbers of 64 bits may be texts, units may be names
-//! or numbers, and a field that is not known is a fault. Answers leave out what is zero. What is
-//! done with a request: `decide`; how it comes in: `http`.
+//! Names may be `camelCase` or `snake_case`, numbers may be texts and have a point or an exponent
+//! as long as they are whole, units may be names or numbers, and a field that is not known is a
+//! fault. Answers leave out what is zero. What is done with a request: `decide`; how it comes in:
+//! `http`.
 
 use super::wire::{Code, Descriptor, Entry, Override, Request, Response, Status};
 use prost_types::value::Kind;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 /// Why a text is no request. Whoever sent it is at fault.
@@ -16,20 +19,22 @@ pub struct Fault(#[from] serde_json::Error);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JsonRequest {
+struct JsonRequest<'a> {
     domain: Option<String>,
-    descriptors: Option<Vec<JsonDescriptor>>,
-    #[serde(alias = "hits_addend", rename = "hitsAddend")]
-    hits_addend: Option<Number>,
+    #[serde(borrow)]
+    descriptors: Option<Vec<Object<JsonDescriptor<'a>>>>,
+    #[serde(borrow, alias = "hits_addend", rename = "hitsAddend")]
+    hits_addend: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JsonDescriptor {
-    entries: Option<Vec<JsonEntry>>,
-    limit: Option<JsonOverride>,
-    #[serde(alias = "hits_addend", rename = "hitsAddend")]
-    hits_addend: Option<Number>,
+struct JsonDescriptor<'a> {
+    entries: Option<Vec<Object<JsonEntry>>>,
+    #[serde(borrow)]
+    limit: Option<Object<JsonOverride<'a>>>,
+    #[serde(borrow, alias = "hits_addend", rename = "hitsAddend")]
+    hits_addend: Option<&'a RawValue>,
     #[serde(alias = "is_negative_hits", rename = "isNegativeHits")]
     is_negative_hits: Option<bool>,
 }
@@ -43,92 +48,107 @@ struct JsonEntry {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JsonOverride {
-    #[serde(alias = "requests_per_unit", rename = "requestsPerUnit")]
-    requests_per_unit: Option<Number>,
-    unit: Option<JsonUnit>,
+struct JsonOverride<'a> {
+    #[serde(borrow, alias = "requests_per_unit", rename = "requestsPerUnit")]
+    requests_per_unit: Option<&'a RawValue>,
+    #[serde(borrow)]
+    unit: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum JsonUnit {
-    Number(i32),
-    Name(Unit),
-}
+/// A message, which is an object; serde would take its fields from an array too.
+struct Object<T>(T);
 
-/// The units that a request may name; a week has a number only.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-enum Unit {
-    Unknown,
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Month,
-    Year,
-}
-
-/// A whole number, or one in quotes.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Number {
-    Plain(u64),
-    Quoted(#[serde(deserialize_with = "quoted")] u64),
-}
-
-impl Number {
-    fn value(&self) -> u64 {
-        let (Number::Plain(n) | Number::Quoted(n)) = self;
-        *n
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Object<T>, D::Error> {
+        let raw = <&RawValue>::deserialize(source)?.get();
+        if !raw.starts_with('{') {
+            return Err(D::Error::custom("a message must be an object"));
+        }
+        serde_json::from_str(raw).map(Object).map_err(D::Error::custom)
     }
 }
 
-fn quoted<'de, D: serde::Deserializer<'de>>(source: D) -> Result<u64, D::Error> {
-    let text = String::deserialize(source)?;
-    text.parse().map_err(|_| serde::de::Error::custom("not a whole number"))
-}
+/// The units that a request may name, by their numbers; a week has a number only.
+const UNITS: [&str; 7] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR"];
 
 /// Reads a request.
 ///
 /// # Errors
 /// If it is not JSON, has fields that are not known, or values that do not fit.
 pub fn request(bytes: &[u8]) -> Result<Request, Fault> {
-    let json: JsonRequest = serde_json::from_slice(bytes)?;
+    let Object(json) = serde_json::from_slice::<Object<JsonRequest<'_>>>(bytes)?;
     let descriptors = json.descriptors.unwrap_or_default();
     Ok(Request {
         domain: json.domain.unwrap_or_default(),
         descriptors: descriptors.into_iter().map(descriptor).collect::<Result<_, _>>()?,
-        hits_addend: narrow(json.hits_addend.as_ref())?,
+        hits_addend: json.hits_addend.map(number).transpose()?.unwrap_or_default(),
     })
 }
 
-fn descriptor(json: JsonDescriptor) -> Result<Descriptor, Fault> {
-    let entry = |entry: JsonEntry| Entry {
+fn descriptor(Object(json): Object<JsonDescriptor<'_>>) -> Result<Descriptor, Fault> {
+    let entry = |Object(entry): Object<JsonEntry>| Entry {
         key: entry.key.unwrap_or_default(),
         value: entry.value.unwrap_or_default(),
     };
-    let limit = json.limit.map(|limit| {
-        let unit = match limit.unit {
-            None => 0,
-            Some(JsonUnit::Number(number)) => number,
-            Some(JsonUnit::Name(unit)) => unit as i32,
-        };
-        let requests_per_unit = narrow(limit.requests_per_unit.as_ref())?;
-        Ok::<_, Fault>(Override { requests_per_unit, unit })
-    });
+    let limit = |Object(limit): Object<JsonOverride<'_>>| {
+        let requests_per_unit = limit.requests_per_unit.map(number).transpose()?;
+        let unit = limit.unit.map(unit).transpose()?.unwrap_or_default();
+        Ok::<_, Fault>(Override { requests_per_unit: requests_per_unit.unwrap_or_default(), unit })
+    };
     Ok(Descriptor {
         entries: json.entries.unwrap_or_default().into_iter().map(entry).collect(),
-        limit: limit.transpose()?,
-        hits_addend: json.hits_addend.as_ref().map(Number::value),
+        limit: json.limit.map(limit).transpose()?,
+        hits_addend: json.hits_addend.map(number).transpose()?,
         is_negative_hits: json.is_negative_hits.unwrap_or_default(),
     })
 }
 
-fn narrow(number: Option<&Number>) -> Result<u32, Fault> {
-    let wide = || <serde_json::Error as serde::de::Error>::custom("more than 32 bits");
-    let number = number.map_or(0, Number::value);
-    Ok(u32::try_from(number).map_err(|_| wide())?)
+/// A whole number in any notation of JSON, or one in quotes.
+fn number<T: TryFrom<i128>>(raw: &RawValue) -> Result<T, Fault> {
+    let text = raw.get();
+    let written = match text.starts_with('"') {
+        true => serde_json::from_str::<String>(text)?,
+        false => text.to_owned(),
+    };
+    let fits = whole(&written).and_then(|number| T::try_from(number).ok());
+    fits.ok_or_else(|| unfit("not a whole number that fits"))
+}
+
+/// The name of a unit, or a number.
+fn unit(raw: &RawValue) -> Result<i32, Fault> {
+    let text = raw.get();
+    if !text.starts_with('"') {
+        return number(raw);
+    }
+    let name: String = serde_json::from_str(text)?;
+    let place = UNITS.iter().position(|unit| *unit == name);
+    place.and_then(|place| place.try_into().ok()).ok_or_else(|| unfit("there is no such unit"))
+}
+
+fn unfit(what: &str) -> Fault {
+    serde_json::Error::custom(what).into()
+}
+
+/// `2`, `2.0`, `20e-1`: exactly, without the detour over a floating number.
+fn whole(text: &str) -> Option<i128> {
+    let is_json = serde_json::from_str::<&RawValue>(text).is_ok_and(|raw| raw.get() == text);
+    let unsigned = text.strip_prefix('-').unwrap_or(text);
+    if !is_json || !unsigned.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+    let (before, behind) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = [before, behind].concat();
+    let kept = digits.trim_end_matches('0');
+    if kept.is_empty() {
+        return Some(0);
+    }
+    let cut = i64::try_from(digits.len() - kept.len()).ok()?;
+    let places = i64::try_from(behind.len()).ok()?;
+    let shift = exponent.parse::<i64>().ok()?.checked_add(cut)?.checked_sub(places)?;
+    let power = 10_i128.checked_pow(u32::try_from(shift).ok()?)?;
+    let number = kept.parse::<i128>().ok()?.checked_mul(power)?;
+    Some(if text.starts_with('-') { -number } else { number })
 }
 
 /// An answer as JSON.
@@ -193,5 +213,111 @@ fn value(one: &prost_types::Value) -> Value {
         Some(Kind::StringValue(text)) => Value::String(text.clone()),
         Some(Kind::ListValue(list)) => Value::Array(list.values.iter().map(value).collect()),
         Some(Kind::StructValue(data)) => metadata(data),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `hitsAddend` of 32 bits, and of 64, is read as; `None`: it is refused.
+    fn read(text: &str) -> (Option<u32>, Option<u64>) {
+        let all = request(format!("{{\"hitsAddend\":{text}}}").as_bytes());
+        let one = request(format!("{{\"descriptors\":[{{\"hits_addend\":{text}}}]}}").as_bytes());
+        let one = one.ok().and_then(|request| request.descriptors[0].hits_addend);
+        (all.ok().map(|request| request.hits_addend), one)
+    }
+
+    #[test]
+    fn numbers_are_those_of_protobufs_json() {
+        for (text, number) in [
+            ("2.0", 2),
+            ("2e0", 2),
+            ("2E+0", 2),
+            ("\"2.0\"", 2),
+            ("\"20e-1\"", 2),
+            ("0.2e1", 2),
+            ("10.50e1", 105),
+            ("100e-2", 1),
+            ("-0", 0),
+            ("-0.0", 0),
+            ("0e999999", 0),
+            ("\"2\\u0030\"", 20),
+            ("4.294967295e9", u32::MAX),
+        ] {
+            assert_eq!(read(text), (Some(number), Some(number.into())), "{text}");
+        }
+        for text in [
+            "-1",
+            "2.5",
+            "1e-5",
+            "\" 2\"",
+            "\"2 \"",
+            "\"\"",
+            "\"+2\"",
+            "\"0x2\"",
+            "\"02\"",
+            "02",
+            "5.",
+            "\".5e1\"",
+            "\"1_0\"",
+            "\"NaN\"",
+            "\"[2]\"",
+            "1e999999",
+            "1e99999999999999999999",
+            "true",
+            "[2]",
+            "{\"value\":2}",
+        ] {
+            assert_eq!(read(text), (None, None), "{text}");
+        }
+        assert_eq!(read("null"), (Some(0), None));
+        assert_eq!(read("1e10"), (None, Some(10_000_000_000)));
+        for text in
+            ["18446744073709551615.0", "1.8446744073709551615e19", "184467440737095516150e-1"]
+        {
+            assert_eq!(read(text), (None, Some(u64::MAX)), "{text}");
+        }
+        assert_eq!(read("18446744073709551616"), (None, None));
+    }
+
+    #[test]
+    fn units_are_names_or_numbers() {
+        let unit = |text: &str| {
+            let text = format!("{{\"descriptors\":[{{\"limit\":{{\"unit\":{text}}}}}]}}");
+            let limit = request(text.as_bytes()).ok()?.descriptors[0].limit;
+            limit.map(|limit| limit.unit)
+        };
+        for (text, number) in
+            [("\"HOUR\"", 3), ("3.0", 3), ("3e0", 3), ("7", 7), ("-1", -1), ("null", 0), ("99", 99)]
+        {
+            assert_eq!(unit(text), Some(number), "{text}");
+        }
+        for text in ["\"3\"", "\"hour\"", "\"WEEK\"", "3.5", "4294967296", "\"\"", "true"] {
+            assert_eq!(unit(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_an_object() {
+        for text in [
+            "null",
+            "[]",
+            "[\"d\",[],1]",
+            "{\"descriptors\":[null]}",
+            "{\"descriptors\":[[]]}",
+            "{\"descriptors\":[{\"entries\":[[\"k\",\"v\"]]}]}",
+            "{\"descriptors\":[{\"limit\":[1,3]}]}",
+            "{\"descriptors\":{}}",
+            "{\"domain\":\"a\",\"domain\":\"b\"}",
+            "{\"hitsAddend\":1,\"hits_addend\":2}",
+            "{\"domain\":\"\\ud800\"}",
+            "{} {}",
+        ] {
+            assert!(request(text.as_bytes()).is_err(), "{text}");
+        }
+        let nothing = " {\"descriptors\": [ { \"entries\" : null, \"limit\": null } ] }";
+        let nothing = request(nothing.as_bytes()).expect("sound");
+        assert_eq!(nothing.descriptors, [Descriptor::default()]);
     }
 }

@@ -8,6 +8,7 @@ use super::decide::{Decider, Events};
 use super::figures::renamed::Renamed;
 use super::figures::statsd;
 use super::grpc::Calls;
+use super::grpc::health::State;
 use super::grpc::worker::{House, Phase, Worker};
 use super::http::{Health, Port, Site};
 use super::loader::{Loader, xds};
@@ -47,11 +48,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_core::key::Seed;
 use tollgate_core::table::Table;
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 
-/// The name that the service has in gRPC's health.
-const HEALTH_NAME: &str = "ratelimit";
 /// How often a thread asks the system what is ready: see the proxy's.
 const POLLS_PER_LOOK: u32 = 256;
 
@@ -147,18 +144,13 @@ pub fn start_on(
     let told = settings.statsd.is_some() || settings.prometheus.is_some();
     decider.events.response_time = told.then(Histogram::default);
     let decider = Arc::new(decider.with_store(store.clone()));
-    let reporter = HealthReporter::new();
+    let (reporter, state) = watch::channel(State::NotServing);
     let needs_rules = settings.healthy_with_rules;
     let needs_store = store.clone().filter(|_| settings.healthy_with_store);
     let health = Arc::new(Health { needs_rules, needs_store, ..Health::default() });
     let quotas = Quotas::new(settings.rlqs, Arc::clone(&decider), seed, registry);
     let house = Arc::new(House {
-        calls: Calls::new(
-            Arc::clone(&decider),
-            Arc::clone(&quotas),
-            reporter.clone(),
-            watch.tracer.clone(),
-        )?,
+        calls: Calls::new(Arc::clone(&decider), Arc::clone(&quotas), state, watch.tracer.clone())?,
         store,
         open: registry.gauge(&CONNECTIONS, &["ratelimit"]),
         accepted: registry.counter(&ACCEPTED, &["ratelimit"]),
@@ -201,7 +193,7 @@ impl Running {
         &self,
         listeners: Listeners,
         (loader, live): (Loader, Option<Live<Shown>>),
-        reporter: HealthReporter,
+        reporter: watch::Sender<State>,
         (settings, watch): (&Ratelimit, &Watch),
         alive: &mpsc::Sender<Infallible>,
     ) -> io::Result<()> {
@@ -369,7 +361,7 @@ struct Side {
     decider: Arc<Decider>,
     quotas: Arc<Quotas>,
     health: Arc<Health>,
-    reporter: HealthReporter,
+    reporter: watch::Sender<State>,
     loader: Loader,
     reload: Arc<Notify>,
     stop: watch::Receiver<bool>,
@@ -441,7 +433,7 @@ impl Side {
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut stop, reload) = (self.stop.clone(), Arc::clone(&self.reload));
         loop {
-            self.tell_health().await;
+            self.tell_health();
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = reload.notified() => self.reloaded(),
@@ -462,12 +454,14 @@ impl Side {
         }
     }
 
-    async fn tell_health(&self) {
-        let status = match self.health.is_good(&self.decider) {
-            true => ServingStatus::Serving,
-            false => ServingStatus::NotServing,
+    fn tell_health(&self) {
+        let good = self.health.is_good(&self.decider);
+        let state = match self.health.draining.load(Relaxed) {
+            true => State::Ending,
+            false if good => State::Serving,
+            false => State::NotServing,
         };
-        self.reporter.set_service_status(HEALTH_NAME, status).await;
+        self.reporter.send_if_modified(|told| std::mem::replace(told, state) != state);
     }
 }
 

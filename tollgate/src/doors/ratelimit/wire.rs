@@ -31,6 +31,7 @@ pub use messages::envoy::r#type::v3::{RateLimitStrategy, TokenBucket, rate_limit
 pub use messages::envoy::config::core::v3::Node;
 pub use messages::envoy::service::discovery::v3 as discovery;
 pub use messages::google::rpc::Status as RpcStatus;
+pub use messages::grpc::health::v1 as health;
 pub use messages::ratelimit::config::ratelimit::v3 as conf;
 
 /// A message in the frame that gRPC wants.

@@ -1,8 +1,9 @@
 //! The body of an answer over HTTP/2: one message and its trailers, or what another service made.
 //!
 //! gRPC says how a call went behind the message, in trailers; a call that failed has nothing but
-//! its head. What is streamed comes from `talk`, and from the services for health and reflection.
+//! its head. What is streamed comes from `talk` and `health`, and from the service for reflection.
 
+use super::health::Watching;
 use super::talk::Talk;
 use crate::doors::ratelimit::wire::framed;
 use bytes::Bytes;
@@ -22,6 +23,8 @@ pub enum Body {
     Trailers,
     /// A stream of quotas.
     Talk(Box<Talk>),
+    /// A stream of statuses.
+    Watching(Box<Watching>),
     /// What another service made.
     Other(tonic::body::Body),
 }
@@ -45,6 +48,7 @@ impl HttpBody for Body {
         match body {
             Body::Other(other) => Pin::new(other).poll_frame(cx),
             Body::Talk(talk) => Pin::new(&mut **talk).poll_frame(cx),
+            Body::Watching(watching) => Pin::new(&mut **watching).poll_frame(cx),
             Body::Empty => Poll::Ready(None),
             Body::Message(bytes) => {
                 let bytes = std::mem::take(bytes);
@@ -63,7 +67,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Body::Empty => true,
-            Body::Message(_) | Body::Trailers | Body::Talk(_) => false,
+            Body::Message(_) | Body::Trailers | Body::Talk(_) | Body::Watching(_) => false,
             Body::Other(other) => other.is_end_stream(),
         }
     }

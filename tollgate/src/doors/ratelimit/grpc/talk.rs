@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 
 /// gRPC's number for a server that is going away.
-const UNAVAILABLE: i32 = 14;
+pub(super) const UNAVAILABLE: i32 = 14;
 
 /// One stream.
 pub struct Talk {
@@ -99,11 +99,8 @@ impl Talk {
 }
 
 fn end(fault: FrameFault) -> End {
-    let code = match fault {
-        FrameFault::Compressed => Code::Unimplemented,
-        FrameFault::Long(_) => Code::ResourceExhausted,
-    };
-    End(code as i32, fault.to_string())
+    let Failure(code, what) = super::failure(fault);
+    End(code as i32, what)
 }
 
 impl Body for Talk {
@@ -130,7 +127,7 @@ impl Body for Talk {
     }
 }
 
-fn trailers(code: i32, what: &str) -> HeaderMap {
+pub(super) fn trailers(code: i32, what: &str) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     let status = tonic::Status::new(tonic::Code::from_i32(code), what);
     // It fails only for texts that no header can carry, and these are escaped.

@@ -162,9 +162,33 @@ impl Frames {
     }
 }
 
+/// The message out of a body that is one frame.
+///
+/// # Errors
+/// [`FrameFault`]
+pub fn unframed(mut bytes: bytes::Bytes) -> Result<bytes::Bytes, FrameFault> {
+    let Some([compressed, length @ ..]) = bytes.first_chunk::<5>().copied() else {
+        return Err(FrameFault::Missing);
+    };
+    if compressed != 0 {
+        return Err(FrameFault::Compressed);
+    }
+    let message = bytes.split_off(5);
+    match message.len() == u32::from_be_bytes(length) as usize {
+        true => Ok(message),
+        false => Err(FrameFault::Length),
+    }
+}
+
 /// Why a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameFault {
+    /// There is not even the head of a frame.
+    #[error("no message")]
+    Missing,
+    /// The one message is longer or shorter than its frame, or there are several.
+    #[error("the message is not as long as it says")]
+    Length,
     /// Compressed messages are not read.
     #[error("compressed messages are not read; send them plain")]
     Compressed,
