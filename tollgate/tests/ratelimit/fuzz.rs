@@ -2,6 +2,7 @@
 
 use crate::ask::{C1, Service, file};
 use bolero::check;
+use bytes::Bytes;
 use prost::Message;
 use tollgate::doors::ratelimit::decide::{Package, Room};
 use tollgate::doors::ratelimit::json;
@@ -9,6 +10,7 @@ use tollgate::doors::ratelimit::rules::pattern::Pattern;
 use tollgate::doors::ratelimit::rules::read::{Options, read};
 use tollgate::doors::ratelimit::tally::Tallies;
 use tollgate::doors::ratelimit::wire::Request;
+use tollgate::doors::ratelimit::wire::reports::{FrameFault, Frames, unframed};
 use tollgate::doors::ratelimit::wire::view::{Fault, View};
 
 fn rules_are_read(bytes: &[u8]) {
@@ -140,6 +142,53 @@ fn fuzz_requests_of_likely_pieces() {
         {
             request_is_read(&service, &[b"\x0a\x01t\x12", &[length][..], &inner].concat());
         }
+    });
+}
+
+/// A body of frames is read alike in one piece, cut anywhere, and as a body of one message; what is
+/// in it is a request or is refused.
+fn body_is_read(service: &Service, bytes: &[u8], cut: usize) {
+    let taken = |pieces: &[&[u8]]| {
+        let (mut frames, mut messages) = (Frames::new(64), Vec::new());
+        for piece in pieces {
+            frames.push(piece);
+            loop {
+                match frames.take() {
+                    Ok(Some(message)) => messages.push(message),
+                    Ok(None) => break,
+                    Err(fault) => return (messages, Err(fault)),
+                }
+            }
+        }
+        (messages, Ok(frames.kept()))
+    };
+    let whole = taken(&[bytes]);
+    let (before, behind) = bytes.split_at(cut % (bytes.len() + 1));
+    assert_eq!(taken(&[before, behind]), whole);
+    assert_eq!(taken(&bytes.chunks(1).collect::<Vec<_>>()), whole);
+    match (unframed(Bytes::copy_from_slice(bytes)), &whole) {
+        (Ok(message), (messages, Ok(0))) => {
+            assert_eq!(messages, std::slice::from_ref(&message));
+            request_is_read(service, &message);
+        }
+        (Ok(message), (_, Err(FrameFault::Long(64)))) => assert!(message.len() > 64),
+        (Ok(_), other) => panic!("one message, but {other:?}"),
+        (Err(_), (messages, kept)) => assert!(messages.len() != 1 || *kept != Ok(0)),
+    }
+}
+
+#[test]
+fn fuzz_framed_requests() {
+    let service = std::panic::AssertUnwindSafe(Service::new(C1));
+    check!().for_each(|bytes: &[u8]| {
+        let cut = bytes.first().copied().unwrap_or_default();
+        body_is_read(&service, bytes, cut.into());
+        // The same as the message of a sound frame, and of one whose head may be wrong by a bit.
+        let length = u32::try_from(bytes.len()).unwrap_or_default();
+        let mut framed = [&[0], &length.to_be_bytes()[..], bytes].concat();
+        body_is_read(&service, &framed, cut.into());
+        framed[usize::from(cut) % 5] ^= 1 << (cut % 8);
+        body_is_read(&service, &framed, cut.into());
     });
 }
 

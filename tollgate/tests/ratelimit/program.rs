@@ -12,8 +12,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
@@ -44,6 +44,7 @@ pub struct Server {
     /// Where it was told to show what it counts.
     pub admin: Option<String>,
     addresses: Vec<SocketAddr>,
+    log: Arc<Mutex<String>>,
 }
 
 impl Server {
@@ -89,7 +90,13 @@ impl Server {
         let addresses: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
         let first = usize::from(!unix);
         // Or its log would fill the pipe.
-        std::thread::spawn(move || log.read_to_end(&mut Vec::new()));
+        let kept = Arc::new(Mutex::new(told.clone()));
+        let keeps = Arc::clone(&kept);
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                keeps.lock().expect("the log").extend([&line, "\n"]);
+            }
+        });
         Server {
             child,
             folder,
@@ -98,7 +105,13 @@ impl Server {
             debug: addresses[first + 1],
             admin: None,
             addresses,
+            log: kept,
         }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("the log").clone()
     }
 
     /// The program with these variables and no others that it would read.
@@ -229,8 +242,7 @@ impl Grpc {
         headers: &[(&str, &str)],
         message: &[u8],
     ) -> Result<Vec<u8>, (i32, String)> {
-        let length = u32::try_from(message.len()).expect("short enough");
-        self.sent(path, headers, &[&[0], &length.to_be_bytes()[..], message].concat())
+        self.sent(path, headers, &framed(message))
     }
 
     /// The same with a frame of one's own.
@@ -299,7 +311,20 @@ pub struct Stream<'g> {
 impl Grpc {
     /// Begins a call whose messages go both ways; the code of the failure if there is none.
     pub fn stream(&self, path: &str) -> Result<Stream<'_>, i32> {
+        self.stream_after(path, None)
+    }
+
+    /// The same with all that is ever sent: one message.
+    pub fn stream_of(&self, path: &str, message: &[u8]) -> Result<Stream<'_>, i32> {
+        self.stream_after(path, Some(message))
+    }
+
+    fn stream_after(&self, path: &str, first: Option<&[u8]>) -> Result<Stream<'_>, i32> {
         let (outgoing, messages) = tokio::sync::mpsc::channel(16);
+        if let Some(message) = first {
+            outgoing.try_send(framed(message)).expect("room");
+        }
+        let outgoing = first.is_none().then_some(outgoing);
         let mut sender = self.sender.clone();
         let request = request(path, Messages(messages).boxed_unsync());
         let response = self.runtime.block_on(sender.send_request(request)).expect("an answer");
@@ -307,7 +332,7 @@ impl Grpc {
             return Err(code.to_str().expect("text").parse().expect("a number"));
         }
         let incoming = response.into_body();
-        Ok(Stream { grpc: self, outgoing: Some(outgoing), incoming, read: Vec::new() })
+        Ok(Stream { grpc: self, outgoing, incoming, read: Vec::new() })
     }
 }
 
@@ -319,8 +344,7 @@ impl Stream<'_> {
     }
 
     pub fn send(&self, message: &[u8]) {
-        let length = u32::try_from(message.len()).expect("short enough");
-        self.send_raw(&[&[0], &length.to_be_bytes()[..], message].concat());
+        self.send_raw(&framed(message));
     }
 
     /// The next message; at the end, the code.
@@ -392,6 +416,12 @@ fn request(path: &str, body: Body) -> http::Request<Body> {
     let request = http::Request::post(format!("http://ratelimit{path}"));
     let request = request.header("content-type", "application/grpc").header("te", "trailers");
     request.body(body).expect("a request")
+}
+
+/// A message behind its length, not compressed.
+fn framed(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).expect("short enough");
+    [&[0], &length.to_be_bytes()[..], message].concat().into()
 }
 
 /// gRPC escapes its messages as URLs do.

@@ -1,16 +1,20 @@
 //! The real program over real sockets: gRPC in all packages, JSON, health, the debug port, files
 //! that change, and what hostile callers send. Cases 3, 68 to 71, 73 to 79 and 81.
 
+mod bytes;
 mod renamed;
 pub mod tls;
 mod traces;
 
 use crate::ask::{YEARLY, request, shown};
-use crate::program::{Grpc, Server, http, wait_for};
+use crate::program::{Grpc, Server, Stream, http, wait_for};
 use prost::Message;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use tollgate::doors::ratelimit::wire::health::{
+    HealthCheckRequest, HealthCheckResponse, HealthListResponse,
+};
 use tollgate::doors::ratelimit::wire::{Descriptor, Entry, Request, Response};
 
 pub const V3: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -57,7 +61,6 @@ fn counters_outlive_the_program() {
 
 #[test]
 fn c71_health_and_reflection_over_grpc() {
-    use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
     let server = Server::start(YEARLY, &[]);
     let grpc = server.grpc();
     let health = |service: &str| {
@@ -68,12 +71,49 @@ fn c71_health_and_reflection_over_grpc() {
     assert_eq!(health(""), Ok(1));
     wait_for("health", || (health("ratelimit") == Ok(1)).then_some(()));
     assert_eq!(health("other").expect_err("nobody").0, 5);
+    let listed = grpc.call("/grpc.health.v1.Health/List", &[]).expect("a list");
+    let listed = HealthListResponse::decode(&*listed).expect("a message").statuses;
+    let mut listed: Vec<_> = listed.iter().map(|(name, one)| (&**name, one.status)).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, [("", 1), ("ratelimit", 1)]);
+    let wrong = grpc.call("/grpc.health.v1.Health/Ask", &[]).expect_err("no method");
+    assert_eq!(wrong.0, 12, "{wrong:?}");
+    assert_eq!(grpc.call("/grpc.health.v1.Health/Check", b"\xff").expect_err("no message").0, 3);
     // A list of services: field 7 of the request.
     let listed =
         grpc.call("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"\x3a\x01*");
     let listed = String::from_utf8_lossy(&listed.expect("an answer")).into_owned();
     for name in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
         assert!(listed.contains(name), "{listed:?}");
+    }
+}
+
+/// Watching tells each change; of a name that is not known it says so and stays open.
+#[test]
+fn c71_health_is_watched_until_the_server_goes_away() {
+    let server = Server::start(YEARLY, &[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]);
+    let grpc = server.grpc();
+    let watch = |service: &str| {
+        let asked = HealthCheckRequest { service: service.to_owned() }.encode_to_vec();
+        grpc.stream_of("/grpc.health.v1.Health/Watch", &asked).expect("a stream")
+    };
+    let status = |stream: &mut Stream<'_>| {
+        let told = stream.receive()?;
+        Ok(HealthCheckResponse::decode(&*told).expect("a message").status)
+    };
+    let [mut all, mut one, mut other] = ["", "ratelimit", "other"].map(watch);
+    assert_eq!(status(&mut all), Ok(1));
+    let told = |stream: &mut Stream<'_>, wanted: i32| while status(stream) != Ok(wanted) {};
+    told(&mut one, 1);
+    assert_eq!(status(&mut other), Ok(3), "it is not known, and may be later");
+    fs::remove_file(server.rules().join("a.yaml")).expect("removed");
+    told(&mut one, 2);
+    fs::write(server.rules().join("a.yaml"), YEARLY).expect("written");
+    told(&mut one, 1);
+    server.signal("TERM");
+    assert_eq!(status(&mut one), Ok(2));
+    for stream in [&mut all, &mut one, &mut other] {
+        assert_eq!(status(stream), Err(14), "it ends with the server and not before");
     }
 }
 
@@ -109,6 +149,10 @@ fn c68_c69_json_is_answered_as_the_reference_does() {
                  \"2\"}]}";
     let (status, body) = json("POST", snake);
     assert_eq!((status, &value(&body)["statuses"][0]["limitRemaining"]), (200, &1.into()));
+    let point = "{\"domain\":\"t\",\"hits_addend\":2.0,\"descriptors\":[{\"entries\":[{\"key\":\
+                 \"q\"}],\"limit\":{\"requests_per_unit\":\"7e0\",\"unit\":\"DAY\"}}]}";
+    let (status, body) = json("POST", point);
+    assert_eq!((status, &value(&body)["statuses"][0]["limitRemaining"]), (200, &5.into()));
     let unknown = "{\"domain\":\"t\",\"nonsense\":1}".to_owned();
     for bad in ["{".to_owned(), unknown, one("", "k"), String::new()] {
         assert_eq!(json("POST", &bad), (400, "Bad Request\n".to_owned()), "{bad}");
@@ -372,4 +416,53 @@ fn what_cannot_start_says_why() {
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("BACKEND_TYPE=memcache: there is no memcache here"), "{told}");
+}
+
+/// Fencer logs every call at `debug`.
+#[test]
+fn at_debug_each_call_is_a_line_of_the_log() {
+    let server = Server::start(YEARLY, &[("LOG_LEVEL", "debug")]);
+    let grpc = server.grpc();
+    asked(&grpc, V3, "t: k=one,l=two | zero=x");
+    asked(&grpc, V3, ": k=v");
+    for parts in [
+        &["answered", "t: (k=one),(l=two) | (zero=x)", "OVER_LIMIT"][..],
+        &["not answered", ": (k=v)", "rate limit domain must not be empty"],
+    ] {
+        wait_for("a line", || {
+            let log = server.log();
+            log.lines().any(|line| parts.iter().all(|part| line.contains(part))).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_variable_of_ours_that_is_not_known_is_a_warning() {
+    let variables = [("TOLLGATE_KEY_MAX", "7"), ("TOLLGATE_SERVICE_HOST", "10.0.0.1")];
+    let server = Server::start(YEARLY, &variables);
+    let told = "unknown variable TOLLGATE_KEY_MAX; did you mean TOLLGATE_KEYS_MAX?";
+    wait_for("a warning", || {
+        server.log().lines().any(|line| line.contains("WARN") && line.contains(told)).then_some(())
+    });
+    assert!(!server.log().contains("TOLLGATE_SERVICE_HOST"));
+}
+
+#[test]
+fn values_that_the_reference_takes_start_the_program() {
+    let variables = [
+        ("GRPC_MAX_CONNECTION_AGE", "0"),
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "0"),
+        ("LOG_FORMAT", "Text"),
+        ("NEAR_LIMIT_RATIO", "1.5"),
+        ("STATS_FLUSH_INTERVAL", "2h"),
+        ("TRACING_SAMPLING_RATE", "7"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true"),
+        ("MEMCACHE_HOST_PORT", "127.0.0.1:11211"),
+    ];
+    let server = Server::start(YEARLY, &variables);
+    let grpc = server.grpc();
+    for left in ["4]", "3]"] {
+        assert!(asked(&grpc, V3, "t: k=v").ends_with(left));
+    }
 }

@@ -23,6 +23,7 @@ use crate::watch::registry::{Counter, Histogram, Registry};
 use answer::Answer;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use meet::Met;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -224,7 +225,12 @@ impl Decider {
     ) -> Result<Vec<Met<'r>>, Refusal> {
         self.events.requests.increment(1);
         let checked = check(request, rules, package);
-        let rules = checked.inspect_err(|_| _ = self.events.errors.fetch_add(1, Relaxed))?;
+        let rules = checked.inspect_err(|refusal| {
+            self.events.errors.fetch_add(1, Relaxed);
+            tracing::debug!(
+                target: "tollgate::ratelimit", request = %Shown(request), %refusal, "not answered"
+            );
+        })?;
         let mut met = self.meet(rules, request, now);
         meet::replace(&mut met);
         Ok(met)
@@ -253,7 +259,38 @@ impl Decider {
         if shadowed {
             self.events.global_shadow_mode.fetch_add(1, Relaxed);
         }
+        tracing::debug!(
+            target: "tollgate::ratelimit", request = %Shown(request),
+            code = response.overall_code().as_str_name(), "answered"
+        );
         response
+    }
+}
+
+/// The most descriptors of a request that the log shows,
+const SHOWN_MAX: usize = 10;
+/// and the most characters of each text in them.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A request as the log shows it: `DOMAIN: (KEY=VALUE),(KEY=VALUE) | (KEY=VALUE)`.
+struct Shown<'a>(&'a View<'a>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |text: &'_ str| text.escape_debug().take(SHOWN_CHARS_MAX).collect::<String>();
+        let View { domain, descriptors, .. } = self.0;
+        write!(f, "{}:", short(domain))?;
+        for (index, part) in descriptors.iter().take(SHOWN_MAX).enumerate() {
+            f.write_str(if index > 0 { " | " } else { " " })?;
+            for (index, (key, value)) in part.entries.as_slice().iter().enumerate() {
+                let comma = if index > 0 { "," } else { "" };
+                write!(f, "{comma}({}={})", short(key), short(value))?;
+            }
+        }
+        match descriptors.len().saturating_sub(SHOWN_MAX) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
     }
 }
 
