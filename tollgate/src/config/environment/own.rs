@@ -1,7 +1,7 @@
-//! Variables with our own prefix: one that is not known is told, with the nearest that is.
+//! Variables with our own prefix: an unknown one is a warning that names the nearest known one.
 //!
-//! The reference's variables have no prefix, so nothing can be said of those. Kubernetes sets
-//! variables for each service, with the service's name before them: these are no mistakes.
+//! The reference's variables have no prefix, so a misspelt one cannot be recognised. Kubernetes
+//! sets variables for each service, which begin with the service's name: those are no mistakes.
 
 use crate::config::fault::nearest;
 

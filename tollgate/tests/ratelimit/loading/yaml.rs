@@ -5,7 +5,7 @@ use crate::ask::{Service, refused, rules};
 use tollgate::config::settings::RatelimitAnswers;
 use tollgate::doors::ratelimit::json;
 
-/// What follows is read by nobody: rules would be missing, and nothing would say so.
+/// Otherwise the rules behind it would be missing without a word.
 #[test]
 fn what_follows_an_implicit_end_of_the_document_is_a_fault() {
     let rule = "descriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n";

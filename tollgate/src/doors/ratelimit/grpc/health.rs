@@ -1,8 +1,8 @@
 //! gRPC's health checking protocol: is the service to be asked?
 //!
 //! There are two names: the empty one is the process, which serves as long as it answers, and
-//! `ratelimit` is the service. Whoever watches a name that is not known hears so and keeps the
-//! stream, as the protocol has it. What makes the service healthy: `http::Health`.
+//! `ratelimit` is the service. A watcher of an unknown name gets SERVICE_UNKNOWN and keeps its
+//! stream, as the protocol demands. What makes the service healthy: `http::Health`.
 
 use super::talk::{UNAVAILABLE, trailers};
 use super::{Code, Failure};
