@@ -2,7 +2,8 @@
 //!
 //! A line may come from any program that writes `id=`, and `time=`, `ms=`, `upstream=` or `cost=`
 //! (in quotes or not) anywhere in it, or one JSON object as Caddy does; so the header of a syslog
-//! message is passed over unread. Times are in seconds, `ms` in thousandths of them; costs as a
+//! message is passed over unread. The last id counts, with what stands behind it: a line may begin
+//! with what a client wrote. Times are in seconds, `ms` in thousandths of them; costs as a
 //! backend states them in a header. Which pass it is about, and whether it is still open: `ledger`.
 
 use crate::engine::Told;
@@ -13,6 +14,10 @@ use tollgate_core::units::{Cost, Nanos};
 
 /// Where a JSON object that is a whole line begins at the latest.
 const JSON_WITHIN: usize = 256;
+/// The longest value that is looked at, in bytes: what several servers took, or a Server-Timing.
+const VALUE_MAX: usize = 1_024;
+/// The longest id, in bytes, with room for what tells that it is none.
+const ID_MAX: usize = 40;
 /// Longer than any request runs; what is above it is no time.
 const SECONDS_MAX: f64 = 86_400.0;
 
@@ -59,51 +64,73 @@ pub fn query(query: &str) -> Result<(Id, Told), Fault> {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
-    words(value)
+    let id = value("id").and_then(Id::parse).ok_or(Fault::NoId)?;
+    Ok((id, told(value).ok_or(Fault::NoCost)?))
 }
 
 /// The report in one line of an access log.
 pub fn line(line: &[u8]) -> Result<(Id, Told), Fault> {
     let line = String::from_utf8_lossy(line);
-    match line.find('{').filter(|at| *at < JSON_WITHIN) {
-        Some(at) => json(&line[at..]),
-        None => words(|name| word(&line, name)),
-    }
+    let objects = line.match_indices('{').take_while(|(at, _)| *at < JSON_WITHIN);
+    let mut reports = objects.filter_map(|(at, _)| json(&line[at..]));
+    reports.next().unwrap_or_else(|| words_of(&line))
 }
 
-/// What words say, however they are found. A cost goes before a time, and the backend's time before
-/// that of the whole request, which waits for slow clients as well.
-fn words<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Result<(Id, Told), Fault> {
-    let id = value("id").and_then(Id::parse).ok_or(Fault::NoId)?;
+/// The report in the words of a line. The last id counts, and what stands behind it; what stands
+/// before it only where nothing is told behind it.
+fn words_of(line: &str) -> Result<(Id, Told), Fault> {
+    let mut ids =
+        places(line, "id").filter_map(|at| Some((at, Id::parse(value(&line[at..], ID_MAX)?)?)));
+    let (at, id) = ids.next().ok_or(Fault::NoId)?;
+    let (before, behind) = line.split_at(at);
+    let tells = ["cost", "upstream", "time", "ms"].iter().any(|name| word(behind, name).is_some());
+    let told = told(|name| word(if tells { behind } else { before }, name));
+    Ok((id, told.ok_or(Fault::NoCost)?))
+}
+
+/// What a request needed. A cost goes before a time, and the backend's time before that of the
+/// whole request, which waits for slow clients as well.
+fn told<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<Told> {
     let stated = value("cost").and_then(cost).map(Told::Cost);
     let upstream = || value("upstream").and_then(seconds).map(Told::Time);
     let time = || value("time").and_then(seconds).map(Told::Time);
     let millis = || within(value("ms")?.parse::<f64>().ok()? / 1_000.0).map(Told::Time);
-    Ok((id, stated.or_else(upstream).or_else(time).or_else(millis).ok_or(Fault::NoCost)?))
+    stated.or_else(upstream).or_else(time).or_else(millis)
 }
 
-/// The value after `name=`, at the beginning of a word; in quotes, up to the next one.
-fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    let mut places = line.match_indices(name).filter_map(|(at, _)| {
+/// The places behind each `name=` that begins a word, the last first.
+fn places(line: &str, name: &str) -> impl Iterator<Item = usize> {
+    line.rmatch_indices(name).filter_map(|(at, _)| {
         let begins =
             line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '_');
-        begins.then(|| line[at + name.len()..].strip_prefix('=')).flatten()
-    });
-    let value = places.next()?;
-    match value.strip_prefix('"') {
+        let behind = at + name.len();
+        (begins && line[behind..].starts_with('=')).then_some(behind + 1)
+    })
+}
+
+/// The value that a text begins with; in quotes, up to the next one. At most `max` bytes.
+fn value(text: &str, max: usize) -> Option<&str> {
+    let begin = &text[..text.floor_char_boundary(max)];
+    match begin.strip_prefix('"') {
         Some(quoted) => quoted.split('"').next(),
-        None => value.split([' ', '\n', ',', ';']).next(),
+        None => begin.split([' ', '\n', ',', ';']).next(),
     }
 }
 
-/// Caddy's access log: the id as the answer's header carries it, the duration in seconds.
-fn json(text: &str) -> Result<(Id, Told), Fault> {
-    let line: Value = serde_json::from_str(text.trim_end()).map_err(|_| Fault::NoId)?;
+/// The value after the last `name=`.
+fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    value(&line[places(line, name).next()?..], VALUE_MAX)
+}
+
+/// Caddy's access log: the id as the answer's header carries it, the duration in seconds. `None` of
+/// anything else.
+fn json(text: &str) -> Option<Result<(Id, Told), Fault>> {
+    let line: Value = serde_json::from_str(text.trim_end()).ok()?;
     let header = |name: &str| line["resp_headers"][name][0].as_str();
-    let id = header("X-Tollgate-Id").and_then(Id::parse).ok_or(Fault::NoId)?;
+    let id = header("X-Tollgate-Id").and_then(Id::parse)?;
     let stated = header("X-Cost").or(header("Server-Timing")).and_then(cost).map(Told::Cost);
     let took = || line["duration"].as_f64().and_then(within).map(Told::Time);
-    Ok((id, stated.or_else(took).ok_or(Fault::NoCost)?))
+    Some(stated.or_else(took).map(|told| (id, told)).ok_or(Fault::NoCost))
 }
 
 /// A cost as a backend's header may state it.
@@ -196,6 +223,38 @@ mod tests {
         ] {
             assert_eq!(line(text.as_bytes()), report, "{text}");
         }
+    }
+
+    /// What a client may have written before the front's own words.
+    #[test]
+    fn text_of_a_client_in_front_hides_nothing() {
+        let took = Ok((ID, Told::Time(millis(100))));
+        let own = r#"id=1f-deadbeef01234567 time=0.150 upstream="0.100" cost="-""#;
+        for client in [
+            r#""GET /?id=2-2 HTTP/1.1""#,
+            r#""GET /?id=2-2&cost=0 HTTP/1.1" "cost=0ms time=0.001""#,
+            r#""{" "{""#,
+            r#"{"resp_headers":{"X-Tollgate-Id":["2-2"]},"duration":0}"#,
+            r#"{"resp_headers":"#,
+            r#"id=""#,
+            "cost=0 upstream=0",
+        ] {
+            assert_eq!(line(format!("nginx: {client} {own}").as_bytes()), took, "{client}");
+        }
+        // What a front writes before the id counts where nothing stands behind it.
+        let before = format!("\"GET /?time=9\" time=0.1 {} \"-\"", "id=1f-deadbeef01234567");
+        assert_eq!(line(before.as_bytes()), took);
+        let unknown = "cost=0 id=1f-deadbeef01234567 time=- upstream=\"-\"";
+        assert_eq!(line(unknown.as_bytes()), Err(Fault::NoCost));
+        let empty = "id=1f-deadbeef01234567 time=0.1 {}";
+        assert_eq!(line(empty.as_bytes()), took);
+    }
+
+    /// A hostile line costs no more than an honest one of its length.
+    #[test]
+    fn ids_without_end_are_read_in_one_pass() {
+        let text = "id=".repeat(1 << 16);
+        assert_eq!(line(text.as_bytes()), Err(Fault::NoId));
     }
 
     fn sound(report: Result<(Id, Told), Fault>) {
