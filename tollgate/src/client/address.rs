@@ -5,6 +5,11 @@
 //! skipped. What cannot be read as an address (`unknown`, `_hidden`, rubbish) ends the walk, and
 //! the client is the peer. IPv4-mapped addresses count as IPv4.
 //!
+//! A client writes the left of a line, a trusted proxy its right end. So a line is also split from
+//! the right: a quotation counts from its closing mark to its opening one, and a mark that closes
+//! nothing ends the walk. Read from the left, an open quotation of the client's would swallow what
+//! the proxy appends.
+//!
 //! It does not write headers: `doors/proxy/headers.rs`. What stands before the first request of a
 //! connection is read in `doors/proxy/front/preface.rs`.
 
@@ -54,6 +59,17 @@ impl Trust {
         }
     }
 
+    /// The header, lower case, in which trusted peers write who asks, if it is in headers.
+    #[must_use]
+    pub fn written_in(&self) -> Option<&str> {
+        match &self.written {
+            ClientAddress::XForwardedFor => Some("x-forwarded-for"),
+            ClientAddress::Forwarded => Some("forwarded"),
+            ClientAddress::Header(name) => Some(name),
+            ClientAddress::ProxyProtocol => None,
+        }
+    }
+
     /// The client of a request that came from `peer` (in canonical form).
     #[must_use]
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
@@ -99,11 +115,10 @@ impl Trust {
 
     fn forwarded(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let lines = headers.get_all("forwarded").iter().rev();
-        let elements = lines.flat_map(|line| {
-            let parts = split_unquoted(line.as_bytes(), b',');
-            parts.into_iter().rev()
-        });
-        self.walk(elements.map(<[u8]>::trim_ascii).filter(|e| !e.is_empty()).map(forwarded_for))
+        let elements = lines.flat_map(|line| SplitRight::new(line.as_bytes(), b','));
+        let elements = elements.map(|element| element.map(<[u8]>::trim_ascii));
+        let elements = elements.filter(|element| element.is_none_or(|e| !e.is_empty()));
+        self.walk(elements.map(|element| forwarded_for(element?)))
     }
 
     /// The first address that is not trusted; the last one if all are; `None` at the first that
@@ -149,8 +164,8 @@ fn plain(text: &str) -> Option<IpAddr> {
 
 /// The address in one element of a `Forwarded` header: its `for` parameter.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
-    let pairs = split_unquoted(element, b';');
-    let mut values = pairs.into_iter().filter_map(|pair| {
+    let pairs = SplitRight::new(element, b';').flatten();
+    let mut values = pairs.filter_map(|pair| {
         let pair = pair.trim_ascii();
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         let (name, value) = (&pair[..equals], &pair[equals + 1..]);
@@ -161,23 +176,77 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     values.next().is_none().then(|| address(unquoted.unwrap_or(value)))?
 }
 
-/// Splits at `mark`, but not within quoted strings. A quotation that never ends reaches to the end.
-fn split_unquoted(text: &[u8], mark: u8) -> Vec<&[u8]> {
-    let (mut parts, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
-    for (at, byte) in text.iter().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            byte if *byte == mark && !quoted => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
+/// The lines of `Forwarded`, without what stands before a quotation that is not closed: whoever
+/// reads the list from the left would take what follows for a part of it.
+pub fn closed_forwarded(headers: &HeaderMap) -> Vec<&[u8]> {
+    let mut closed = Vec::new();
+    for line in headers.get_all("forwarded").iter().rev() {
+        let line = line.as_bytes();
+        let mut elements = SplitRight::new(line, b',');
+        let mut from = line.len();
+        while let Some(Some(_)) = elements.next() {
+            from = elements.rest.map_or(0, |rest| rest.len() + 1);
+        }
+        closed.push(&line[from..]);
+        if from > 0 {
+            break;
         }
     }
-    parts.push(&text[start..]);
-    parts
+    closed.retain(|line| !line.trim_ascii().is_empty());
+    closed.reverse();
+    closed
+}
+
+/// The parts of a text between `mark`s, the last first; marks within quotations are none. `None`
+/// is the last there is: a quotation is not closed, so what is left cannot be split.
+struct SplitRight<'a> {
+    rest: Option<&'a [u8]>,
+    mark: u8,
+}
+
+impl<'a> SplitRight<'a> {
+    fn new(text: &'a [u8], mark: u8) -> SplitRight<'a> {
+        SplitRight { rest: Some(text), mark }
+    }
+}
+
+impl<'a> Iterator for SplitRight<'a> {
+    type Item = Option<&'a [u8]>;
+
+    fn next(&mut self) -> Option<Option<&'a [u8]>> {
+        let text = self.rest.take()?;
+        let mut at = text.len();
+        while let Some(before) = at.checked_sub(1) {
+            at = before;
+            if text[at] == b'"' {
+                let Some(begin) = quotation(&text[..at]) else { return Some(None) };
+                at = begin;
+            } else if text[at] == self.mark {
+                self.rest = Some(&text[..at]);
+                return Some(Some(&text[at + 1..]));
+            }
+        }
+        Some(Some(text))
+    }
+}
+
+/// Where the quotation begins whose closing mark stands behind `text`.
+fn quotation(text: &[u8]) -> Option<usize> {
+    let mut end = text.len();
+    if is_escaped(text) {
+        return None;
+    }
+    loop {
+        end = text[..end].iter().rposition(|byte| *byte == b'"')?;
+        if !is_escaped(&text[..end]) {
+            return Some(end);
+        }
+    }
+}
+
+/// Whether what stands behind `text` is escaped.
+fn is_escaped(text: &[u8]) -> bool {
+    text.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
 #[cfg(test)]
@@ -304,6 +373,128 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    /// What a stranger may write before what its front appends, on the same line or on a new one.
+    const FORGED: [&str; 14] = [
+        r#"for="198.51.100.77";x=""#,
+        r#"for=198.51.100.77, x=""#,
+        r#"for="198.51.100.77"#,
+        r#"x=", for=198.51.100.77"#,
+        r#"for="198.51.100.77";x="\"#,
+        r#"for="198.51.100.77";x="\""#,
+        r#"for="198.51.100.77";x="\\"#,
+        r#"for="198.51.100.77";x="\\", y=""#,
+        r#"""#,
+        r#"\"#,
+        r#"for=198.51.100.77;x="a", ", for=198.51.100.77;x=""#,
+        "for=198.51.100.77",
+        "for=unknown",
+        "",
+    ];
+
+    #[test]
+    fn an_open_quotation_swallows_nothing_of_what_a_front_appends() {
+        for forged in FORGED {
+            for own in [
+                "for=203.0.113.66",
+                r#"for="203.0.113.66:80""#,
+                r#"for=203.0.113.66;host="a,b\"c";proto=http"#,
+                r#"by=_me;For="203.0.113.66", for=10.0.0.7, for="10.0.0.8:80""#,
+            ] {
+                let joined = format!("{forged}, {own}");
+                for lines in [
+                    &[("forwarded", joined.as_str())][..],
+                    &[("forwarded", forged), ("forwarded", own)],
+                ] {
+                    let found = client(&ClientAddress::Forwarded, "127.0.0.1", lines);
+                    assert_eq!(found, ip("203.0.113.66"), "{lines:?}");
+                }
+            }
+            // Where the front is one of several that are trusted, nothing of the rest is believed
+            // that is not whole.
+            let joined = format!("{forged}, for=10.0.0.7");
+            let found = client(&ClientAddress::Forwarded, "127.0.0.1", &[("forwarded", &joined)]);
+            let whole = ["198.51.100.77", "127.0.0.1", "10.0.0.7"].map(ip);
+            assert!(whole.contains(&found), "{joined} {found}");
+        }
+    }
+
+    #[test]
+    fn what_is_handed_on_has_no_open_quotation() {
+        let closed = |lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append("forwarded", HeaderValue::from_str(line).expect("a value"));
+            }
+            let closed = closed_forwarded(&headers);
+            closed.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(closed(&["for=1.1.1.1, for=2.2.2.2"]), ["for=1.1.1.1, for=2.2.2.2"]);
+        assert_eq!(closed(&[r#"for="1.1.1.1";x="a,b", for=2.2.2.2"#, "for=3.3.3.3"]).len(), 2);
+        assert_eq!(
+            closed(&["for=0.0.0.0", r#"x=", for=1.1.1.1, for=2.2.2.2"#]),
+            [" for=1.1.1.1, for=2.2.2.2"]
+        );
+        assert_eq!(closed(&[r#"x=""#, "for=2.2.2.2"]), ["for=2.2.2.2"]);
+        assert!(closed(&[r#"x=""#]).is_empty());
+    }
+
+    #[test]
+    fn fuzz_what_a_trusted_front_appends_decides_whatever_stands_before_it() {
+        const PIECES: [&str; 16] = [
+            "\"",
+            "\\",
+            ",",
+            ";",
+            "=",
+            " ",
+            "for=",
+            "for=\"",
+            "198.51.100.77",
+            "[2001:db8::77]",
+            "x",
+            "unknown",
+            ":80",
+            "\\\"",
+            "for=10.0.0.9",
+            "\t",
+        ];
+        let trusted = ["127.0.0.1/32", "10.0.0.0/8"].map(|n| n.parse().expect("a network"));
+        bolero::check!().with_type::<(Vec<u8>, u8, bool)>().for_each(|(bytes, way, likely)| {
+            let forged = match likely {
+                true => bytes.iter().flat_map(|b| PIECES[usize::from(*b) % 16].bytes()).collect(),
+                false => bytes.clone(),
+            };
+            for (name, written, own) in [
+                ("forwarded", ClientAddress::Forwarded, "for=203.0.113.66"),
+                ("forwarded", ClientAddress::Forwarded, "for=\"203.0.113.66:1\";host=\"a,\\\"\""),
+                ("forwarded", ClientAddress::Forwarded, "for=203.0.113.66, for=10.0.0.7"),
+                ("x-forwarded-for", ClientAddress::XForwardedFor, "203.0.113.66"),
+                ("x-forwarded-for", ClientAddress::XForwardedFor, "203.0.113.66:7,10.0.0.7"),
+            ] {
+                let lines = match way % 2 {
+                    0 => vec![[&forged, &b", "[..], own.as_bytes()].concat()],
+                    _ => vec![forged.clone(), own.as_bytes().to_vec()],
+                };
+                let mut headers = HeaderMap::new();
+                for line in lines {
+                    let Ok(value) = HeaderValue::from_bytes(&line) else { return };
+                    headers.append(name, value);
+                }
+                let trust = Trust::new(&trusted, &written);
+                let front = match way % 3 {
+                    0 => trust.client_of_front(ip("10.0.0.1"), &headers),
+                    _ => trust.client(ip("10.0.0.1"), &headers),
+                };
+                assert_eq!(front, ip("203.0.113.66"), "{headers:?}");
+                if name == "forwarded" {
+                    let closed = closed_forwarded(&headers).join(&b", "[..]);
+                    assert!(closed.ends_with(own.as_bytes()), "{headers:?}");
+                    assert!(SplitRight::new(&closed, b',').all(|element| element.is_some()));
+                }
+            }
+        });
     }
 
     #[test]
