@@ -4,13 +4,15 @@
 //! clock, hashes where it must, and decides by the same formula (1000 a second, burst 100).
 //! Rounds are interleaved; the quickest is shown, for other work on the machine only ever adds,
 //! and in brackets its ratio to the first row. A figure is what one thread needs for one decision.
-//! `-- loss` shows the share of live keys that a full table forgets by chance. Memory is what the
+//! `-- loss` shows the share of live keys that a full table forgets by chance, `-- paths` what it
+//! takes to read a request's path. Memory is what the
 //! process grows by, each contestant in a process of its own. docs/performance.md has results.
 
 #![allow(missing_docs)]
 
 mod decision {
     pub mod four;
+    pub mod paths;
     pub mod peers;
 }
 
@@ -33,11 +35,13 @@ fn main() {
         ["bytes", name, keys] => print_bytes(name, keys.parse().expect("a number of keys")),
         ["loss", ..] => loss(),
         ["four", ..] => decision::four::measure(),
+        ["paths", ..] => decision::paths::measure(),
         _ => {
             speed();
             bytes();
             loss();
             decision::four::measure();
+            decision::paths::measure();
         }
     }
 }

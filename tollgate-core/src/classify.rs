@@ -1,10 +1,11 @@
 //! From a request to the keys it is counted under, and the names of those keys for people.
 //!
-//! Paths are compared in a normal form (percent-encoding of plain characters undone, `//` and dot
-//! segments resolved), or `/x/../login` would slip past a limit on `/login`. The normal form is
-//! only compared and counted by: what is forwarded is the path as it was sent.
+//! A request is read as its backend may read it, or `/%2flogin` would slip past a limit on
+//! `/login`: paths by `path`, hosts by [`host_name`], cookies on all lines. All that is decided or
+//! counted by a path, a host or a cookie goes through here.
 
 pub(crate) mod few;
+mod path;
 pub mod prefix;
 
 use crate::key::{KeyHash, KeyHasher, NAME_BYTES_MAX, Seed, network};
@@ -14,9 +15,11 @@ use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use core::fmt::Write;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use few::Few;
+use path::Path;
 
 /// What a limit can see of a request.
 pub trait Attributes {
@@ -26,10 +29,14 @@ pub trait Attributes {
     fn method(&self) -> &str;
     /// The path, as sent, without its query.
     fn path(&self) -> &str;
-    /// The host it names, without a port; empty if none.
+    /// The host it names, as sent; empty if none.
     fn vhost(&self) -> &str;
     /// The first value of a header, by lower-case name.
     fn header(&self, name: &str) -> Option<&[u8]>;
+    /// All lines of the header `Cookie`, where there may be several.
+    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
+        self.header("cookie").into_iter()
+    }
     /// What the client counts as where its confirmed name is one of those that are counted
     /// together; else it counts as its address.
     fn group(&self) -> Option<&str> {
@@ -48,11 +55,18 @@ pub struct Key {
 
 /// The keys of one request, in the order of the limits; none for an exempt one.
 #[derive(Clone, Debug)]
-pub struct Keys(Few<Key>);
+pub struct Keys {
+    keys: Few<Key>,
+    /// The limits, a bit each, whose condition holds only as some backends read the path.
+    doubtful: u32,
+}
+
+const _: () = assert!(LIMITS_MAX <= u32::BITS as usize, "a bit for each limit");
 
 impl Default for Keys {
     fn default() -> Keys {
-        Keys(Few::filled(0, Key { limit: 0, hash: KeyHash::from_bits(1) }))
+        let keys = Few::filled(0, Key { limit: 0, hash: KeyHash::from_bits(1) });
+        Keys { keys, doubtful: 0 }
     }
 }
 
@@ -61,14 +75,30 @@ impl Keys {
     /// is left out; no door has so many limits.
     pub fn push(&mut self, key: Key) {
         if self.as_slice().len() < LIMITS_MAX {
-            self.0.push(key);
+            self.keys.push(key);
         }
     }
 
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[Key] {
-        self.0.as_slice()
+        self.keys.as_slice()
+    }
+}
+
+/// A request whose path is read once, when a limit first asks for it.
+struct Seen<'a, R> {
+    request: &'a R,
+    path: OnceCell<Path<'a>>,
+}
+
+impl<'a, R: Attributes> Seen<'a, R> {
+    fn new(request: &'a R) -> Seen<'a, R> {
+        Seen { request, path: OnceCell::new() }
+    }
+
+    fn path(&self) -> &Path<'a> {
+        self.path.get_or_init(|| Path::read(self.request.path()))
     }
 }
 
@@ -76,26 +106,40 @@ impl Keys {
 #[must_use]
 pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
     let mut keys = Keys::default();
+    let seen = Seen::new(request);
     for (index, limit) in limits.iter().enumerate() {
-        if applies(&limit.when, request) {
-            keys.push(Key { limit: index as u8, hash: hash(limit, seed, request) });
+        if !holds(&limit.when, &seen) {
+            continue;
         }
+        let paths = &limit.when.path;
+        if !paths.is_empty() && !paths.iter().any(|prefix| seen.path().lies_below(prefix)) {
+            keys.doubtful |= 1u32.checked_shl(index as u32).unwrap_or(0);
+        }
+        keys.push(Key { limit: index as u8, hash: key_hash(limit, seed, &seen) });
     }
     keys
 }
 
 /// How much more than others a request with these keys gets where requests queue: the weights of
-/// all its limits, multiplied.
+/// all its limits, multiplied. A path that backends read in several ways gives no advantage.
 #[must_use]
 pub fn weight(limits: &[Limit], keys: &Keys) -> Weight {
-    let named = keys.as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));
-    let enforced = named.filter(|limit| !limit.shadow);
-    enforced.fold(Weight::ONE, |weight, limit| weight.times(limit.weight))
+    let doubtful = |key: &Key| keys.doubtful.checked_shr(key.limit.into()).unwrap_or(0) & 1 == 1;
+    let granted = |key: &Key| {
+        let limit = limits.get(usize::from(key.limit)).filter(|limit| !limit.shadow)?;
+        (limit.weight <= Weight::ONE || !doubtful(key)).then_some(limit.weight)
+    };
+    keys.as_slice().iter().filter_map(granted).fold(Weight::ONE, Weight::times)
 }
 
 /// The key of a request under one limit.
 #[must_use]
 pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
+    key_hash(limit, seed, &Seen::new(request))
+}
+
+fn key_hash<R: Attributes>(limit: &Limit, seed: &Seed, seen: &Seen<'_, R>) -> KeyHash {
+    let request = seen.request;
     let mut hasher = KeyHasher::new(seed);
     for part in &limit.by {
         match part {
@@ -110,9 +154,9 @@ pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
             Part::Cookie(name) => hasher.part(cookie(request, name).unwrap_or_default()),
             Part::Method => hasher.part(request.method().as_bytes()),
             Part::Path(segments) => {
-                hasher.part(first_segments(&normal_path(request.path()), *segments).as_bytes());
+                hasher.part(first_segments(seen.path().as_str(), *segments).as_bytes());
             }
-            Part::Vhost => hasher.part(request.vhost().to_ascii_lowercase().as_bytes()),
+            Part::Vhost => hasher.part(lower(host_name(request.vhost())).as_bytes()),
             Part::All | Part::Tag => hasher.part(b""),
         }
     }
@@ -153,7 +197,7 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: Ke
         Part::Path(segments) => {
             text(first_segments(&normal_path(request.path()), *segments).as_bytes());
         }
-        Part::Vhost => text(request.vhost().as_bytes()),
+        Part::Vhost => text(host_name(request.vhost()).as_bytes()),
         Part::All => text(b"all"),
         Part::Tag => text(b"-"),
     }
@@ -197,7 +241,7 @@ fn push_part(
         Part::Path(segments) => {
             String::from(first_segments(&normal_path(request.path()), *segments))
         }
-        Part::Vhost => request.vhost().to_ascii_lowercase(),
+        Part::Vhost => lower(host_name(request.vhost())).into_owned(),
         Part::Cookie(name) => secret(name, cookie(request, name)).unwrap_or_default(),
         Part::Header(name) if is_secret(name) => {
             secret(name, request.header(name)).unwrap_or_default()
@@ -231,15 +275,20 @@ fn push_network(name: &mut String, address: IpAddr, v4: u8, v6: u8) {
     let _ = if bits == all { write!(name, "{network}") } else { write!(name, "{network}/{bits}") };
 }
 
-/// Whether a limit's condition holds.
+/// Whether a limit's condition holds, as any backend may read the request.
 #[must_use]
 pub fn applies(when: &When, request: &impl Attributes) -> bool {
+    holds(when, &Seen::new(request))
+}
+
+fn holds<R: Attributes>(when: &When, seen: &Seen<'_, R>) -> bool {
+    let request = seen.request;
     let method = || when.method.iter().any(|m| m.eq_ignore_ascii_case(request.method()));
-    let vhost = || when.vhost.iter().any(|v| v.eq_ignore_ascii_case(request.vhost()));
-    let path = || {
-        let path = normal_path(request.path());
-        when.path.iter().any(|prefix| lies_below(&path, prefix))
+    let vhost = || {
+        let host = host_name(request.vhost());
+        when.vhost.iter().any(|v| v.eq_ignore_ascii_case(host))
     };
+    let path = || when.path.iter().any(|prefix| seen.path().may_lie_below(prefix));
     (when.method.is_empty() || method())
         && (when.vhost.is_empty() || vhost())
         && (when.path.is_empty() || path())
@@ -247,20 +296,37 @@ pub fn applies(when: &When, request: &impl Attributes) -> bool {
         && when.cookie.iter().all(|name| cookie(request, name).is_some())
 }
 
-/// Whether `path` is `prefix` or below it.
-fn lies_below(path: &str, prefix: &str) -> bool {
-    let prefix = prefix.trim_end_matches('/');
-    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// The value of a cookie (RFC 6265, 5.4: pairs parted by semicolons).
+/// The value of a cookie (RFC 6265, 5.4: pairs parted by semicolons), on whichever line it is.
 fn cookie<'a>(request: &'a impl Attributes, name: &str) -> Option<&'a [u8]> {
-    let header = request.header("cookie")?;
-    header.split(|b| *b == b';').find_map(|pair| {
+    let mut pairs = request.cookies().flat_map(|line| line.split(|b| *b == b';'));
+    pairs.find_map(|pair| {
         let pair = pair.trim_ascii();
         let equals = pair.iter().position(|b| *b == b'=')?;
         (&pair[..equals] == name.as_bytes()).then(|| &pair[equals + 1..])
     })
+}
+
+/// The name in what a request says of its host: without a port, or whatever stands in its place,
+/// and without the dot that ends a full name.
+#[must_use]
+pub fn host_name(host: &str) -> &str {
+    let name = match host.find([':', ']']) {
+        Some(_) if host.parse::<Ipv6Addr>().is_ok() => host,
+        Some(end) if host.starts_with('[') => {
+            let end = host.find(']').unwrap_or(end);
+            host.get(..=end).unwrap_or(host)
+        }
+        Some(end) => &host[..end],
+        None => host,
+    };
+    name.trim_end_matches('.')
+}
+
+fn lower(text: &str) -> Cow<'_, str> {
+    match text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(text.to_ascii_lowercase()),
+        false => Cow::Borrowed(text),
+    }
 }
 
 /// The first `segments` segments of a path, all of them for `None`.
@@ -273,56 +339,12 @@ fn first_segments(path: &str, segments: Option<u8>) -> &str {
     }
 }
 
-/// A path in its normal form (RFC 3986, 6.2.2): unreserved characters decoded, other codes in
-/// capitals, empty and dot segments resolved. A path that is normal already is only borrowed.
+/// A path as it is counted by: each character in one form, whatever may be a slash as a slash,
+/// without parameters, empty segments, dots and the slash at the end; `/..` for all that lead up.
+/// A path that is normal already is only borrowed.
 #[must_use]
 pub fn normal_path(path: &str) -> Cow<'_, str> {
-    let odd = ["%", "//", "/."].iter().any(|piece| path.contains(piece));
-    let plain = path.starts_with('/') && !odd;
-    if plain {
-        return Cow::Borrowed(path);
-    }
-    let decoded = decode_unreserved(path);
-    let mut normal = String::with_capacity(decoded.len());
-    for segment in decoded.split('/').filter(|s| !s.is_empty() && *s != ".") {
-        if segment == ".." {
-            normal.truncate(normal.rfind('/').unwrap_or(0));
-        } else {
-            normal.push('/');
-            normal.push_str(segment);
-        }
-    }
-    let last = decoded.rsplit('/').next().unwrap_or_default();
-    if normal.is_empty() || matches!(last, "" | "." | "..") {
-        normal.push('/');
-    }
-    Cow::Owned(normal)
-}
-
-/// Undoes percent-encoding where the character did not need it, and writes what is left of it in
-/// capitals. A percent sign that encodes nothing is encoded itself: what follows it, once decoded,
-/// must not read as a code that nobody sent.
-fn decode_unreserved(path: &str) -> String {
-    let mut decoded = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some(at) = rest.find('%') {
-        decoded.push_str(&rest[..at]);
-        let is_code = |code: &&str| code[1..].bytes().all(|b| b.is_ascii_hexdigit());
-        let Some(code) = rest.get(at..at + 3).filter(is_code) else {
-            decoded.push_str("%25");
-            rest = &rest[at + 1..];
-            continue;
-        };
-        let byte = u8::from_str_radix(&code[1..], 16).unwrap_or_default();
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            decoded.push(char::from(byte));
-        } else {
-            decoded.extend(code.chars().map(|c| c.to_ascii_uppercase()));
-        }
-        rest = &rest[at + 3..];
-    }
-    decoded.push_str(rest);
-    decoded
+    Path::read(path).normal()
 }
 
 #[cfg(test)]

@@ -162,42 +162,90 @@ fn paths_have_one_normal_form() {
         ("/", "/"),
         ("", "/"),
         ("login", "/login"),
+        ("*", "/*"),
         ("/login", "/login"),
-        ("/login/", "/login/"),
+        ("/login/", "/login"),
         ("//login", "/login"),
-        ("/x/../login", "/login"),
-        ("/x/%2e%2E/login", "/login"),
         ("/%6cogin", "/login"),
-        ("/./login/.", "/login/"),
-        ("/a/b/..", "/a/"),
-        ("/../../a", "/a"),
-        ("/..", "/"),
+        ("/./login/.", "/login"),
         ("/.well-known/x", "/.well-known/x"),
         ("/...", "/..."),
-        ("/a%2fb", "/a%2Fb"),
-        ("/a%2Fb", "/a%2Fb"),
+        ("/a%2fb", "/a/b"),
+        ("/a\\b%5Cc", "/a/b/c"),
+        ("/%2flogin%2F", "/login"),
+        ("/login;a=b", "/login"),
+        ("/;a=b/login;c/x;", "/login/x"),
+        ("/.;a=b/login", "/login"),
+        ("/a%3bb", "/a%3Bb"),
         ("/%c3%a9", "/%C3%A9"),
+        ("/\u{e9}%7e", "/%C3%A9~"),
+        ("/a%3Ab%40c%21", "/a:b@c!"),
+        ("/%3F%23%20", "/%3F%23%20"),
         ("/%252e%252e/x", "/%252e%252e/x"),
         ("/100%", "/100%25"),
         ("/%zz/%4", "/%25zz/%254"),
         ("/%+1", "/%25+1"),
         ("/%%361", "/%2561"),
-        ("/é%7e", "/é~"),
+        ("/x/../login", "/.."),
+        ("/..", "/.."),
+        ("/x/%2e%2E/login", "/.."),
+        ("/x%2f..%5clogin", "/.."),
+        ("/x/..;a=b/login", "/.."),
+        ("/x;a=%2flogin", "/.."),
     ] {
         assert_eq!(normal_path(sent), normal, "{sent}");
         assert_eq!(normal_path(normal), normal, "again: {sent}");
     }
-    assert!(matches!(normal_path("/plain/path.html"), Cow::Borrowed(_)));
+    for plain in ["/", "/plain/path.html", "/plain/", "/A_(b)@c:~!$&'*+,="] {
+        assert!(matches!(normal_path(plain), Cow::Borrowed(_)), "{plain}");
+    }
+}
+
+#[test]
+fn hosts_have_one_normal_form() {
+    for (sent, name) in [
+        ("", ""),
+        ("shop.example", "shop.example"),
+        ("shop.example:80", "shop.example"),
+        ("shop.example:", "shop.example"),
+        ("shop.example.", "shop.example"),
+        ("shop.example.:80", "shop.example"),
+        ("shop.example:0x", "shop.example"),
+        ("shop.example:80:80", "shop.example"),
+        ("shop.example..", "shop.example"),
+        ("[::1]", "[::1]"),
+        ("[::1]:80", "[::1]"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("[", "["),
+        (":80", ""),
+    ] {
+        assert_eq!(host_name(sent), name, "{sent}");
+        let when = When { vhost: vec![name.into()], ..When::default() };
+        assert!(applies(&when, &Request { vhost: sent, ..request() }), "{sent}");
+        let other = Request { vhost: name, ..request() };
+        assert!(together(Part::Vhost, &Request { vhost: sent, ..request() }, &other), "{sent}");
+    }
 }
 
 #[test]
 fn paths_are_counted_by_their_first_segments() {
     for (segments, expected) in
-        [(None, "/a/b/c/"), (Some(0), ""), (Some(1), "/a"), (Some(2), "/a/b"), (Some(9), "/a/b/c/")]
+        [(None, "/a/b/c"), (Some(0), ""), (Some(1), "/a"), (Some(2), "/a/b"), (Some(9), "/a/b/c")]
     {
         assert_eq!(named(Part::Path(segments), &path("/a//b/c/")), expected, "{segments:?}");
     }
-    assert!(together(Part::Path(None), &path("/%61"), &path("/x/../a")));
+    for part in [Part::Path(None), Part::Path(Some(1))] {
+        for (one, other) in [
+            ("/%61", "/a"),
+            ("/a;1", "/a;2"),
+            ("/a/", "//a"),
+            ("/x/../a", "/y/../a"),
+            ("/a/..%2fx", "/a/..;/y"),
+        ] {
+            assert!(together(part.clone(), &path(one), &path(other)), "{one} {other}");
+        }
+    }
+    assert!(!together(Part::Path(None), &path("/a"), &path("/a/b")));
 }
 
 #[test]
@@ -243,13 +291,90 @@ fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
         ("/login/", "/login", true),
         ("/login", "/loginx", false),
         ("/login", "/x/..//%6Cogin", true),
-        ("/login", "/login/../x", false),
+        ("/login", "/x%2f..%2flogin", true),
+        ("/login", "/%5clogin;a=b", true),
+        ("/login", "/x/..;a/login", true),
+        ("/login", "/x;%2flogin", true),
+        ("/a/login", "/a/x//../../login", true),
+        ("/login", "/x/../loginx", false),
+        ("/a/login", "/login/../a", false),
+        // Not resolved, as frameworks do that match what begins so.
+        ("/login", "/login/../x", true),
         ("/", "/anything", true),
-        ("/login", "/LOGIN", false),
+        ("/", "/../x", true),
+        ("/login", "/LOGIN", true),
+        ("/login", "/%4cogin", true),
+        ("/login", "/lo", false),
+        ("/login", "/\u{e9}", false),
+        ("/caf%C3%A9", "/caf\u{e9}/x", true),
+        ("/a:b", "/a%3ab", true),
     ] {
         let when = When { path: vec![prefix.into()], ..When::default() };
         assert_eq!(applies(&when, &path(sent)), expected, "{sent} below {prefix}");
     }
+}
+
+/// A weight above 1 is an advantage, which a client must not get by a spelling that the backend
+/// takes for something else.
+#[test]
+fn a_doubtful_path_gives_no_advantage_and_takes_none_away() {
+    let below = |prefix: &str| When { path: vec![prefix.into()], ..When::default() };
+    let weighing =
+        |when, times| Limit { weight: Weight::new(times), when, ..limit(vec![Part::All]) };
+    let limits = [weighing(below("/fast"), 4_000), weighing(below("/slow"), 500)];
+    let of = |sent| {
+        let keys = keys(&limits, &SEED, &path(sent));
+        (keys.as_slice().len(), weight(&limits, &keys))
+    };
+    for (sent, expected) in [
+        ("/fast", (1, Weight::new(4_000))),
+        ("/fast/%20x/", (1, Weight::new(4_000))),
+        ("/slow", (1, Weight::new(500))),
+        ("/slow%2fx", (1, Weight::new(500))),
+        ("/fast/../x", (1, Weight::ONE)),
+        ("/fast%2fx", (1, Weight::ONE)),
+        ("/fast;x", (1, Weight::ONE)),
+        ("//fast", (1, Weight::ONE)),
+        ("/%2e/fast", (1, Weight::ONE)),
+        ("/FAST", (1, Weight::ONE)),
+        ("/slow/../fast", (2, Weight::new(500))),
+        ("/x", (0, Weight::ONE)),
+    ] {
+        assert_eq!(of(sent), expected, "{sent}");
+    }
+}
+
+#[test]
+fn a_cookie_is_found_on_whichever_line() {
+    struct Lines(&'static [&'static str]);
+    impl Attributes for Lines {
+        fn address(&self) -> IpAddr {
+            IpAddr::from([192, 0, 2, 1])
+        }
+        fn method(&self) -> &'static str {
+            "GET"
+        }
+        fn path(&self) -> &'static str {
+            "/"
+        }
+        fn vhost(&self) -> &'static str {
+            ""
+        }
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            self.0.first().filter(|_| name == "cookie").map(|line| line.as_bytes())
+        }
+        fn cookies(&self) -> impl Iterator<Item = &[u8]> {
+            self.0.iter().map(|line| line.as_bytes())
+        }
+    }
+    let when = When { cookie: vec!["session".into()], ..When::default() };
+    let by = limit(vec![Part::Cookie("session".into())]);
+    let one = hash(&by, &SEED, &header("cookie", "session=1"));
+    for lines in [&["session=1"][..], &["a=b", "session=1"], &["", "a=b", "c; session=1"]] {
+        assert!(applies(&when, &Lines(lines)), "{lines:?}");
+        assert_eq!(hash(&by, &SEED, &Lines(lines)), one, "{lines:?}");
+    }
+    assert!(!applies(&when, &Lines(&["a=b", "c=session"])));
 }
 
 #[test]

@@ -50,6 +50,10 @@ impl<R: Attributes> Attributes for Named<'_, R> {
         self.request.header(name)
     }
 
+    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
+        self.request.cookies()
+    }
+
     fn group(&self) -> Option<&str> {
         self.group
     }

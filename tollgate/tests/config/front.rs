@@ -106,3 +106,24 @@ fn backends_are_read_in_every_form() {
         assert!(told.contains(what), "{text}: {told}");
     }
 }
+
+#[test]
+fn conditions_are_kept_in_the_form_that_is_compared() {
+    let when = |when: &str| format!("{{limits: [{{name: a, by: all, share: 1%, when: {when}}}]}}");
+    let paths = "[//a/./x/../b/, '/caf%c3%a9', /é, '/a%2fb', /]";
+    let read = proxy(&when(&format!("{{path: {paths}, vhost: [WWW.example.com., '[::1]']}}")));
+    let when_read = &read.limits[0].when;
+    assert_eq!(
+        when_read.path,
+        ["/a/b", "/caf%C3%A9", "/%C3%A9", "/a/b", "/"].map(Box::<str>::from)
+    );
+    assert_eq!(when_read.vhost, ["www.example.com", "[::1]"].map(Box::<str>::from));
+    for (path, told) in [
+        ("/a;b=c", "a path is compared without `;parameters`"),
+        ("/a/%2e%2e/b", "a path has no encoded `..`"),
+        ("/a?b", "a path begins with / and has no query"),
+    ] {
+        let told_of = faults(&format!("proxy: {}", when(&format!("{{path: '{path}'}}"))));
+        assert!(told_of.contains(told), "{told_of}");
+    }
+}

@@ -5,7 +5,7 @@
 //! made of that is up to whoever plays it.
 
 use crate::client::address::Trust;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
 use tollgate_core::classify::Attributes;
@@ -145,7 +145,10 @@ impl Draft<'_> {
     /// It names nobody who asked.
     pub fn entry(self, trust: &Trust) -> Result<Entry, &'static str> {
         let peer = self.peer.ok_or("no client address")?.to_canonical();
-        let forwarded = self.forwarded.as_deref().filter(|text| names_somebody(text));
+        // A log that has all headers has the one that is to be believed among them.
+        let named = |(name, _): &&(String, String)| trust.written_in() == Some(name.as_str());
+        let written = self.headers.iter().find(named).map(|(_, value)| value.as_str());
+        let forwarded = written.or(self.forwarded.as_deref()).filter(|text| names_somebody(text));
         let address = forwarded.map_or(peer, |text| behind(peer, text, trust));
         let took = self.took.map(|took| took.min(TOOK_MAX));
         // A connection that was kept open for something else than HTTP is off the clock by then.
@@ -169,7 +172,7 @@ impl Draft<'_> {
             method: text.add(&self.method),
             path: text.add(path),
             query: text.add(query),
-            host: text.add(without_port(host.unwrap_or_default())),
+            host: text.add(host.unwrap_or_default()),
             agent: text.add(self.agent.as_deref().unwrap_or_default()),
             referrer: text.add(self.referrer.as_deref().unwrap_or_default()),
             headers: self.headers.iter().map(|(n, v)| (text.add(n), text.add(v))).collect(),
@@ -251,13 +254,9 @@ fn names_somebody(text: &str) -> bool {
 
 /// Who asks, by what a peer says.
 fn behind(peer: IpAddr, text: &str, trust: &Trust) -> IpAddr {
-    if !trust.believes(peer) {
-        return peer;
-    }
     let mut headers = HeaderMap::new();
-    let name = trust.header().and_then(|name| http::HeaderName::try_from(name).ok());
-    let name = name.unwrap_or(http::HeaderName::from_static("x-forwarded-for"));
-    if let Ok(value) = HeaderValue::from_str(text) {
+    let name = trust.written_in().and_then(|name| HeaderName::try_from(name).ok());
+    if let (Some(name), Ok(value)) = (name, HeaderValue::from_str(text)) {
         headers.insert(name, value);
     }
     trust.client(peer, &headers).to_canonical()
@@ -276,20 +275,6 @@ fn parts(target: &str) -> (Option<&str>, &str, &str) {
     let rest = rest.split('#').next().unwrap_or_default();
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     (host, if path.is_empty() { "/" } else { path }, query)
-}
-
-/// A host's name without its port.
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.is_empty() => {
-            if name.contains(':') && !name.ends_with(']') {
-                host
-            } else {
-                name
-            }
-        }
-        _ => host,
-    }
 }
 
 #[cfg(test)]
@@ -315,9 +300,9 @@ mod tests {
     fn targets_come_apart() {
         for (target, host, path, query) in [
             ("/a/b?x=1&y", "", "/a/b", "x=1&y"),
-            ("http://example.com:8080/a?x", "example.com", "/a", "x"),
+            ("http://example.com:8080/a?x", "example.com:8080", "/a", "x"),
             ("https://example.com", "example.com", "/", ""),
-            ("http://[2001:db8::1]:80/a", "[2001:db8::1]", "/a", ""),
+            ("http://[2001:db8::1]:80/a", "[2001:db8::1]:80", "/a", ""),
             ("*", "", "*", ""),
             ("", "", "/", ""),
             ("/go?to=http://elsewhere/", "", "/go", "to=http://elsewhere/"),
@@ -350,5 +335,23 @@ mod tests {
         let entry = said().entry(&trust).expect("it has an address");
         assert_eq!((entry.address.to_string(), entry.forwarded), ("198.51.100.7".into(), false));
         assert!(Draft { peer: None, ..draft("/") }.entry(&nobody()).is_err());
+    }
+
+    #[test]
+    fn each_header_is_read_as_the_proxy_reads_it() {
+        let net: ipnet::IpNet = "192.0.2.0/24".parse().expect("a network");
+        let asked = |written, forwarded: &'static str, headers: &[(&str, &str)]| {
+            let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            let draft = Draft { forwarded: Some(forwarded.into()), headers, ..draft("/") };
+            let entry = draft.entry(&Trust::new(&[net], &written)).expect("it has an address");
+            entry.address.to_string()
+        };
+        let forged = r#"for="198.51.100.77";x=", for=203.0.113.66"#;
+        assert_eq!(asked(ClientAddress::Forwarded, forged, &[]), "203.0.113.66");
+        let headers = [("forwarded", forged), ("x-own", "203.0.113.7")];
+        assert_eq!(asked(ClientAddress::Forwarded, "6.6.6.6", &headers), "203.0.113.66");
+        assert_eq!(asked(ClientAddress::Header("x-own".into()), "-", &headers), "203.0.113.7");
+        assert_eq!(asked(ClientAddress::XForwardedFor, "203.0.113.5", &headers), "203.0.113.5");
+        assert_eq!(asked(ClientAddress::ProxyProtocol, "203.0.113.5", &headers), "192.0.2.1");
     }
 }

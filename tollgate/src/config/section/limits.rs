@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
 use tollgate_core::bucket::sliding::Sliding;
-use tollgate_core::classify::normal_path;
+use tollgate_core::classify::{host_name, normal_path};
 use tollgate_core::limit::{Action, KEYS_MAX, LIMITS_MAX, Limit, Part, Unit, When};
 use tollgate_core::units::{Cost, Nanos, ParseError, Rate, Share, Weight};
 
@@ -344,7 +344,21 @@ fn path(text: &str) -> Read<Box<str>> {
     if !text.starts_with('/') || text.contains(['?', '#']) {
         return Err("a path begins with / and has no query".to_owned());
     }
-    Ok(normal_path(text).into_owned().into())
+    if text.contains(';') {
+        return Err("a path is compared without `;parameters`".to_owned());
+    }
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in text.split('/').filter(|segment| !segment.is_empty()) {
+        match segment {
+            ".." => _ = kept.pop(),
+            segment => kept.push(segment),
+        }
+    }
+    let path = normal_path(&kept.join("/")).into_owned();
+    if path == "/.." {
+        return Err("a path has no encoded `..`".to_owned());
+    }
+    Ok(path.into())
 }
 
 fn vhost(text: &str) -> Read<Box<str>> {
@@ -352,7 +366,7 @@ fn vhost(text: &str) -> Read<Box<str>> {
     if text.is_empty() || (text.contains([':', '/']) && !v6) {
         return Err("a host name without a port, such as www.example.com".to_owned());
     }
-    Ok(text.to_ascii_lowercase().into())
+    Ok(host_name(text).to_ascii_lowercase().into())
 }
 
 /// A header's name, lower case.

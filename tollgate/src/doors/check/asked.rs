@@ -4,16 +4,17 @@
 //! Everything else (User-Agent, Cookie) is as the client sent it. What is missing is the least that
 //! a request can be: `GET /` of nobody. Who the client is: `client::address`.
 
-use http::HeaderMap;
+use http::header::{COOKIE, HeaderMap, HeaderValue};
+use std::borrow::Cow;
 use std::net::IpAddr;
 use tollgate_core::classify::Attributes;
 
 /// What the limits can see of it.
 pub struct Original<'a> {
     client: IpAddr,
-    method: &'a str,
-    path: &'a str,
-    vhost: &'a str,
+    method: Cow<'a, str>,
+    path: Cow<'a, str>,
+    vhost: Cow<'a, str>,
     headers: &'a HeaderMap,
 }
 
@@ -25,9 +26,9 @@ impl<'a> Original<'a> {
         let host = first(headers, ["x-original-host", "x-forwarded-host"]);
         Original {
             client,
-            method: method.unwrap_or("GET"),
-            path: path(uri.unwrap_or("/")),
-            vhost: without_port(host.unwrap_or_default()),
+            method: method.map_or("GET".into(), String::from_utf8_lossy),
+            path: String::from_utf8_lossy(path(uri.unwrap_or(b"/"))),
+            vhost: String::from_utf8_lossy(host.unwrap_or_default()),
             headers,
         }
     }
@@ -39,46 +40,45 @@ impl Attributes for Original<'_> {
     }
 
     fn method(&self) -> &str {
-        self.method
+        &self.method
     }
 
     fn path(&self) -> &str {
-        self.path
+        &self.path
     }
 
     fn vhost(&self) -> &str {
-        self.vhost
+        &self.vhost
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.get(name).map(http::HeaderValue::as_bytes)
+        self.headers.get(name).map(HeaderValue::as_bytes)
+    }
+
+    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
+        self.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes)
     }
 }
 
-/// The first of these headers that is there and is text.
-fn first<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> Option<&'a str> {
-    let mut values = names.into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
-    values.find(|value| !value.is_empty())
+/// The first of these headers that says anything. Clients choose the bytes of a target, so one that
+/// is no text is not passed over.
+fn first<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> Option<&'a [u8]> {
+    let mut values = names.into_iter().filter_map(|name| headers.get(name));
+    values.find(|value| !value.is_empty()).map(HeaderValue::as_bytes)
 }
 
 /// The path of a target, which may be a whole URL; without query.
-fn path(target: &str) -> &str {
-    let end = target.find(['?', '#']).unwrap_or(target.len());
-    let target = &target[..end];
-    match target.split_once("://") {
-        Some((scheme, rest)) if !scheme.contains('/') => {
-            rest.find('/').map_or("/", |slash| &rest[slash..])
+fn path(target: &[u8]) -> &[u8] {
+    let target = target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default();
+    let scheme = target.windows(3).position(|three| three == b"://");
+    let path = match scheme.filter(|at| !target[..*at].contains(&b'/')) {
+        Some(at) => {
+            let rest = &target[at + 3..];
+            rest.iter().position(|byte| *byte == b'/').map_or(&b""[..], |slash| &rest[slash..])
         }
-        _ if target.is_empty() => "/",
-        _ => target,
-    }
-}
-
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    }
+        None => target,
+    };
+    if path.is_empty() { b"/" } else { path }
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
             ("x-original-host", "www.example.com:8443"),
             ("x-forwarded-uri", "/what-a-client-wrote"),
         ];
-        assert_eq!(seen(&nginx), is("POST", "/login", "www.example.com"));
+        assert_eq!(seen(&nginx), is("POST", "/login", "www.example.com:8443"));
         let caddy = [
             ("x-forwarded-method", "PUT"),
             ("x-forwarded-uri", "/a/b"),
@@ -122,6 +122,8 @@ mod tests {
             ("/a://b", "/a://b"),
             ("?", "/"),
             ("/a#b", "/a"),
+            ("/a?\u{e9}", "/a"),
+            ("/\u{e9}", "/\u{e9}"),
         ] {
             assert_eq!(seen(&[("x-original-uri", uri)]).1, path, "{uri}");
         }

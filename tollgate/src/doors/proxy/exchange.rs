@@ -16,6 +16,7 @@ use super::wire::{self, Wire};
 use super::worker::{HeadRoom, Room, Site, Worker};
 use crate::engine::Asked;
 use crate::watch::counts::{BackendFault, Maker};
+use http::header::COOKIE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -60,6 +61,10 @@ impl Attributes for Seen<'_> {
 
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.head.headers.get(name).map(HeaderValue::as_bytes)
+    }
+
+    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
+        self.head.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes)
     }
 }
 

@@ -159,7 +159,9 @@ fn by_name<'a>(name: &str, value: &'a str, draft: &mut Draft<'a>) {
             draft.host = named(value);
             draft.tells.host = true;
         }
-        "xff" | "forwarded" | "x_forwarded_for" => draft.forwarded = named(value),
+        "xff" | "forwarded" | "x_forwarded_for" | "http_forwarded" => {
+            draft.forwarded = named(value)
+        }
         _ => {}
     }
 }

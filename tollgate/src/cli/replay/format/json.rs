@@ -56,8 +56,18 @@ fn take_headers(headers: &Map<String, Value>, draft: &mut Draft<'static>) {
     draft.tells.headers = true;
     (draft.tells.agent, draft.tells.referrer) = (true, true);
     for (name, values) in headers.iter().take(HEADERS_MAX) {
-        let value = values.get(0).unwrap_or(values).as_str().unwrap_or_default().to_owned();
-        match name.to_ascii_lowercase().as_str() {
+        let first = values.get(0).unwrap_or(values).as_str().unwrap_or_default().to_owned();
+        let joined = |by: &str| {
+            let lines = values.as_array().into_iter().flatten().filter_map(Value::as_str);
+            lines.collect::<Vec<_>>().join(by)
+        };
+        let lower = name.to_ascii_lowercase();
+        let value = match lower.as_str() {
+            "x-forwarded-for" | "forwarded" if values.is_array() => joined(", "),
+            "cookie" if values.is_array() => joined("; "),
+            _ => first,
+        };
+        match lower.as_str() {
             "user-agent" => draft.agent = Some(value.into()),
             "referer" => draft.referrer = Some(value.into()),
             "x-forwarded-for" => draft.forwarded = Some(value.into()),
@@ -97,7 +107,10 @@ fn flat(line: &Map<String, Value>) -> Option<Draft<'static>> {
         host: word(line, &["host", "http_host", "RequestHost", "server_name", "authority"]),
         agent: word(line, &["http_user_agent", "user_agent", "agent", "request_User-Agent"]),
         referrer: word(line, &["http_referer", "http_referrer", "referer", "request_Referer"]),
-        forwarded: word(line, &["http_x_forwarded_for", "x_forwarded_for", "xff"]),
+        forwarded: word(
+            line,
+            &["http_x_forwarded_for", "x_forwarded_for", "xff", "http_forwarded"],
+        ),
         cost: word(line, &["cost"]),
         ..Draft::default()
     };

@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::replay::entry::Entry;
 use crate::client::address::Trust;
 use crate::config::settings::ClientAddress;
-use tollgate_core::classify::Attributes;
+use tollgate_core::classify::{Attributes, host_name};
 use tollgate_core::units::{Nanos, SECOND, Time};
 
 /// A line as its program writes it, by its name in `tests.log`.
@@ -55,7 +55,7 @@ fn each_format_is_recognised_and_read() {
         assert!(entry.path().starts_with("/a"), "{lines:?}");
         assert!(entry.agent().starts_with("Mozilla/5.0"), "{lines:?}");
         if name != "common or combined (nginx, Apache)" {
-            assert_eq!(entry.vhost(), "shop.example.com", "{lines:?}");
+            assert_eq!(host_name(entry.vhost()), "shop.example.com", "{lines:?}");
         }
         let address = if name == "Envoy" { "198.51.100.9" } else { "192.0.2.7" };
         assert_eq!(entry.address.to_string(), address, "{lines:?}");
@@ -71,7 +71,7 @@ fn what_stands_behind_a_common_line_is_understood() {
     let (_, common) = read(&[sample("COMMON")]);
     assert_eq!((common.start, common.took, common.status), (at(0), None, 404));
     let (_, vhost) = read(&[sample("VHOST")]);
-    assert_eq!(vhost.vhost(), "shop.example.com");
+    assert_eq!(vhost.vhost(), "shop.example.com:443");
     assert_eq!(
         (vhost.start, vhost.took),
         (at(0).minus(Nanos::from_millis(300)), Some(Nanos::from_millis(200)))
