@@ -33,6 +33,8 @@ mod life;
 mod names;
 #[path = "journey/process.rs"]
 mod process;
+#[path = "journey/front/readings.rs"]
+mod readings;
 #[path = "journey/site.rs"]
 mod site;
 #[path = "journey/state.rs"]

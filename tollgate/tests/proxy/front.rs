@@ -6,6 +6,7 @@
 mod aside;
 mod crowd;
 mod cut;
+mod forging;
 pub mod frames;
 mod heads;
 pub mod http2;

@@ -240,7 +240,7 @@ impl Stream {
         };
         self.allowed = allowed;
         if let Some(trailers) = frame.trailers_mut() {
-            headers::trailers(trailers);
+            headers::trailers(trailers, self.worker.site().trust.header());
         }
         Ok(frame)
     }

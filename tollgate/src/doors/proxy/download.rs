@@ -175,7 +175,7 @@ impl Download {
         Poll::Ready(match polled {
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let Some(trailers) = frame.trailers_mut() {
-                    headers::trailers(trailers);
+                    headers::trailers(trailers, None);
                 }
                 if ended {
                     self.finish();

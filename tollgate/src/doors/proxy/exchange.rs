@@ -56,7 +56,7 @@ impl Attributes for Seen<'_> {
     }
 
     fn vhost(&self) -> &str {
-        headers::vhost(&self.head.headers)
+        headers::host(&self.head.headers)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -3,12 +3,14 @@
 //! Hop-by-hop fields end here (RFC 9110, 7.6.1), also those that `Connection` names. To the
 //! backend: `Host` as it came, `X-Forwarded-For` with the peer appended, `X-Forwarded-Proto` and
 //! `X-Forwarded-Host` unless a trusted peer set them. What a peer that is not trusted says of
-//! forwarding is taken out whole, and from anybody what is spelled with underscores or other signs,
-//! which CGI backends read as hyphens: nobody can write an address that the backend would believe.
-//! `Via` is not added.
+//! forwarding is taken out whole, and from all what is spelled with underscores or other signs,
+//! which CGI backends read as hyphens: no client can write an address that the backend would
+//! believe. `Proxy` ends here, which CGI programs read as the variable `HTTP_PROXY`. `Via` is not
+//! added. Trailers are held to the same, and to RFC 9110, 6.5.1.
 //!
 //! Which address is the client's: `client/address.rs`.
 
+use crate::client::address::closed_forwarded;
 use crate::engine::Quota;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -23,6 +25,52 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const PROXY: HeaderName = HeaderName::from_static("proxy");
+
+/// What may not stand in trailers (RFC 9110, 6.5.1): what frames a message, says where it goes,
+/// changes or conditions a request, proves who asks, steers an answer or says how to read it.
+const NOT_IN_TRAILERS: [&str; 40] = [
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "accept-ranges",
+    "age",
+    "allow",
+    "authentication-info",
+    "authorization",
+    "cache-control",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "cookie",
+    "date",
+    "expect",
+    "expires",
+    "host",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "keep-alive",
+    "location",
+    "max-forwards",
+    "pragma",
+    "proxy",
+    "proxy-authentication-info",
+    "range",
+    "retry-after",
+    "set-cookie",
+    "te",
+    "trailer",
+    "user-agent",
+    "vary",
+    "via",
+    "warning",
+    "www-authenticate",
+];
 
 /// How the media types of streams begin.
 const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"application/grpc"];
@@ -38,9 +86,7 @@ pub(super) fn normalise(head: &mut Parts, secure: bool) -> Result<Found, StatusC
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
     }
-    if head.version == Version::HTTP_2 {
-        join_cookies(&mut head.headers);
-    }
+    join_cookies(&mut head.headers);
     let found = Found::look(&head.headers);
     if found.has(Found::TRANSFER_ENCODING) {
         check_coding(&head.headers)?;
@@ -64,7 +110,8 @@ fn check_coding(headers: &HeaderMap) -> Result<(), StatusCode> {
     }
 }
 
-/// HTTP/2 may split what HTTP/1.1 knows as one line (RFC 9113, 8.2.3).
+/// HTTP/2 may split what HTTP/1.1 knows as one line (RFC 9113, 8.2.3). Of several lines that come
+/// over HTTP/1.1, backends read the first, the last or all.
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(header::COOKIE).iter().nth(1).is_some() {
         let lines: Vec<&[u8]> =
@@ -108,9 +155,25 @@ fn check_host(head: &Parts) -> Result<(), StatusCode> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
         (None, _) if head.version == Version::HTTP_10 => Ok(()),
-        (Some(host), None) if host.as_bytes().iter().all(|b| is_host_byte(*b)) => Ok(()),
+        (Some(host), None) if is_host(host.as_bytes()) => Ok(()),
         _ => Err(StatusCode::BAD_REQUEST),
     }
+}
+
+/// Whether this is a name or an address, and a port of digits if there is a colon: some backends
+/// pass over what else stands there, others take it for a part of the name.
+fn is_host(host: &[u8]) -> bool {
+    let literal = host.starts_with(b"[");
+    let end = match literal {
+        true => host.iter().position(|byte| *byte == b']').map(|at| at + 1),
+        false => Some(host.iter().position(|byte| *byte == b':').unwrap_or(host.len())),
+    };
+    let Some((name, port)) = end.and_then(|end| host.split_at_checked(end)) else { return false };
+    let is_port = port
+        .split_first()
+        .is_none_or(|(colon, digits)| *colon == b':' && digits.iter().all(u8::is_ascii_digit));
+    let brackets = name.iter().filter(|byte| matches!(byte, b'[' | b']')).count();
+    is_port && brackets == usize::from(literal) * 2 && name.iter().all(|b| is_host_byte(*b))
 }
 
 fn is_host_byte(byte: u8) -> bool {
@@ -119,13 +182,10 @@ fn is_host_byte(byte: u8) -> bool {
         || matches!(byte, b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')
 }
 
-/// The host that a request names, without its port.
-pub(super) fn vhost(headers: &HeaderMap) -> &str {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    }
+/// The host that a request names, as it was sent.
+pub(super) fn host(headers: &HeaderMap) -> &str {
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
+    str::from_utf8(host).unwrap_or_default()
 }
 
 /// What is known of the peer when a head is made ready for the backend.
@@ -148,20 +208,23 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
     let headers = &mut head.headers;
     if found.has(Found::HOP_BY_HOP) {
         let trailers = found.has(Found::TE) && wants_trailers(headers);
-        drop_hop_by_hop(headers, found)?;
+        drop_hop_by_hop(headers, found, peer.own_header)?;
         if trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
         }
     }
     if found.has(Found::FORWARDING) {
-        drop_forwarding(headers, |name| !peer.trusted || is_disguised(name));
+        drop_where(headers, |name| is_forwarding(name) && (!peer.trusted || is_disguised(name)));
         if peer.trusted {
             add_to_chain(headers, peer.address);
         }
     }
-    if let (false, Some(name)) = (peer.trusted, peer.own_header) {
-        headers.remove(name);
+    if let Some(own) = peer.own_header.map(str::as_bytes) {
+        drop_where(headers, |name| is_alike(name, own) && (!peer.trusted || name != own));
+    }
+    if found.has(Found::PROXY) {
+        headers.remove(PROXY);
     }
     if found.has(Found::EXPECT) {
         // The continue was, or will be, said by us.
@@ -223,7 +286,7 @@ pub(super) fn answer(status: StatusCode, headers: &mut HeaderMap, found: Found) 
         return;
     }
     // An answer that names too much in Connection loses what is named as far as we look.
-    let _ = drop_hop_by_hop(headers, found);
+    let _ = drop_hop_by_hop(headers, found, None);
     if found.has(Found::PROXY_AUTHENTICATE) {
         headers.remove(header::PROXY_AUTHENTICATE);
     }
@@ -241,17 +304,17 @@ pub(super) fn quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
     }
 }
 
-/// Takes out of trailers what may not stand there.
-pub(super) fn trailers(trailers: &mut HeaderMap) {
+/// Takes out of trailers what may not stand there; `own`: the header that names the client.
+pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
     let found = Found::look(trailers);
     if found.has(Found::HOP_BY_HOP) {
-        let _ = drop_hop_by_hop(trailers, found);
+        let _ = drop_hop_by_hop(trailers, found, None);
+        trailers.remove(header::PROXY_AUTHENTICATE);
     }
-    if found.has(Found::FORWARDING) {
-        drop_forwarding(trailers, |_| true);
-    }
-    trailers.remove(header::HOST);
-    trailers.remove(header::CONTENT_LENGTH);
+    let forbidden = NOT_IN_TRAILERS.iter().copied().chain(own);
+    drop_where(trailers, |name| {
+        is_forwarding(name) || forbidden.clone().any(|not| is_alike(name, not.as_bytes()))
+    });
 }
 
 /// Whether a request, in which `found` is, says anything about who it is forwarded for.
@@ -280,6 +343,7 @@ impl Found {
     const HOP_BY_HOP: Found = Found((1 << 8) - 1);
     const FORWARDING: Found = Found(1 << 8);
     const EXPECT: Found = Found(1 << 9);
+    const PROXY: Found = Found(1 << 10);
 
     /// Fields besides `Connection` that end here, both ways.
     const DROPPED: [(Found, HeaderName); 6] = [
@@ -308,6 +372,7 @@ impl Found {
             Some(b'e') if name == b"expect" => Found::EXPECT,
             Some(b'k') if name == b"keep-alive" => Found::KEEP_ALIVE,
             Some(b'p') => match name {
+                b"proxy" => Found::PROXY,
                 b"proxy-connection" => Found::PROXY_CONNECTION,
                 b"proxy-authorization" => Found::PROXY_AUTHORIZATION,
                 b"proxy-authenticate" => Found::PROXY_AUTHENTICATE,
@@ -349,20 +414,29 @@ fn is_disguised(name: &[u8]) -> bool {
     name.iter().any(|b| !b.is_ascii_alphanumeric() && *b != b'-')
 }
 
-fn drop_forwarding(headers: &mut HeaderMap, which: impl Fn(&[u8]) -> bool) {
-    let named = headers.keys().filter(|name| {
-        let name = name.as_str().as_bytes();
-        is_forwarding(name) && which(name)
-    });
+/// Whether two names are the same to those who take every sign for a hyphen.
+fn is_alike(name: &[u8], other: &[u8]) -> bool {
+    let sign = |byte: &u8| !byte.is_ascii_alphanumeric();
+    let same = |(a, b): (&u8, &u8)| a == b || (sign(a) && sign(b));
+    name.len() == other.len() && name.iter().zip(other).all(same)
+}
+
+fn drop_where(headers: &mut HeaderMap, which: impl Fn(&[u8]) -> bool) {
+    let named = headers.keys().filter(|name| which(name.as_str().as_bytes()));
     let named: Vec<HeaderName> = named.cloned().collect();
     for name in named {
         headers.remove(name);
     }
 }
 
-fn drop_hop_by_hop(headers: &mut HeaderMap, found: Found) -> Result<(), StatusCode> {
+/// `own`: the header that names the client, which no `Connection` takes out.
+fn drop_hop_by_hop(
+    headers: &mut HeaderMap,
+    found: Found,
+    own: Option<&str>,
+) -> Result<(), StatusCode> {
     if found.has(Found::CONNECTION) {
-        for name in named_in_connection(headers)? {
+        for name in named_in_connection(headers, own)? {
             headers.remove(name);
         }
         headers.remove(header::CONNECTION);
@@ -377,7 +451,10 @@ fn drop_hop_by_hop(headers: &mut HeaderMap, found: Found) -> Result<(), StatusCo
 
 /// The fields that `Connection` names. Not those that frame a message or say where it goes: to
 /// take them out at a client's word would let it change what the backend reads.
-fn named_in_connection(headers: &HeaderMap) -> Result<Vec<HeaderName>, StatusCode> {
+fn named_in_connection(
+    headers: &HeaderMap,
+    own: Option<&str>,
+) -> Result<Vec<HeaderName>, StatusCode> {
     let lines = headers.get_all(header::CONNECTION).iter();
     let tokens = lines.flat_map(|line| line.as_bytes().split(|b| *b == b','));
     let mut names = Vec::new();
@@ -392,6 +469,7 @@ fn named_in_connection(headers: &HeaderMap) -> Result<Vec<HeaderName>, StatusCod
         match HeaderName::from_bytes(token) {
             Ok(header::HOST | header::CONTENT_LENGTH | header::CONTENT_TYPE) => {}
             Ok(name) if is_forwarding(name.as_str().as_bytes()) => {}
+            Ok(name) if own == Some(name.as_str()) => {}
             Ok(name) => names.push(name),
             Err(_) => {}
         }
@@ -430,27 +508,34 @@ pub(super) fn introduce(
 /// Appends the peer to what it says itself, all lines joined to one.
 fn add_to_chain(headers: &mut HeaderMap, address: &HeaderValue) {
     if headers.contains_key(X_FORWARDED_FOR) {
-        join(headers, &X_FORWARDED_FOR, address.as_bytes());
+        let lines = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
+        let joined = join(lines, address.as_bytes());
+        set(headers, X_FORWARDED_FOR, joined);
     }
     if headers.contains_key(header::FORWARDED) {
         let element = match address.as_bytes().contains(&b':') {
             true => [b"for=\"[", address.as_bytes(), b"]\""].concat(),
             false => [b"for=", address.as_bytes()].concat(),
         };
-        join(headers, &header::FORWARDED, &element);
+        let joined = join(closed_forwarded(headers).into_iter(), &element);
+        set(headers, header::FORWARDED, joined);
     }
 }
 
-fn join(headers: &mut HeaderMap, name: &HeaderName, last: &[u8]) {
+fn set(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        headers.insert(name, value);
+    }
+}
+
+fn join<'a>(lines: impl Iterator<Item = &'a [u8]>, last: &[u8]) -> Option<HeaderValue> {
     let mut joined = Vec::with_capacity(64);
-    for line in headers.get_all(name) {
-        joined.extend_from_slice(line.as_bytes());
+    for line in lines {
+        joined.extend_from_slice(line);
         joined.extend_from_slice(b", ");
     }
     joined.extend_from_slice(last);
-    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
-        headers.insert(name, value);
-    }
+    HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)).ok()
 }
 
 #[cfg(test)]
@@ -535,6 +620,10 @@ mod tests {
                 ("x-forwarded-port", "6"),
                 ("x-forwarded-host", "6.6.6.6"),
                 ("cf-connecting-ip", "6.6.6.6"),
+                ("cf_connecting_ip", "6.6.6.6"),
+                ("cf.connecting-ip", "6.6.6.6"),
+                ("cf-connecting~ip", "6.6.6.6"),
+                ("proxy", "6.6.6.6"),
             ],
         );
         assert!(headers.values().all(|value| !value.as_bytes().starts_with(b"6")), "{headers:?}");
@@ -555,8 +644,16 @@ mod tests {
                 ("x_forwarded_for", "6.6.6.6"),
                 ("x-forwarded-proto", "https"),
                 ("x-forwarded-host", "b"),
+                ("cf-connecting-ip", "1.1.1.1"),
+                ("cf_connecting_ip", "6.6.6.6"),
+                ("cf-connecting.ip", "6.6.6.6"),
+                ("proxy", "6.6.6.6"),
+                ("connection", "cf-connecting-ip, x-forwarded-for, x-real-ip, forwarded"),
+                ("connection", "x-forwarded-proto, x-forwarded-host, x-forwarded-port"),
             ],
         );
+        assert!(headers.values().all(|value| value != "6.6.6.6"), "{headers:?}");
+        assert_eq!(headers["cf-connecting-ip"], "1.1.1.1");
         assert_eq!(headers["x-forwarded-for"], "1.1.1.1, 2.2.2.2, 192.0.2.1");
         assert_eq!(headers["forwarded"], "for=1.1.1.1, for=192.0.2.1");
         assert_eq!(
@@ -564,6 +661,53 @@ mod tests {
             (&HeaderValue::from_static("https"), &HeaderValue::from_static("b"))
         );
         assert_eq!(headers.get_all("x-forwarded-for").iter().count(), 1);
+    }
+
+    #[test]
+    fn an_open_quotation_is_not_handed_on() {
+        let forged = r#"for="198.51.100.77";x=", for=203.0.113.66"#;
+        let headers = forwarded(true, &[("host", "a"), ("forwarded", forged)]);
+        assert_eq!(headers["forwarded"], " for=203.0.113.66, for=192.0.2.1");
+        let headers = forwarded(true, &[("host", "a"), ("forwarded", "x=\"")]);
+        assert_eq!(headers["forwarded"], "for=192.0.2.1");
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_a_head_would_have_to() {
+        let lines = [
+            ("cf-connecting-ip", "6.6.6.6"),
+            ("cf_connecting_ip", "6.6.6.6"),
+            ("x_forwarded_for", "6.6.6.6"),
+            ("x-real-ip", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
+            ("proxy", "x"),
+            ("proxy-authenticate", "x"),
+            ("authorization", "x"),
+            ("content_length", "1"),
+            ("content-type", "x"),
+            ("cookie", "x"),
+            ("set-cookie", "x"),
+            ("host", "x"),
+            ("if-match", "x"),
+            ("transfer-encoding", "chunked"),
+            ("trailer", "x"),
+            ("te", "trailers"),
+            ("connection", "close"),
+        ];
+        let passing = [("grpc-status", "0"), ("x-sum", "1"), ("etag", "x"), ("server-timing", "x")];
+        let mut headers = head("/", &[&lines[..], &passing].concat()).headers;
+        trailers(&mut headers, Some("cf-connecting-ip"));
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["etag", "grpc-status", "server-timing", "x-sum"]);
+    }
+
+    #[test]
+    fn cookies_of_several_lines_are_one_line() {
+        let mut head = head("/", &[("host", "a"), ("cookie", "a=1"), ("cookie", "b=2; c=3")]);
+        normalise(&mut head, false).expect("passes");
+        let lines: Vec<_> = head.headers.get_all("cookie").iter().collect();
+        assert_eq!(lines, ["a=1; b=2; c=3"]);
     }
 
     #[test]
@@ -575,7 +719,7 @@ mod tests {
     fn faulty_heads_are_refused() {
         let bad = StatusCode::BAD_REQUEST;
         type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], Result<(), StatusCode>);
-        let cases: [Case<'_>; 8] = [
+        let cases: [Case<'_>; 20] = [
             ("/", &[], Err(bad)),
             ("/", &[("host", "a"), ("host", "a")], Err(bad)),
             ("/", &[("host", "a b")], Err(bad)),
@@ -585,6 +729,18 @@ mod tests {
                 Err(StatusCode::NOT_IMPLEMENTED)
             }),
             ("/", &[("host", "[::1]:80")], Ok(())),
+            ("/", &[("host", "[::1]")], Ok(())),
+            ("/", &[("host", "a.example.:80")], Ok(())),
+            ("/", &[("host", "a:")], Ok(())),
+            ("/", &[("host", "")], Ok(())),
+            ("/", &[("host", "a:0x")], Err(bad)),
+            ("/", &[("host", "a:80.")], Err(bad)),
+            ("/", &[("host", "a:80:80")], Err(bad)),
+            ("/", &[("host", "::1")], Err(bad)),
+            ("/", &[("host", "[::1]x")], Err(bad)),
+            ("/", &[("host", "[::1")], Err(bad)),
+            ("/", &[("host", "[[::1]]")], Err(bad)),
+            ("/", &[("host", "a]")], Err(bad)),
             ("http://b/x?y", &[("host", "a")], Ok(())),
         ];
         for (target, lines, expected) in cases {
@@ -601,7 +757,7 @@ mod tests {
             (head.uri.to_string().as_str(), &head.headers["host"]),
             ("/x?y", &HeaderValue::from_static("b:81"))
         );
-        assert_eq!(vhost(&head.headers), "b");
+        assert_eq!(host(&head.headers), "b:81");
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn a_request_and_its_answer_pass_as_they_are() {
     client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n");
     assert_eq!(Wire::head(&mut client).split(' ').nth(1), Some("200"));
     // A host that no target can hold.
-    client.send("GET /h HTTP/1.1\r\nhost: a%zz[\r\n\r\n");
+    client.send("GET /h HTTP/1.1\r\nhost: a%zz\r\n\r\n");
     client.message();
     let asked = server.asked();
     assert_eq!(asked[1].target.path(), "*");
