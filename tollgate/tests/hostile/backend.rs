@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
 use tokio::net::{TcpListener, TcpStream};
 
 /// How long one answer's pieces are apart.
@@ -241,11 +241,13 @@ impl Wire {
         head += if closes && !switches { "connection: close\r\n\r\n" } else { "\r\n" };
         let bodyless = switches || asked.method == "HEAD";
         let size = if bodyless { 0 } else { answer.size };
-        if !answer.head_first || bodyless {
+        // Where nothing follows the head, that is the whole answer.
+        let head_first = answer.head_first && !bodyless && (size > 0 || form != Form::Length);
+        if !head_first {
             self.work(asked, from).await;
         }
         let mut before = head.into_bytes();
-        if answer.head_first && !bodyless {
+        if head_first {
             self.send(&std::mem::take(&mut before)).await?;
             self.work(asked, from).await;
         }
@@ -274,9 +276,19 @@ impl Wire {
         }
     }
 
+    /// Works for as long as its plan says, or until the proxy has closed the connection: of what a
+    /// backend does after that nobody can be charged more than an estimate.
     async fn work(&self, asked: &Asked, from: Instant) {
-        pause(Duration::from_millis(asked.answer.work)).await;
-        self.ledger.worked(from);
+        let end = from + Duration::from_millis(asked.answer.work);
+        let gone = |ready: Ready| ready.is_read_closed() || ready.is_error();
+        while Instant::now() < end {
+            pause(Duration::from_millis(1)).await;
+            let now = tokio::time::timeout(Duration::ZERO, self.stream.ready(Interest::READABLE));
+            if now.await.is_ok_and(|ready| ready.is_ok_and(gone)) {
+                break;
+            }
+        }
+        self.ledger.worked(asked, from);
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Step<()> {

@@ -1,6 +1,7 @@
 //! The one law, and what is noted of a seed to hold it against.
 //!
-//! (a) No client receives a byte that was meant for another, and the innocent receive all of theirs.
+//! (a) No client receives a byte that was meant for another, and the innocent receive all of
+//! theirs.
 //! (b) Every request that a backend reads is, byte for byte, one that a client has sent whole, or
 //! is cut off by the end of its connection.
 //! (c) The charges add up to the work: at least nine tenths of what the backend says that it has
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// What the servers that read bodies answer if one is not its client's.
 const READ_WRONG: u16 = 599;
+
+/// What a client has to send for its backend to have waited for it: `engine/charge/delivery.rs`.
+const PROGRESS_BYTES: usize = 1024;
 
 /// What a client has heard in answer to a request.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +93,12 @@ impl Ledger {
         }
     }
 
-    pub fn worked(&self, from: Instant) {
+    /// The backend has worked for a request since `from`.
+    pub fn worked(&self, asked: &Asked, from: Instant) {
+        // A backend that works while the client makes progress is taken to wait for the client.
+        if asked.answer.early && asked.sends >= PROGRESS_BYTES {
+            return;
+        }
         self.worked.borrow_mut().push((from, Instant::now()));
     }
 

@@ -1,4 +1,47 @@
-//! Hostile clients.
+//! Hostile clients before a raw backend and before real servers, with one law (`law.rs`).
+//!
+//! A seed makes a schedule (`plan.rs`) of clients that cut, reset, stall, half-close, trickle,
+//! pipeline and interleave requests of HTTP/1.1 and HTTP/2, and of innocent ones beside and after
+//! them. A seed that fails prints `HOSTILE_SEED=n`, what was violated, and the schedule: run its
+//! test again with that in the environment. `HOSTILE_SEEDS` is how many seeds all tests have
+//! together (1 000), `HOSTILE_SECONDS` how long `minutes_of_seeds` goes on (600).
+//!
+//! # Where the proxy takes something to be over
+//!
+//! Whatever is taken for an end can be made to come too early, or never. Most are tried in here,
+//! PROXY headers and TLS towards backends in the tests of `proxy`.
+//!
+//! - a client's head, HTTP/1.1 (hyper, `front.rs`): the empty line; `timeouts.header`.
+//! - a client's body with a length (hyper, `body.rs`): that many bytes; less is an error of
+//!   hyper's.
+//! - a client's body in chunks (hyper, `body.rs`): the empty chunk; less is an error of hyper's.
+//! - a client's head, HTTP/2 (h2): END_HEADERS, with nothing between it and its beginning.
+//! - a client's body, HTTP/2 (`body.rs`): END_STREAM and nothing else: hyper ends a body without
+//!   an error at RST_STREAM with NO_ERROR.
+//! - a body that is kept (`body/kept.rs`): trailers, or what ends a client's body.
+//! - a request on its way, HTTP/1.1 (`wire/sending.rs`): the end of its body, if all bytes that
+//!   its head states are written; else its connection is closed.
+//! - a request on its way, HTTP/2 (`wire/lent.rs`, h2): the end of its body; an error resets the
+//!   stream.
+//! - an answer's head, HTTP/1.1 (`wire/head.rs`): the empty line; what is interim is passed over.
+//! - an answer's body, HTTP/1.1 (`wire/connection.rs`, `wire/chunks.rs`): its length, the empty
+//!   chunk with its trailers; the end of the connection where neither is stated (under TLS only
+//!   after its own end).
+//! - an answer's body, HTTP/2 (`wire/call.rs`): END_STREAM; a reset with NO_ERROR is a broken
+//!   answer.
+//! - an answer for a client that has gone (`abort.rs`): as before, or `abort_linger`, or 1 MiB:
+//!   then its connection is closed.
+//! - an exchange on a connection (`wire/connection.rs`, `backends/pool.rs`): answer and request
+//!   are through, and nothing else has come.
+//! - a wait for a slot (`engine/turn.rs`): the slot, or that it is not wanted any more: then it
+//!   goes back.
+//! - a client's stream (`front/streams.rs`): its task's end, which drops the exchange.
+//! - a client's connection (hyper, `front/stream.rs`): its end, an error, or a note on its link.
+//!   hyper sees an end only while nothing is left to read of it: a client that pipelines and
+//!   leaves is found by the answer, or `timeouts.backend`.
+//! - a tunnel (`front/tunnel.rs`): the end of both ways, or `timeouts.tunnel`.
+//! - TLS (rustls, `wire/ends.rs`): its own end; the end of TCP before that is an error.
+//! - a PROXY header (`front/preface.rs`): its length, or the end of its line.
 
 mod backend;
 mod client;
@@ -24,7 +67,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tollgate::config::settings::Scheme;
 
 /// Seeds that run at once: most of their time they wait.
@@ -58,7 +101,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, name: &str, seed: u64, outcome: Outcome) {
+    fn add(&mut self, name: &str, outcome: Outcome) {
         self.seeds += 1;
         self.requests += outcome.requests;
         self.right += outcome.right;
@@ -67,8 +110,8 @@ impl Sums {
             self.worked += worked;
         }
         if !outcome.report.is_empty() {
-            println!("HOSTILE_SEED={seed} ({name})\n{}", outcome.report);
-            self.failed.push(seed);
+            println!("HOSTILE_SEED={} ({name})\n{}", outcome.seed, outcome.report);
+            self.failed.push(outcome.seed);
         }
     }
 }
@@ -84,7 +127,7 @@ fn run_all(
     let sums = Mutex::new(Sums::default());
     let one = |seed| {
         let outcome = run(seed);
-        sums.lock().expect("no panic").add(name, seed, outcome);
+        sums.lock().expect("no panic").add(name, outcome);
     };
     let work = || {
         let mut seed = next.fetch_add(1, Relaxed);
@@ -152,7 +195,7 @@ fn seeds_before_apache() {
     before(&Server::apache());
 }
 
-/// For `HOSTILE_SECONDS`, other seeds in each run, a quarter of them before real servers.
+/// For `HOSTILE_SECONDS`, a quarter of them before real servers.
 #[test]
 #[ignore = "takes ten minutes: ci/long"]
 fn minutes_of_seeds() {
@@ -167,7 +210,11 @@ fn minutes_of_seeds() {
         Server::apache(),
     ];
     let goes_on = |_| if begun.elapsed() < limit { Continue(()) } else { Break(()) };
-    run_all("minutes", AT_ONCE, goes_on, |seed| {
+    // Those that `ci/test` does not have, and others in each run.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_secs();
+    let offset = if number("HOSTILE_SEED").is_some() { 0 } else { 1_000 * now };
+    run_all("minutes", AT_ONCE, goes_on, |number| {
+        let seed = number + offset;
         let server = servers.get(seed as usize % 24);
         let shape = server.map_or(&seed::RAW, |server| &server.shape);
         seed::run(seed, shape, server.map(|server| &server.backend))

@@ -20,6 +20,7 @@ pub const RAW: Shape = Shape { paths: &[], rude: &[], bodies: true };
 
 /// What came of a seed.
 pub struct Outcome {
+    pub seed: u64,
     pub requests: usize,
     /// Requests of the innocent that were answered as they should be.
     pub right: usize,
@@ -56,7 +57,9 @@ impl Outcome {
             true => String::new(),
             false => format!("{}\n{}", violations.join("\n"), ledger.plan),
         };
-        Outcome { requests: ledger.plan.requests.len(), right: ledger.right(), charges, report }
+        let (seed, requests, right) =
+            (ledger.plan.seed, ledger.plan.requests.len(), ledger.right());
+        Outcome { seed, requests, right, charges, report }
     }
 }
 

@@ -42,10 +42,13 @@ impl Server {
             "access_log off;\ntypes {{}}\n\
              server {{\nlisten 127.0.0.1:{port}{http2};\n{token}\n\
              location ~ ^/return/(?<asked>.*)$ {{ return 200 \"$asked;$http_x_token;\"; }}\n\
-             location ~ ^/refused/ {{ return 200 \"$http_x_token;\"; limit_except GET HEAD {{ deny all; }} }}\n\
+             location /refused/ {{\nlimit_except GET HEAD {{ deny all; }}\n\
+             rewrite ^ /file.txt break; root {home};\n}}\n\
              location /file/ {{ rewrite ^ /file.txt break; root {home}; }}\n\
-             location /proxied/ {{ proxy_pass http://127.0.0.1:{behind}/return/; proxy_http_version 1.1; }}\n\
-             location /streamed/ {{ proxy_pass http://127.0.0.1:{behind}/return/; proxy_request_buffering off; }}\n\
+             location /proxied/ {{\nproxy_pass http://127.0.0.1:{behind}/return/;\n\
+             proxy_http_version 1.1;\n}}\n\
+             location /streamed/ {{\nproxy_pass http://127.0.0.1:{behind}/return/;\n\
+             proxy_request_buffering off;\n}}\n\
              }}\nserver {{\nlisten 127.0.0.1:{behind};\n\
              location ~ ^/return/(?<asked>.*)$ {{ return 200 \"$asked;$http_x_token;\"; }}\n}}\n"
         );
@@ -112,7 +115,8 @@ impl Server {
         });
         let root = rustix::process::geteuid().is_root();
         let text = format!(
-            "ServerRoot {home}\nServerName site\nListen 127.0.0.1:{port}\nPidFile {home}/apache.pid\n\
+            "ServerRoot {home}\nServerName site\nListen 127.0.0.1:{port}\n\
+             PidFile {home}/apache.pid\n\
              ErrorLog {home}/apache-errors.log\nDocumentRoot {home}\n{}{}\
              Header always set x-token \"expr=%{{req:x-token}}\"\n\
              AliasMatch ^/file/ {home}/file.txt\nLimitRequestBody 60000\n\

@@ -45,7 +45,8 @@ fn configuration(path: &Path, front: SocketAddr, behind: SocketAddr, turn: usize
     let (buffer, cpus, concurrency) = ([0, 300, 65_536][turn % 3], 1 + turn % 2, 4 + turn % 5);
     let text = format!(
         "admin: off\nproxy:\n  listen: {front}\n  backend: http://{behind}\n  cpus: {cpus}\n  \
-         action: queue\n  queue: {{concurrency: {concurrency}}}\n  bounds: {{body_buffer: {buffer}}}\n"
+         action: queue\n  queue: {{concurrency: {concurrency}}}\n  \
+         bounds: {{body_buffer: {buffer}}}\n"
     );
     let aside = path.with_extension("aside");
     fs::write(&aside, text).expect("a configuration");

@@ -126,6 +126,7 @@ fn write(random: &mut Random, asked: &mut Asked, trick: Trick, steps: &mut Vec<S
                 if random.one_in(2) { bytes.len() } else { bytes.len().min(head.len() + 40) };
             bytes.truncate(random.index(most));
             asked.sent = Sent::Cut;
+            asked.sends = bytes.len().saturating_sub(head.len()).min(asked.sends);
             pieces(random, &what("the beginning"), &bytes, 2, steps);
             steps.push(Step::Pause(random.below(50)));
         }
@@ -158,7 +159,8 @@ fn write(random: &mut Random, asked: &mut Asked, trick: Trick, steps: &mut Vec<S
 }
 
 const UPGRADE: &str = "connection: upgrade\r\nupgrade: websocket\r\n\
-                       sec-websocket-version: 13\r\nsec-websocket-key: c2l4dGVlbiBieXRlcyBvayE=\r\n";
+                       sec-websocket-version: 13\r\n\
+                       sec-websocket-key: c2l4dGVlbiBieXRlcyBvayE=\r\n";
 
 /// The lines that say where the body ends.
 fn framing(random: &mut Random, asked: &mut Asked, trick: Trick) -> String {
