@@ -99,7 +99,7 @@ pub struct Engine {
     /// What other instances tell of the heaviest.
     elsewhere: Elsewhere,
     /// Whose orders are kept beside the limits.
-    gatekeeper: Option<Arc<Gatekeeper>>,
+    gatekeepers: Vec<Arc<Gatekeeper>>,
     /// What operators have said of single clients.
     overrides: Overrides,
 }
@@ -137,13 +137,14 @@ impl Engine {
         clock: Clock,
         watch: Arc<Watch>,
     ) -> Arc<Engine> {
-        Engine::behind(None, proxy, lanes, seed, clock, watch)
+        Engine::behind(Vec::new(), proxy, lanes, seed, clock, watch)
     }
 
-    /// The same, for requests that a gatekeeper decides on before the limits do.
+    /// The same, for requests that gatekeepers decide on before the limits do: on each the first
+    /// that keeps its gate.
     #[must_use]
     pub fn behind(
-        gatekeeper: Option<Arc<Gatekeeper>>,
+        gatekeepers: Vec<Arc<Gatekeeper>>,
         proxy: &Proxy,
         lanes: usize,
         seed: Seed,
@@ -171,7 +172,7 @@ impl Engine {
             lookups: Mutex::new(lookups),
             given: Mutex::new((proxy.clone(), 1.0)),
             elsewhere: Elsewhere::default(),
-            gatekeeper,
+            gatekeepers,
             overrides: Overrides::default(),
             watch,
         })
@@ -457,7 +458,7 @@ impl Lane {
         })
     }
 
-    /// What the gatekeeper makes of a request, if there is one.
+    /// What its gatekeeper makes of a request, if it has one.
     ///
     /// # Errors
     /// The request does not pass; that has been told.
@@ -468,11 +469,15 @@ impl Lane {
         exempt: bool,
         now: Time,
     ) -> Result<Option<Judged>, Refusal> {
-        let keeper = self.0.engine.gatekeeper.as_ref().filter(|_| !exempt);
-        let Some(keeper) = keeper else { return Ok(None) };
+        let keepers = &self.0.engine.gatekeepers;
+        if exempt || keepers.is_empty() {
+            return Ok(None);
+        }
         let client = request.address();
         let known = rules.known(client.to_canonical(), now);
         let named = Named { request, group: rules.group(known) };
+        let keeper = keepers.iter().find(|keeper| keeper.keeps(&named));
+        let Some(keeper) = keeper else { return Ok(None) };
         let judged = keeper.judge(keeper.identifier(&named), rules.shadow, now);
         let judged = judged.noting(keeper.log_info(&named));
         let Some(wait) = judged.refused() else { return Ok(Some(judged)) };

@@ -57,8 +57,8 @@ pub struct Watch {
     pub store: StoreBoard,
     /// How a master stands, where this is one.
     pub master: OnceLock<Arc<MasterCounts>>,
-    /// How a gatekeeper stands, where this is one.
-    pub gatekeeper: OnceLock<Arc<GatekeeperCounts>>,
+    /// How the gatekeepers stand that there are here.
+    pub gatekeepers: Mutex<Vec<Arc<GatekeeperCounts>>>,
     /// How those in credit fare beside those in debt.
     pub tiers: TierCounts,
     /// Makes spans of requests, if anybody wants them.
@@ -107,7 +107,7 @@ impl Watch {
             peers: Board::default(),
             store: StoreBoard::default(),
             master: OnceLock::new(),
-            gatekeeper: OnceLock::new(),
+            gatekeepers: Mutex::default(),
             tracer: None,
             cost: registry.histogram(&COST, &[]),
             charged: registry.nanos(&CHARGED, &[]),

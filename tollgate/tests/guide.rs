@@ -108,7 +108,7 @@ fn what_the_example_has_in_comments_is_accepted() {
         read(name, &format!("{service}{part}"));
     }
     let all = read("all", &parts.concat());
-    assert!(all.ratelimit.is_some() && all.master.is_some() && all.gatekeeper.is_some());
+    assert!(all.ratelimit.is_some() && all.master.is_some() && !all.gatekeepers.is_empty());
     assert!(all.store.is_some() && all.traces.is_some());
 }
 

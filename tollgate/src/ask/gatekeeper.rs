@@ -18,6 +18,7 @@ use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep_until;
+use tollgate_core::limit::When;
 use tollgate_core::units::Nanos;
 
 /// How requests are held.
@@ -103,6 +104,7 @@ impl Gatekeeper {
         let settings = settings::Gatekeeper {
             master,
             control,
+            when: When::default(),
             domain: domain.to_owned(),
             identifier: Vec::new(),
             max_delay: Nanos(u64::try_from(holding.max_delay.as_nanos()).unwrap_or(u64::MAX)),

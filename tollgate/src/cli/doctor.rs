@@ -92,14 +92,14 @@ fn table(snapshot: &Snapshot, limit: Option<&str>, levels: bool) -> String {
 
 /// How those stand that it counts with, asks, tells or is told by.
 fn push_others(text: &mut String, snapshot: &Snapshot) {
-    let Snapshot { peers, store, master, gatekeeper, .. } = snapshot;
+    let Snapshot { peers, store, master, gatekeepers, .. } = snapshot;
     let others = [
         peers.as_ref().map(ToString::to_string),
         store.as_ref().map(ToString::to_string),
         master.as_ref().map(ToString::to_string),
-        gatekeeper.as_ref().map(ToString::to_string),
     ];
-    for other in others.into_iter().flatten() {
+    let gatekeepers = gatekeepers.iter().map(ToString::to_string);
+    for other in others.into_iter().flatten().chain(gatekeepers) {
         let _ = writeln!(text, "\n{other}");
     }
 }

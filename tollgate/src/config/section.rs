@@ -61,7 +61,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let master = root
         .written("master")
         .then(|| root.section("master", &[], |master| master::read(master, state.keys_max)));
-    let gatekeeper = gatekeeper_section(root, state.keys_max);
+    let gatekeepers = gatekeeper::read(root, state.keys_max);
     let store = root.written("store").then(|| root.section("store", &[], store::read));
     for absent in ["traces", "check", "line", "ratelimit", "peers", "master", "gatekeeper", "store"]
     {
@@ -78,7 +78,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
         line,
         ratelimit,
         master,
-        gatekeeper,
+        gatekeepers,
         peers,
         store,
     };
@@ -147,17 +147,6 @@ fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::se
             proxy::limits_alone(section, ground)
         })
     })
-}
-
-fn gatekeeper_section(
-    root: &mut Section<'_, '_>,
-    keys: Option<usize>,
-) -> Option<super::settings::Gatekeeper> {
-    let written = root.written("gatekeeper");
-    if written && !root.written("proxy") && !root.written("check") {
-        root.fault("gatekeeper", "a `gatekeeper` keeps the gate of `proxy` or `check`; add one");
-    }
-    written.then(|| root.section("gatekeeper", &[], |section| gatekeeper::read(section, keys)))
 }
 
 fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Ratelimit> {

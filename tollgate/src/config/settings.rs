@@ -55,7 +55,7 @@ pub struct Settings {
     /// The master of gatekeepers; `None` if the file has no such section.
     pub master: Option<Master>,
     /// The gate that a master decides on; `None` if the file has no such section.
-    pub gatekeeper: Option<Gatekeeper>,
+    pub gatekeepers: Vec<Gatekeeper>,
     /// The instances that this one counts together with; `None` if it counts alone.
     pub peers: Option<Peers>,
     /// Where one count for all instances is kept; `None` if each counts by itself.

@@ -37,7 +37,7 @@ pub struct Engines {
     line: Option<Arc<Tags>>,
     ratelimit: Option<Arc<Counters>>,
     master: Option<Arc<Domains>>,
-    gatekeeper: Option<Arc<Gatekeeper>>,
+    gatekeepers: Vec<Arc<Gatekeeper>>,
 }
 
 impl Engines {
@@ -49,12 +49,13 @@ impl Engines {
         let found = found.filter(|found| finds_again(found, shared));
         let kept = found.as_ref().map(snapshot::Found::seed);
         let seed = shared.or(kept).map_or_else(seed, Ok)?;
-        let gatekeeper = settings.gatekeeper.as_ref();
-        let gatekeeper = gatekeeper.map(|keeper| Gatekeeper::new(keeper, seed, clock, watch));
+        let gatekeepers = settings.gatekeepers.iter();
+        let gatekeepers = gatekeepers.map(|keeper| Gatekeeper::new(keeper, seed, clock, watch));
+        let gatekeepers: Vec<_> = gatekeepers.collect();
         let proxy = settings.proxy.as_ref().map(|proxy| {
             // One for each thread of the proxy, and one for the check door.
             let lanes = check_lane() + 1;
-            Engine::behind(gatekeeper.clone(), proxy, lanes, seed, clock, Arc::clone(watch))
+            Engine::behind(gatekeepers.clone(), proxy, lanes, seed, clock, Arc::clone(watch))
         });
         let line = settings
             .line
@@ -64,7 +65,7 @@ impl Engines {
         let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
         let master = settings.master.as_ref();
         let master = master.map(|master| Arc::new(Domains::new(master, seed, clock)));
-        let engines = Engines { seed, clock, proxy, line, ratelimit, master, gatekeeper };
+        let engines = Engines { seed, clock, proxy, line, ratelimit, master, gatekeepers };
         if let Some(found) = found {
             found.restore(&engines.accounts(), watch, clock.now());
         }
@@ -86,7 +87,7 @@ impl Engines {
         let line = self.line.iter().map(|tags| ("line", shared(tags)));
         let domains = self.master.iter().flat_map(|domains| domains.all());
         let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn Counted>));
-        let keeper = self.gatekeeper.iter();
+        let keeper = self.gatekeepers.iter();
         let keeper = keeper.map(|keeper| ("gatekeeper", Arc::clone(keeper) as Arc<dyn Counted>));
         proxy.chain(line).chain(domains).chain(keeper).collect()
     }
@@ -143,8 +144,8 @@ pub struct Doors {
     line: Option<(Arc<Tags>, line::Running)>,
     ratelimit: Option<ratelimit::Running>,
     master: Option<(Arc<Domains>, zeromq::Running)>,
-    /// Talks to a master until it is dropped.
-    gatekeeper: Option<zeromq::gatekeeper::Running>,
+    /// Each talks to a master until it is dropped.
+    gatekeepers: Vec<zeromq::gatekeeper::Running>,
 }
 
 impl Doors {
@@ -181,16 +182,16 @@ impl Doors {
             anyhow::Ok((domains, running))
         });
         let master = master.transpose()?;
-        let gatekeeper = settings.gatekeeper.as_ref().zip(engines.gatekeeper);
-        let gatekeeper = gatekeeper.map(|(settings, keeper)| {
+        let gatekeepers = settings.gatekeepers.iter().zip(engines.gatekeepers);
+        let gatekeepers = gatekeepers.map(|(settings, keeper)| {
             tell_gatekeeper(settings);
             let beats = watch.beats.clone();
             zeromq::gatekeeper::start(settings, &keeper, engines.clock, beats)
         });
-        let gatekeeper = gatekeeper.transpose()?;
+        let gatekeepers = gatekeepers.collect::<Result<_, _>>()?;
         let engine = engines.proxy;
         let (proxy, check) = (None, None);
-        let mut doors = Doors { engine, proxy, check, line, ratelimit, master, gatekeeper };
+        let mut doors = Doors { engine, proxy, check, line, ratelimit, master, gatekeepers };
         let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
             return Ok(doors);
         };
@@ -302,7 +303,7 @@ impl Doors {
             running.ended().await;
         }
         // Only now has every request been told of.
-        self.gatekeeper.iter().for_each(zeromq::gatekeeper::Running::stop);
+        self.gatekeepers.iter().for_each(zeromq::gatekeeper::Running::stop);
     }
 }
 

@@ -173,17 +173,19 @@ table! {
         "Peers disconnected for their ZMTP version, mechanism, socket type, being late, or other.";
     MASTER_DELAYED = Histogram "tollgate_master_delayed_seconds" [] "seconds"
         "By how much gatekeepers say that they delayed requests.";
-    GATEKEEPER_CONNECTED = Gauge "tollgate_gatekeeper_connected" ["socket"] "state"
+    GATEKEEPER_CONNECTED = Gauge "tollgate_gatekeeper_connected" ["domain" "socket"] "state"
         "1 while there is a connection to the master's accounting or control socket.";
-    GATEKEEPER_REQUESTS = Counter "tollgate_gatekeeper_requests_total" ["status"] "requests"
+    GATEKEEPER_REQUESTS = Counter "tollgate_gatekeeper_requests_total" ["domain" "status"]
+        "requests"
         "Requests by the master's orders: accepted, delayed, rejected, or crowded (no place).";
-    GATEKEEPER_HELD = Gauge "tollgate_gatekeeper_held" [] "requests"
+    GATEKEEPER_HELD = Gauge "tollgate_gatekeeper_held" ["domain"] "requests"
         "Requests that are held now because the master says so.";
-    GATEKEEPER_IDENTIFIERS = Gauge "tollgate_gatekeeper_identifiers" [] "identifiers"
+    GATEKEEPER_IDENTIFIERS = Gauge "tollgate_gatekeeper_identifiers" ["domain"] "identifiers"
         "Identifiers that have to wait now, as of the last second.";
-    GATEKEEPER_MESSAGES = Counter "tollgate_gatekeeper_messages_total" ["result"] "messages"
+    GATEKEEPER_MESSAGES = Counter "tollgate_gatekeeper_messages_total" ["domain" "result"]
+        "messages"
         "Requests that the master is told of: sent, or dropped as it was away or its queue full.";
-    GATEKEEPER_ORDERS = Counter "tollgate_gatekeeper_orders_total" ["result"] "messages"
+    GATEKEEPER_ORDERS = Counter "tollgate_gatekeeper_orders_total" ["domain" "result"] "messages"
         "What the master told: orders that were taken, and what is faulty.";
 
     KEYS_MAX = Gauge "tollgate_table_keys_max" ["door" "limit"] "keys"

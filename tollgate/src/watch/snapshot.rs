@@ -38,9 +38,9 @@ pub struct Snapshot {
     /// Who has come to this master; `null` where this is none.
     #[serde(default)]
     pub master: Option<zeromq::Master>,
-    /// How this gatekeeper reaches its master; `null` where this is none.
+    /// How the gatekeepers that there are here reach their masters.
     #[serde(default)]
-    pub gatekeeper: Option<zeromq::Gatekeeper>,
+    pub gatekeepers: Vec<zeromq::Gatekeeper>,
 }
 
 /// How the store stands, in short; more of it: `/api/store`.

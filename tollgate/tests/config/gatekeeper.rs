@@ -18,6 +18,11 @@ fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
         assert!(config.native.contains(shown), "{shown}:\n{}", config.native);
     }
     assert_eq!(good(&config.native).native, config.native);
+    let several = "check: {}\ngatekeeper: [{domain: a, when: {path: /a}}, {domain: b}]";
+    let config = good(several);
+    let gates = &config.settings.gatekeepers;
+    assert_eq!(gates.iter().map(|gate| &*gate.domain).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(good(&config.native).settings, config.settings);
     for (text, what) in [
         ("gatekeeper: {}", "keeps the gate of `proxy` or `check`; add one"),
         ("check: {}\ngatekeeper: {master: 'udp://h:1'}", "only TCP is spoken"),
@@ -27,6 +32,14 @@ fn a_gatekeeper_needs_a_gate_and_says_what_runs() {
         ("check: {}\ngatekeeper: {identifier: [ip/32, ip/24]}", "two networks of one kind"),
         ("check: {}\ngatekeeper: {max_delay: 2d}", "must be from"),
         ("check: {}\ngatekeeper: {log_info: [method, cookies]}", "must be ip/N"),
+        ("check: {}\ngatekeeper: []", "0 gates; write 1 to 64"),
+        ("gatekeeper: [{}]", "keeps the gate of `proxy` or `check`; add one"),
+        ("check: {}\ngatekeeper: [{domain: a}, {domain: b}]", "one before it has no `when`"),
+        (
+            "check: {}\ngatekeeper: [{domain: a, when: {path: /a}}, {domain: a}]",
+            "two gates are of the domain `a`; remove one",
+        ),
+        ("check: {}\ngatekeeper: [{domain: a, when: {path: a}}]", "a path begins with /"),
         ("check: {}\ngatekeeper: {mastr: h}", "did you mean `master`?"),
     ] {
         let told = faults(text);

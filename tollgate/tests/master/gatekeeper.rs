@@ -7,6 +7,7 @@
 mod layer;
 mod orders;
 mod outage;
+mod several;
 mod shards;
 pub mod site;
 

@@ -39,7 +39,7 @@ fn snapshot() -> Snapshot {
         peers: None,
         store: None,
         master: None,
-        gatekeeper: None,
+        gatekeepers: Vec::new(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The `gatekeeper` section: whose orders are kept, and what a request is called there.
+//! The `gatekeeper` section, or a list of them: whose orders are kept, and what a request is called
+//! there.
 //!
 //! It opens nothing: requests come in through `proxy` and `check`, and one of them has to be there.
 //! Addresses are written as Smockron's configuration has them. What the settings mean:
@@ -9,14 +10,50 @@ use super::proxy::{count, duration};
 use crate::config::reader::{Read, Section, within};
 use crate::config::settings::gatekeeper::{Gatekeeper, PORT, Remote, RemoteFault, is_domain};
 use crate::config::tree::{Node, Value};
-use tollgate_core::limit::Part;
+use tollgate_core::limit::{Part, When};
 use tollgate_core::units::Nanos;
 
+/// The section.
+const KEY: &str = "gatekeeper";
 /// Identifiers that are remembered by default.
 const KEYS: usize = 65_536;
 
-/// Reads the section; `keys_default` is what `state` says for all limits.
-pub fn read(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatekeeper {
+/// The most gates of one program: each has a thread and two connections.
+const GATES_MAX: usize = 64;
+
+/// Reads one section, or a list of them; `keys_default` is what `state` says for all limits.
+pub fn read(root: &mut Section<'_, '_>, keys_default: Option<usize>) -> Vec<Gatekeeper> {
+    if !root.written(KEY) {
+        return Vec::new();
+    }
+    if !root.written("proxy") && !root.written("check") {
+        root.fault(KEY, "a `gatekeeper` keeps the gate of `proxy` or `check`; add one");
+    }
+    let Some(Value::List(nodes)) = root.node(KEY).map(|node| &node.value) else {
+        return vec![root.section(KEY, &[], |section| gate(section, keys_default))];
+    };
+    if nodes.is_empty() || nodes.len() > GATES_MAX {
+        root.fault(KEY, format!("{} gates; write 1 to {GATES_MAX}", nodes.len()));
+    }
+    let mut domains: Vec<String> = Vec::new();
+    let mut all_kept = false;
+    root.sections(KEY, nodes, &[], |section| {
+        let gate = gate(section, keys_default);
+        if domains.contains(&gate.domain) {
+            let what = format!("two gates are of the domain `{}`; remove one", gate.domain);
+            section.fault("domain", what);
+        }
+        domains.push(gate.domain.clone());
+        if all_kept {
+            let what = "nothing is left for this gate: one before it has no `when`; give it one";
+            section.fault("when", what);
+        }
+        all_kept |= gate.when == When::default();
+        gate
+    })
+}
+
+fn gate(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatekeeper {
     let local = Remote { host: "127.0.0.1".to_owned(), port: PORT };
     let master = section.value("master", local, remote);
     let control = section.value("control", master.next(), remote);
@@ -25,6 +62,7 @@ pub fn read(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatek
     }
     let day = Nanos::from_secs(86_400);
     Gatekeeper {
+        when: section.section("when", &[], limits::when),
         domain: section.value("domain", "default".to_owned(), domain),
         identifier: identifier(section),
         max_delay: section.value("max_delay", Nanos::from_secs(5), |text| {

@@ -329,7 +329,8 @@ fn plain_part(text: &str) -> Read<Part> {
     })
 }
 
-fn when(section: &mut Section<'_, '_>) -> When {
+/// The condition of requests.
+pub fn when(section: &mut Section<'_, '_>) -> When {
     let lower = |text: &str| Ok(token(text)?.to_ascii_lowercase().into());
     When {
         method: section.values("method", |text| Ok(token(text)?.to_ascii_uppercase().into())),

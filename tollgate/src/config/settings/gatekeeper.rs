@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
-use tollgate_core::limit::Part;
+use tollgate_core::limit::{Part, When};
 use tollgate_core::units::Nanos;
 
 /// The port of a master that says none.
@@ -23,6 +23,8 @@ pub struct Gatekeeper {
     pub master: Remote,
     /// Where it says whom to hold. Default: the next port.
     pub control: Remote,
+    /// Which requests it keeps the gate of, of those that none before it keeps. Default: all.
+    pub when: When,
     /// The domain, as the master has it. Default: default.
     pub domain: String,
     /// What a request is called at the master. Default: the client's address.

@@ -46,7 +46,10 @@ ratelimit: {headers: true, xds: {tls: true}}
 peers: {via: multicast}
 gatekeeper: {}
 ",
-    "peers: {via: nats}",
+    "
+peers: {via: nats}
+gatekeeper: [{identifier: ip/32, log_info: path}]
+",
     "admin: {listen: 127.0.0.1:1}",
 ];
 

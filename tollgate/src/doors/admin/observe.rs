@@ -81,7 +81,7 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
             owed: report.owed,
         }),
         master: sources.watch.master.get().map(|counts| counts.seen(now)),
-        gatekeeper: sources.watch.gatekeeper.get().map(|counts| counts.seen(now)),
+        gatekeepers: sources.watch.gatekeepers.lock().iter().map(|one| one.seen(now)).collect(),
     };
     for DoorEngine { door, engine } in &sources.engines {
         snapshot.load.extend(engine.work().map(|work| load(door, &work)));

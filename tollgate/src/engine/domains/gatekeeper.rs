@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tollgate_core::classify::{self, Attributes, readable};
 use tollgate_core::key::{KeyHash, Seed};
-use tollgate_core::limit::Part;
+use tollgate_core::limit::{Part, When};
 use tollgate_core::limiter::Limiter;
 use tollgate_core::limiter::orders::{Orders, Word};
 use tollgate_core::top::{Row, Top};
@@ -46,6 +46,7 @@ pub struct Gatekeeper {
     /// What is counted.
     pub counts: Arc<GatekeeperCounts>,
     domain: String,
+    when: When,
     by: Vec<Part>,
     log_info: Vec<Part>,
     orders: Orders,
@@ -104,12 +105,13 @@ impl Gatekeeper {
     ) -> Arc<Gatekeeper> {
         let (name, by) = (settings.domain.as_str().into(), settings.identifier.clone());
         let at = [settings.master.to_string(), settings.control.to_string()];
-        let counts = || Arc::new(GatekeeperCounts::new(watch.registry(), &settings.domain, at));
-        let counts = Arc::clone(watch.gatekeeper.get_or_init(counts));
+        let counts = Arc::new(GatekeeperCounts::new(watch.registry(), &settings.domain, at));
+        watch.gatekeepers.lock().push(Arc::clone(&counts));
         Arc::new(Gatekeeper {
             outbox: Outbox::default(),
             counts,
             domain: settings.domain.clone(),
+            when: settings.when.clone(),
             by: by.clone(),
             log_info: settings.log_info.clone(),
             orders: Orders::new(name, by, settings.keys_max, settings.max_delay, seed),
@@ -127,6 +129,12 @@ impl Gatekeeper {
     #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
+    }
+
+    /// Whether it keeps the gate of a request, if none before it does.
+    #[must_use]
+    pub fn keeps(&self, request: &impl Attributes) -> bool {
+        classify::applies(&self.when, request)
     }
 
     /// What a request is called at the master.

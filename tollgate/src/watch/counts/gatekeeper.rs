@@ -102,22 +102,23 @@ impl GatekeeperCounts {
     /// Handles of the gatekeeper of `domain`, whose master is told and tells at these addresses.
     #[must_use]
     pub fn new(registry: &Registry, domain: &str, [told, tells]: [String; 2]) -> GatekeeperCounts {
-        let message = |result| registry.counter(&GATEKEEPER_MESSAGES, &[result]);
+        let message = |result| registry.counter(&GATEKEEPER_MESSAGES, &[domain, result]);
         let socket = |(name, at)| Socket {
-            connected: registry.gauge(&GATEKEEPER_CONNECTED, &[name]),
+            connected: registry.gauge(&GATEKEEPER_CONNECTED, &[domain, name]),
             standing: Mutex::default(),
             at,
         };
         GatekeeperCounts {
             sockets: [("accounting", told), ("control", tells)].map(socket),
-            held: registry.gauge(&GATEKEEPER_HELD, &[]),
-            identifiers: registry.gauge(&GATEKEEPER_IDENTIFIERS, &[]),
+            held: registry.gauge(&GATEKEEPER_HELD, &[domain]),
+            identifiers: registry.gauge(&GATEKEEPER_IDENTIFIERS, &[domain]),
             sent: message("sent"),
             away: message("away"),
             full: message("full"),
-            taken: registry.counter(&GATEKEEPER_ORDERS, &["taken"]),
-            faulty: registry.counter(&GATEKEEPER_ORDERS, &["faulty"]),
-            requests: PASSED.map(|status| registry.counter(&GATEKEEPER_REQUESTS, &[status])),
+            taken: registry.counter(&GATEKEEPER_ORDERS, &[domain, "taken"]),
+            faulty: registry.counter(&GATEKEEPER_ORDERS, &[domain, "faulty"]),
+            requests: PASSED
+                .map(|status| registry.counter(&GATEKEEPER_REQUESTS, &[domain, status])),
             ordered: AtomicU64::default(),
             domain: domain.to_owned(),
         }

@@ -148,10 +148,16 @@ impl Keeper {
 
     /// A request of somebody with this identifier that has been sent.
     pub fn ask(&self, identifier: &str) -> TcpStream {
+        self.ask_for("/", identifier)
+    }
+
+    /// The same for this path.
+    fn ask_for(&self, path: &str, identifier: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
         let head = format!(
-            "GET / HTTP/1.1\r\nhost: site\r\nconnection: close\r\nx-id: {identifier}\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nhost: site\r\nconnection: close\r\n\
+             x-id: {identifier}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).expect("sent");
         stream
@@ -160,6 +166,11 @@ impl Keeper {
     /// The same, with its answer.
     pub fn get(&self, identifier: &str) -> Answer {
         Answer::read(self.ask(identifier))
+    }
+
+    /// What became of a request for this path.
+    pub fn get_at(&self, path: &str, identifier: &str) -> u16 {
+        Answer::read(self.ask_for(path, identifier)).status
     }
 
     /// What the admin door answers.
@@ -171,11 +182,14 @@ impl Keeper {
         Answer::read(stream).text
     }
 
-    /// The value of one series.
+    /// The value of one series, of the only domain there is.
     pub fn metric(&self, series: &str) -> u64 {
         let all = self.admin("/metrics");
-        let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {series} in\n{all}")).parse().expect("a number")
+        let mut lines = all.lines().map(without_domain);
+        let value = lines.find_map(|line| {
+            line.strip_prefix(series)?.strip_prefix(' ').map(|value| value.parse())
+        });
+        value.unwrap_or_else(|| panic!("no {series} in\n{all}")).expect("a number")
     }
 
     /// How many requests had this fate.
@@ -199,6 +213,16 @@ impl Keeper {
             self.metric(&format!("tollgate_gatekeeper_connected{{socket=\"{socket}\"}}")) == 1
         };
         connected("accounting") && connected("control")
+    }
+}
+
+/// A line of metrics without its domain, of which most tests have one.
+fn without_domain(line: &str) -> String {
+    let Some((name, labels)) = line.split_once("{domain=\"") else { return line.to_owned() };
+    let (_, rest) = labels.split_once('"').expect("an end");
+    match rest.strip_prefix(',') {
+        Some(more) => format!("{name}{{{more}"),
+        None => format!("{name}{}", rest.trim_start_matches('}')),
     }
 }
 

@@ -51,7 +51,7 @@ fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
         peers: None,
         store: None,
         master: None,
-        gatekeeper: None,
+        gatekeepers: Vec::new(),
     }
 }
 

@@ -21,6 +21,7 @@ fn settings() -> settings::Gatekeeper {
     settings::Gatekeeper {
         control: master.next(),
         master,
+        when: When::default(),
         domain: "d".to_owned(),
         identifier: vec![Part::Ip { v4: 32, v6: 64 }],
         max_delay: FIVE,
