@@ -276,19 +276,21 @@ impl Wire {
         }
     }
 
-    /// Works for as long as its plan says, or until the proxy has closed the connection: of what a
-    /// backend does after that nobody can be charged more than an estimate.
+    /// Works for as long as its plan says. If the proxy closes the connection meanwhile, its client
+    /// is charged by an estimate, and nothing is noted.
     async fn work(&self, asked: &Asked, from: Instant) {
         let end = from + Duration::from_millis(asked.answer.work);
         let gone = |ready: Ready| ready.is_read_closed() || ready.is_error();
-        while Instant::now() < end {
-            pause(Duration::from_millis(1)).await;
+        loop {
             let now = tokio::time::timeout(Duration::ZERO, self.stream.ready(Interest::READABLE));
             if now.await.is_ok_and(|ready| ready.is_ok_and(gone)) {
-                break;
+                return;
             }
+            if Instant::now() >= end {
+                return self.ledger.worked(asked, from);
+            }
+            pause(Duration::from_millis(1)).await;
         }
-        self.ledger.worked(asked, from);
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Step<()> {

@@ -99,7 +99,7 @@ impl Server {
         // With threads it keeps connections; its plain workers close each after one request.
         command.args(["--worker-class", "gthread", "--threads", &threads, "--bind"]);
         command.arg(format!("127.0.0.1:{port}")).arg("--chdir").arg(folder.path());
-        command.args(["--worker-tmp-dir", "/dev/shm", "echo:answer"]);
+        command.args(["--keep-alive", "60", "--worker-tmp-dir", "/dev/shm", "echo:answer"]);
         let running = Running::start(command, &folder.path().join("gunicorn.log"), port);
         let paths = &["/read", "/early", "/early", "/head"];
         Server::new("gunicorn", (Scheme::Http, port), paths, vec![running], folder)
@@ -119,7 +119,7 @@ impl Server {
              PidFile {home}/apache.pid\n\
              ErrorLog {home}/apache-errors.log\nDocumentRoot {home}\n{}{}\
              Header always set x-token \"expr=%{{req:x-token}}\"\n\
-             AliasMatch ^/file/ {home}/file.txt\nLimitRequestBody 60000\n\
+             AliasMatch ^/file/ {home}/file.txt\nLimitRequestBody 60000\nKeepAliveTimeout 60\n\
              RewriteEngine on\nRewriteCond %{{REQUEST_METHOD}} !^(GET|HEAD)$\n\
              RewriteRule ^/refused/ - [F]\nRewriteRule ^/refused/ {home}/file.txt\n",
             modules.concat(),

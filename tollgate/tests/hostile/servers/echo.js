@@ -27,4 +27,5 @@ const server = http.createServer((request, response) => {
   });
   request.on('error', () => {});
 });
+server.keepAliveTimeout = 60000;
 server.listen(Number(process.argv[2]), '127.0.0.1');
