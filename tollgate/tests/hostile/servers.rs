@@ -19,6 +19,10 @@ const PYTHON: &str = include_str!("servers/echo.py");
 /// Requests that all of them run at once at most.
 const WORKERS: usize = 4;
 
+/// Paths for all clients, and those for the hostile alone: an answer that comes before the end of
+/// an upload may end its client's connection.
+type Ways = (&'static [&'static str], &'static [&'static str]);
+
 /// A server that runs.
 pub struct Server {
     pub name: &'static str,
@@ -54,8 +58,9 @@ impl Server {
         );
         let running = start_nginx(folder.path(), "nginx", &text, port);
         let paths = &["/return", "/return", "/file", "/proxied", "/streamed", "/refused"];
+        let ways = (&paths[..], &[][..]);
         let name = if scheme == Scheme::H2c { "nginx over HTTP/2" } else { "nginx" };
-        Server::new(name, (scheme, port), paths, vec![running], folder)
+        Server::new(name, (scheme, port), ways, vec![running], folder)
     }
 
     /// PHP-FPM behind nginx, which keeps bodies or passes them on.
@@ -74,8 +79,8 @@ impl Server {
              location /streamed/ {{\nfastcgi_request_buffering off;\n{pass}}}\n}}\n"
         );
         let running = start_nginx(folder.path(), "nginx", &text, port);
-        let paths = &["/read", "/early", "/streamed/read", "/streamed/early"];
-        Server::new("PHP-FPM", (Scheme::Http, port), paths, vec![running, behind], folder)
+        let ways = (&["/read"][..], &["/early", "/streamed/read", "/streamed/early"][..]);
+        Server::new("PHP-FPM", (Scheme::Http, port), ways, vec![running, behind], folder)
     }
 
     pub fn node() -> Server {
@@ -85,10 +90,8 @@ impl Server {
         let mut command = Command::new(program("node"));
         command.arg(file).arg(port.to_string());
         let running = Running::start(command, &folder.path().join("node.log"), port);
-        let paths = &["/read", "/early", "/head"];
-        let server = Server::new("Node", (Scheme::Http, port), paths, vec![running], folder);
-        // An upload may meet the end of its connection, and take that of its client with it.
-        Server { shape: Shape { rude: &["/close", "/early"], ..server.shape }, ..server }
+        let ways = (&["/read"][..], &["/early", "/early", "/head", "/close"][..]);
+        Server::new("Node", (Scheme::Http, port), ways, vec![running], folder)
     }
 
     pub fn gunicorn() -> Server {
@@ -101,8 +104,8 @@ impl Server {
         command.arg(format!("127.0.0.1:{port}")).arg("--chdir").arg(folder.path());
         command.args(["--keep-alive", "60", "--worker-tmp-dir", "/dev/shm", "echo:answer"]);
         let running = Running::start(command, &folder.path().join("gunicorn.log"), port);
-        let paths = &["/read", "/early", "/early", "/head"];
-        Server::new("gunicorn", (Scheme::Http, port), paths, vec![running], folder)
+        let ways = (&["/read"][..], &["/early", "/early", "/head"][..]);
+        Server::new("gunicorn", (Scheme::Http, port), ways, vec![running], folder)
     }
 
     /// Apache: files, faults and redirections, none of which need a body.
@@ -130,22 +133,20 @@ impl Server {
         let mut command = Command::new(program("apache2"));
         command.args(["-D", "FOREGROUND", "-f"]).arg(file);
         let running = Running::start(command, &folder.path().join("apache.log"), port);
-        let paths = &["/file", "/file", "/refused"];
-        let server = Server::new("Apache", (Scheme::Http, port), paths, vec![running], folder);
-        // It answers some methods only.
-        Server { shape: Shape { bodies: false, ..server.shape }, ..server }
+        let ways = (&["/file", "/file", "/refused"][..], &[][..]);
+        Server::new("Apache", (Scheme::Http, port), ways, vec![running], folder)
     }
 
     fn new(
         name: &'static str,
         (scheme, port): (Scheme, u16),
-        paths: &'static [&'static str],
+        (paths, rude): Ways,
         running: Vec<Running>,
         folder: TempDir,
     ) -> Server {
         let backend = Backend { scheme, place: format!("127.0.0.1:{port}") };
-        let bodies = !name.starts_with("nginx");
-        let shape = Shape { paths, rude: &[], bodies };
+        // Where nothing is kept from the innocent, no path needs a body.
+        let shape = Shape { paths, rude, bodies: !rude.is_empty() };
         Server { name, backend, shape, _running: running, _folder: folder }
     }
 }
