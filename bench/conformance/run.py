@@ -279,6 +279,7 @@ PLAIN = [
     ("a host with a path", get(host="Host: a/b")),
     ("a host with a user", get(host="Host: u@a")),
     ("a host with a space", get(host="Host: a b")),
+    ("a host with a port that is no number", get(host="Host: a:0x")),
     ("an absolute target", get(target="http://b/x")),
     ("an absolute target of another scheme", get(target="ftp://a/")),
     ("a target without slash", get(target="x")),
