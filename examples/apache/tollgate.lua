@@ -58,13 +58,22 @@ function access(r)
     return apache2.DECLINED
 end
 
+-- An output filter that is called when the answer begins. It takes none of it: returning at once
+-- removes it.
+function begun(r)
+    r.notes["tollgate-begun"] = tostring(r:clock())
+end
+
 function log(r)
     local id = r.notes["tollgate-id"]
     if id and id ~= "" then
         pcall(function()
-            local took = (r:clock() - tonumber(r.notes["tollgate-since"])) / 1000000
-            local cost = r.headers_out["Server-Timing"] or "-"
-            local line = ('tollgate id=%s time=%.6f cost="%s"'):format(id, took, cost:gsub('"', ""))
+            -- Until the answer began. Now would be when the client has all of it, so a slow client
+            -- would be charged for reading.
+            local begun = tonumber(r.notes["tollgate-begun"] or "") or r:clock()
+            local took = (begun - tonumber(r.notes["tollgate-since"])) / 1000000
+            local cost = (r.headers_out["Server-Timing"] or "-"):gsub('"', "")
+            local line = ('tollgate id=%s upstream=%.6f cost="%s"'):format(id, took, cost)
             require("socket").udp():sendto(line, host, tell_port)
         end)
     end

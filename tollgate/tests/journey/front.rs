@@ -15,6 +15,16 @@ const APACHE: &str = include_str!("../../../examples/apache/tollgate.conf");
 const APACHE_LUA: &str = include_str!("../../../examples/apache/tollgate.lua");
 const CADDY: &str = include_str!("../../../examples/caddy/Caddyfile");
 
+const CHECK: &str = "    location = /.tollgate/check {";
+/// Files of nginx's own that it asks about.
+const FILES: &str = "    location /files/ {
+        auth_request /.tollgate/check;
+        auth_request_set $tollgate_id $upstream_http_x_tollgate_id;
+        access_log syslog:server=127.0.0.1:5514,tag=nginx tollgate;
+    }
+
+";
+
 /// A front, and Tollgate if it lives.
 pub struct Front {
     /// Where clients come in.
@@ -60,6 +70,7 @@ fn nginx(ports: &Ports, site: &Site) -> Running {
         .replace("listen 80;", &format!("listen 127.0.0.1:{port};"))
         .replace("127.0.0.1:9972", &format!("127.0.0.1:{}", free_port()))
         .replace("proxy_read_timeout 2s", patience)
+        .replace("    location = /.tollgate/check {", &format!("{}{CHECK}", ports.within(FILES)))
         .replace("/var/log/nginx", home)
         .replace("/var/www/html", &format!("{home}/www"))
         .replace("include fastcgi_params;", "include /etc/nginx/fastcgi_params;")
@@ -67,6 +78,8 @@ fn nginx(ports: &Ports, site: &Site) -> Running {
     fs::create_dir(format!("{home}/www")).expect("a folder");
     fs::copy(format!("{home}/burn.php"), format!("{home}/www/index.php")).expect("the page");
     ports.write("www/plain.txt", "plain\n");
+    fs::create_dir(format!("{home}/www/files")).expect("a folder");
+    ports.write("www/files/picture", &"x".repeat(12_000_000));
     start_nginx(site.folder.path(), "front", &text, port)
 }
 

@@ -7,12 +7,12 @@
 
 use super::asked::Original;
 use super::ledger::Ledger;
-use super::report::{self, Fault, Id};
+use super::report::{self, Fault, Id, Report};
 use crate::client::address::Trust;
 use crate::client::form::{self, Form};
 use crate::clock::Clock;
 use crate::config::settings::{Check, Proxy};
-use crate::engine::{Asked, Charge, Lane, Refusal, Told, Wait};
+use crate::engine::{Asked, Charge, Lane, Refusal, Wait};
 use crate::run::watchdog;
 use crate::store::requests::Requests;
 use crate::watch::Watch;
@@ -29,6 +29,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::Semaphore;
 use tollgate_core::classify::{Attributes, normal_path};
 use tollgate_core::key::Seed;
@@ -59,6 +60,8 @@ pub struct Desk {
     waiting_max: usize,
     within: Nanos,
     routes: Seed,
+    /// The log says already that reports have only the time of whole requests.
+    charges_whole: AtomicBool,
 }
 
 impl Desk {
@@ -82,6 +85,7 @@ impl Desk {
             within: Nanos(within),
             // Whoever finds two routes that share a place gains nothing but a wrong guess.
             routes: Seed([0; 16]),
+            charges_whole: AtomicBool::new(false),
         }
     }
 
@@ -206,12 +210,20 @@ impl Desk {
 
     /// One line of an access log.
     pub fn line(&self, line: &[u8]) {
-        self.settle(report::line(line));
+        let report = report::line(line);
+        let result = self.settle(report);
+        let whole = report.is_ok_and(|report| report.whole) && result == ReportResult::Settled;
+        if whole && !self.charges_whole.swap(true, Relaxed) {
+            tracing::warn!(
+                "the access log says only how long requests took, so a client that reads its \
+                 answer slowly is charged for that time; log the time of the backend"
+            );
+        }
     }
 
-    fn settle(&self, report: Result<(Id, Told), Fault>) -> ReportResult {
+    fn settle(&self, report: Result<Report, Fault>) -> ReportResult {
         let result = match report {
-            Ok((id, told)) => {
+            Ok(Report { id, told, .. }) => {
                 let mut ledger = self.ledger.lock();
                 let known = ledger.settle(id, told, self.clock.now());
                 self.counts.open.set(i64::try_from(ledger.open()).unwrap_or(i64::MAX));

@@ -58,18 +58,30 @@ pub enum Fault {
     NoCost,
 }
 
+/// What a report says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// Which pass it is about.
+    pub id: Id,
+    /// What it cost.
+    pub told: Told,
+    /// That is only the time from the request to the end of its answer, which a client makes longer
+    /// by reading slowly.
+    pub whole: bool,
+}
+
 /// The report in the query of a `POST /report`.
-pub fn query(query: &str) -> Result<(Id, Told), Fault> {
+pub fn query(query: &str) -> Result<Report, Fault> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
     let id = value("id").and_then(Id::parse).ok_or(Fault::NoId)?;
-    Ok((id, told(value).ok_or(Fault::NoCost)?))
+    told(value).map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost)
 }
 
 /// The report in one line of an access log.
-pub fn line(line: &[u8]) -> Result<(Id, Told), Fault> {
+pub fn line(line: &[u8]) -> Result<Report, Fault> {
     let line = String::from_utf8_lossy(line);
     let objects = line.match_indices('{').take_while(|(at, _)| *at < JSON_WITHIN);
     let mut reports = objects.filter_map(|(at, _)| json(&line[at..]));
@@ -78,24 +90,26 @@ pub fn line(line: &[u8]) -> Result<(Id, Told), Fault> {
 
 /// The report in the words of a line. The last id counts, and what stands behind it; what stands
 /// before it only where nothing is told behind it.
-fn words_of(line: &str) -> Result<(Id, Told), Fault> {
+fn words_of(line: &str) -> Result<Report, Fault> {
     let mut ids =
         places(line, "id").filter_map(|at| Some((at, Id::parse(value(&line[at..], ID_MAX)?)?)));
     let (at, id) = ids.next().ok_or(Fault::NoId)?;
     let (before, behind) = line.split_at(at);
     let tells = ["cost", "upstream", "time", "ms"].iter().any(|name| word(behind, name).is_some());
     let told = told(|name| word(if tells { behind } else { before }, name));
-    Ok((id, told.ok_or(Fault::NoCost)?))
+    told.map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost)
 }
 
-/// What a request needed. A cost goes before a time, and the backend's time before that of the
-/// whole request, which waits for slow clients as well.
-fn told<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<Told> {
+/// What a request needed, and whether that is only how long it took in all. A cost goes before a
+/// time, and the backend's time before that of the whole request, which waits for slow clients as
+/// well.
+fn told<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<(Told, bool)> {
     let stated = value("cost").and_then(cost).map(Told::Cost);
-    let upstream = || value("upstream").and_then(seconds).map(Told::Time);
-    let time = || value("time").and_then(seconds).map(Told::Time);
+    let upstream = || value("upstream").and_then(at_backend).map(Told::Time);
+    let whole = || Some((Told::Time(value("time").and_then(seconds)?), true));
     let millis = || within(value("ms")?.parse::<f64>().ok()? / 1_000.0).map(Told::Time);
-    stated.or_else(upstream).or_else(time).or_else(millis)
+    let known = stated.or_else(upstream).map(|told| (told, false));
+    known.or_else(whole).or_else(|| millis().map(|told| (told, false)))
 }
 
 /// The places behind each `name=` that begins a word, the last first.
@@ -122,20 +136,50 @@ fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     value(&line[places(line, name).next()?..], VALUE_MAX)
 }
 
-/// Caddy's access log: the id as the answer's header carries it, the duration in seconds. `None` of
-/// anything else.
-fn json(text: &str) -> Option<Result<(Id, Told), Fault>> {
+/// Caddy's access log: the id as the answer's header carries it, and so the time until its server
+/// began to answer. Without that, the duration of the whole request. `None` of anything else.
+fn json(text: &str) -> Option<Result<Report, Fault>> {
     let line: Value = serde_json::from_str(text.trim_end()).ok()?;
     let header = |name: &str| line["resp_headers"][name][0].as_str();
     let id = header("X-Tollgate-Id").and_then(Id::parse)?;
     let stated = header("X-Cost").or(header("Server-Timing")).and_then(cost).map(Told::Cost);
-    let took = || line["duration"].as_f64().and_then(within).map(Told::Time);
-    Some(stated.or_else(took).map(|told| (id, told)).ok_or(Fault::NoCost))
+    let upstream = || header("X-Tollgate-Time").map(|text| Told::Time(latency(text)));
+    let took = || Some((Told::Time(line["duration"].as_f64().and_then(within)?), true));
+    let known = stated.or_else(upstream).map(|told| (told, false)).or_else(took);
+    Some(known.map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost))
 }
 
 /// A cost as a backend's header may state it.
 fn cost(text: &str) -> Option<Cost> {
     header_cost(text.as_bytes()).ok().flatten().map(Cost::cpu)
+}
+
+/// Seconds at the backend; a hyphen where none was asked, which took none of its time.
+fn at_backend(text: &str) -> Option<Nanos> {
+    if text == "-" { Some(Nanos::ZERO) } else { seconds(text) }
+}
+
+/// A duration as Go writes it: `1m2.5s`, `250.1ms`, `12.3µs`. What is none says that no server was
+/// asked, which took none of its time.
+fn latency(text: &str) -> Nanos {
+    let (mut rest, mut seconds) = (text, 0.0);
+    while let Some(end) = rest.find(|c: char| !c.is_ascii_digit() && c != '.') {
+        let (number, unit) = rest.split_at(end);
+        let length = unit.find(|c: char| c.is_ascii_digit()).unwrap_or(unit.len());
+        let (unit, next) = unit.split_at(length);
+        let unit = match unit {
+            "h" => 3_600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "µs" | "us" => 1e-6,
+            "ns" => 1e-9,
+            _ => return Nanos::ZERO,
+        };
+        seconds += number.parse().unwrap_or(0.0) * unit;
+        rest = next;
+    }
+    within(seconds).unwrap_or(Nanos::ZERO)
 }
 
 /// Seconds, as nginx writes them: the times of several servers that were tried are added up.
@@ -167,6 +211,10 @@ mod tests {
         }
     }
 
+    fn pair(report: Report) -> (Id, Told) {
+        (report.id, report.told)
+    }
+
     #[test]
     fn queries() {
         let took = |told| Ok((ID, told));
@@ -181,7 +229,7 @@ mod tests {
             ("cost=12ms", Err(Fault::NoId)),
             ("", Err(Fault::NoId)),
         ] {
-            assert_eq!(query(text), report, "{text}");
+            assert_eq!(query(text).map(pair), report, "{text}");
         }
     }
 
@@ -197,11 +245,16 @@ mod tests {
             "msg":"handled request","request":{"method":"GET","uri":"/?id=2-2"},"user_id":"",
             "duration":0.03125,"size":7,"status":200,
             "resp_headers":{"X-Tollgate-Id":["1f-deadbeef01234567"]}}"#;
+        let timed = |latency: &str| {
+            let more = format!(r#""resp_headers":{{"X-Tollgate-Time":["{latency}"],"#);
+            caddy.replace('\n', "").replace(r#""resp_headers":{"#, &more)
+        };
         let time = |millis| Ok((ID, Told::Time(Nanos::from_millis(millis))));
         for (text, report) in [
             (nginx(r#"time=0.150 upstream="0.100" cost="-""#), time(100)),
             (nginx(r#"time=0.150 upstream="0.100, 0.020 : 0.003" cost="-""#), time(123)),
-            (nginx(r#"time=0.150 upstream="-" cost="""#), time(150)),
+            // nginx read a file: however slow its client was, no backend worked.
+            (nginx(r#"time=6.150 upstream="-" cost="""#), time(0)),
             (
                 nginx(r#"time=0.150 upstream="0.100" cost="12ms""#),
                 Ok((ID, Told::Cost(Cost::cpu(millis(12))))),
@@ -210,19 +263,42 @@ mod tests {
                 nginx(r#"time=0.150 upstream="0.100" cost="db, cpu;dur=7""#),
                 Ok((ID, Told::Cost(Cost::cpu(millis(7))))),
             ),
-            (nginx("time=- upstream=\"-\""), Err(Fault::NoCost)),
+            (nginx("time=-"), Err(Fault::NoCost)),
+            (nginx(r#"time=0.150 upstream="" cost="-""#), time(150)),
             ("<190>Nov 21 01:02:03 www nginx: tollgate id= time=0.1".into(), Err(Fault::NoId)),
             ("<190>Nov 21 01:02:03 www nginx: tollgate id=- time=0.1".into(), Err(Fault::NoId)),
             (haproxy.to_owned(), time(125)),
             (haproxy.replace("ms=125", "ms=-1"), Err(Fault::NoCost)),
             (caddy.replace('\n', ""), Ok((ID, Told::Time(Nanos(31_250_000))))),
+            (timed("1m2.5s"), time(62_500)),
+            (timed("250.125ms"), Ok((ID, Told::Time(Nanos(250_125_000))))),
+            (timed("12.5µs"), Ok((ID, Told::Time(Nanos(12_500))))),
+            (timed("{http.reverse_proxy.upstream.latency}"), time(0)),
             ("{}".to_owned(), Err(Fault::NoId)),
             ("{".to_owned(), Err(Fault::NoId)),
             (String::new(), Err(Fault::NoId)),
             ("grid=1f-deadbeef01234567 time=0.1".to_owned(), Err(Fault::NoId)),
         ] {
-            assert_eq!(line(text.as_bytes()), report, "{text}");
+            assert_eq!(line(text.as_bytes()).map(pair), report, "{text}");
         }
+    }
+
+    #[test]
+    fn what_a_slow_client_makes_longer_is_known() {
+        for (rest, whole) in [
+            ("time=6.0", true),
+            ("time=6.0 upstream=0.1", false),
+            ("time=6.0 upstream=-", false),
+            ("time=6.0 cost=7ms", false),
+            ("ms=12", false),
+        ] {
+            let report = line(format!("id=1f-deadbeef01234567 {rest}").as_bytes());
+            assert_eq!(report.map(|report| report.whole), Ok(whole), "{rest}");
+        }
+        let caddy = r#"{"duration":6,"resp_headers":{"X-Tollgate-Id":["1-1"]}}"#;
+        assert_eq!(line(caddy.as_bytes()).map(|report| report.whole), Ok(true));
+        let timed = caddy.replace('[', r#"["1-1"],"X-Tollgate-Time":["#);
+        assert_eq!(line(timed.as_bytes()).map(|report| report.whole), Ok(false));
     }
 
     /// What a client may have written before the front's own words.
@@ -239,15 +315,16 @@ mod tests {
             r#"id=""#,
             "cost=0 upstream=0",
         ] {
-            assert_eq!(line(format!("nginx: {client} {own}").as_bytes()), took, "{client}");
+            let told = line(format!("nginx: {client} {own}").as_bytes());
+            assert_eq!(told.map(pair), took, "{client}");
         }
         // What a front writes before the id counts where nothing stands behind it.
         let before = format!("\"GET /?time=9\" time=0.1 {} \"-\"", "id=1f-deadbeef01234567");
-        assert_eq!(line(before.as_bytes()), took);
-        let unknown = "cost=0 id=1f-deadbeef01234567 time=- upstream=\"-\"";
+        assert_eq!(line(before.as_bytes()).map(pair), took);
+        let unknown = "cost=0 id=1f-deadbeef01234567 time=-";
         assert_eq!(line(unknown.as_bytes()), Err(Fault::NoCost));
         let empty = "id=1f-deadbeef01234567 time=0.1 {}";
-        assert_eq!(line(empty.as_bytes()), took);
+        assert_eq!(line(empty.as_bytes()).map(pair), took);
     }
 
     /// A hostile line costs no more than an honest one of its length.
@@ -257,8 +334,8 @@ mod tests {
         assert_eq!(line(text.as_bytes()), Err(Fault::NoId));
     }
 
-    fn sound(report: Result<(Id, Told), Fault>) {
-        match report {
+    fn sound(report: Result<Report, Fault>) {
+        match report.map(pair) {
             Ok((_, Told::Time(took))) => assert!(took <= Nanos::from_secs(86_400)),
             Ok((_, Told::Cost(cost))) => assert!(cost <= Cost::cpu(Nanos::from_secs(3_600))),
             Ok((_, Told::Nothing(_))) => panic!("a report says something"),

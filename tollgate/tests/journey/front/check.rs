@@ -121,6 +121,37 @@ fn all_pass(front: &Front) {
     }
 }
 
+/// Twelve megabytes to a client that takes three seconds cost about nothing, and a page costs the
+/// time that it runs.
+fn reading_slowly_costs_nothing(front: &Front, large: &str) {
+    let charged = || front.metric("tollgate_cost_seconds_total", &[]);
+    let mut slow = front.client(CRAWLER);
+    let started = Instant::now();
+    slow.send(&format!("GET {large} HTTP/1.1\r\nHost: site\r\n\r\n"));
+    wait_for("three seconds", || (started.elapsed().as_secs() >= 3).then_some(()));
+    let answer = slow.read(started);
+    assert_eq!((answer.status, answer.body.len()), (200, 12_000_000), "{large}");
+    front.wait_for_reports(1.0);
+    let read = charged();
+    assert!(read < answer.took.as_secs_f64() / 2.0, "{large}: {read} of {:?}", answer.took);
+    assert_eq!(front.client(HUMAN).get("/page?ms=700").status, 200);
+    front.wait_for_reports(2.0);
+    assert!(charged() - read >= 0.6, "{large}: {read}, then {}", charged());
+    assert!(!front.log().contains("the access log says only how long requests took"));
+}
+
+#[test]
+fn a_slow_reader_of_a_large_file_is_not_charged_for_reading() {
+    reading_slowly_costs_nothing(&Front::nginx(&a_tenth("reject")), "/files/picture");
+}
+
+#[test]
+fn a_slow_reader_of_a_large_page_is_not_charged_for_reading() {
+    for front in [Front::nginx, Front::haproxy, Front::caddy, Front::apache] {
+        reading_slowly_costs_nothing(&front(&a_tenth("reject")), "/page?bytes=12000000");
+    }
+}
+
 #[test]
 fn haproxy_asks_and_reports() {
     blocked_and_then_dead(Front::haproxy(&a_tenth("reject")), "application/json", OURS);
