@@ -80,6 +80,26 @@ impl Limiter {
         })
     }
 
+    /// For how long, from the start of a request, the bucket of its key at `place` asks it to wait.
+    /// Where that is decided before the request runs, it is without what the request itself has
+    /// been charged. Zero where a limit refuses instead. Takes no set, like [`Limiter::latest`].
+    #[must_use]
+    pub fn overdue(&self, ticket: &Ticket, place: usize) -> Nanos {
+        let (Some(key), Some(own)) =
+            (ticket.keys.as_slice().get(place), ticket.moved.as_slice().get(place))
+        else {
+            return Nanos::ZERO;
+        };
+        let index = usize::from(key.limit);
+        let (Algorithm::Debt(debt), Some(full_at)) =
+            (&self.limits[index].algorithm, self.tables[index].peek(key.hash))
+        else {
+            return Nanos::ZERO;
+        };
+        let wait = debt.wait(Time(full_at), Cost::ZERO, ticket.at);
+        if self.holds(&self.limits[index]) { wait } else { wait.minus(*own) }
+    }
+
     /// Of a request's buckets the one furthest in debt, by its own burst; `None`: it is in credit.
     /// To be asked before `ask`, which charges the request itself. Takes no set: a bucket that is
     /// being moved just now counts as in credit.

@@ -7,6 +7,7 @@ use super::remote::{Error, Remote};
 use crate::watch::printable::printable;
 use crate::watch::snapshot::{Query, ROWS_DEFAULT, ROWS_MAX, Row, Snapshot, Table, UNIT_HITS};
 use std::fmt::Write;
+use std::net::IpAddr;
 
 /// What is asked, and of whom.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,7 @@ pub struct Question<'a> {
 pub enum Form {
     /// A table of each limit.
     Tables,
-    /// The same with the columns of Tempomat's doctor and no others, for its scripts.
+    /// The tables of Tempomat's doctor, for its scripts.
     Buckets,
     /// The JSON as it comes.
     Json,
@@ -55,8 +56,8 @@ pub fn doctor(question: &Question<'_>) -> Result<Report, Error> {
     let unknown = missing.map(|limit| unknown(limit, &snapshot.known));
     let text = match form {
         Form::Json => format!("{}\n", printable(text.trim_end())),
-        Form::Tables => table(&snapshot, limit, true),
-        Form::Buckets => table(&snapshot, limit, false),
+        Form::Tables => tables(&snapshot, limit),
+        Form::Buckets => buckets(&snapshot, limit),
     };
     Ok(Report { text, unknown })
 }
@@ -67,25 +68,28 @@ fn unknown(limit: &str, known: &[String]) -> String {
     format!("no limit is called {}; there are: {}", printable(limit), printable(&known))
 }
 
-/// The tables of a snapshot, with or without how clients stand. A limit that was asked for has one
-/// even if it is not there.
-fn table(snapshot: &Snapshot, limit: Option<&str>, levels: bool) -> String {
+/// The tables of a snapshot. A limit that was asked for has one even if it is not there.
+fn tables(snapshot: &Snapshot, limit: Option<&str>) -> String {
     let mut text = String::new();
     for limit in &snapshot.limits {
-        let hits = limit.unit == UNIT_HITS && levels;
-        push_limit(
-            &mut text,
-            &limit.name,
-            if hits { "Hits/s" } else { "Cpu[s]" },
-            &sorted(limit),
-            levels,
-        );
+        let cost = if limit.unit == UNIT_HITS { "Hits/s" } else { "Cpu[s]" };
+        push_limit(&mut text, &limit.name, cost, &sorted(limit));
     }
     if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
-        push_limit(&mut text, name, "Cpu[s]", &[], levels);
+        push_limit(&mut text, name, "Cpu[s]", &[]);
     }
-    if levels {
-        push_others(&mut text, snapshot);
+    push_others(&mut text, snapshot);
+    text
+}
+
+/// The same as Tempomat's doctor prints them: framed, and without a level.
+fn buckets(snapshot: &Snapshot, limit: Option<&str>) -> String {
+    let mut text = String::new();
+    for limit in &snapshot.limits {
+        push_bucket(&mut text, &limit.name, &sorted(limit));
+    }
+    if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
+        push_bucket(&mut text, name, &[]);
     }
     text
 }
@@ -114,26 +118,73 @@ fn sorted(limit: &Table) -> Vec<&Row> {
     rows
 }
 
-fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&Row], levels: bool) {
+fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&Row]) {
     if !text.is_empty() {
         text.push('\n');
     }
-    let (kind, head) = if levels { ("Limit", "      Level") } else { ("Bucket", "") };
     // Writing to a String cannot fail, here and below.
-    let _ = writeln!(text, "{kind}: {}", printable(name));
-    let _ =
-        writeln!(text, "{:>9} {cost:>9} {:>9} {:>8}{head}  Title", "Wait[s]", "Req/s", "Last[s]");
+    let _ = writeln!(text, "Limit: {}", printable(name));
+    let _ = writeln!(
+        text,
+        "{:>9} {cost:>9} {:>9} {:>8}      Level  Title",
+        "Wait[s]", "Req/s", "Last[s]"
+    );
     for row in rows {
-        let _ = write!(
+        let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
+        let _ = writeln!(
             text,
-            "{:>9.2} {:>9.2} {:>9.2} {:>8.0}",
-            row.wait_average, row.cpu_per_second, row.requests_per_second, row.last_seen
+            "{:>9.2} {:>9.2} {:>9.2} {:>8.0} {level:>10}  {}",
+            row.wait_average,
+            row.cpu_per_second,
+            row.requests_per_second,
+            row.last_seen,
+            printable(&row.key)
         );
-        if levels {
-            let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
-            let _ = write!(text, " {level:>10}");
-        }
-        let _ = writeln!(text, "  {}", printable(&row.key));
+    }
+}
+
+/// The columns of Tempomat's doctor.
+const COLUMNS: [&str; 5] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Title"];
+
+/// A framed table: heads in the middle, figures to the right, titles to the left.
+fn push_bucket(text: &mut String, name: &str, rows: &[&Row]) {
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    let cells: Vec<[String; 5]> = rows
+        .iter()
+        .map(|row| {
+            let figures = [row.wait_average, row.cpu_per_second, row.requests_per_second];
+            let [wait, cpu, requests] = figures.map(|figure| format!("{figure:.2}"));
+            [wait, cpu, requests, format!("{:.0}", row.last_seen), title(&row.key)]
+        })
+        .collect();
+    let width = |column: usize| {
+        let widest = cells.iter().map(|row| row[column].chars().count()).max();
+        widest.unwrap_or(0).max(COLUMNS[column].len())
+    };
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let line = widths.map(|width| "-".repeat(width + 2)).join("+");
+    let head: [String; 5] =
+        std::array::from_fn(|column| format!("{:^1$}", COLUMNS[column], widths[column]));
+    let _ = writeln!(text, "Bucket: {}", printable(name));
+    let _ = writeln!(text, "+{line}+\n| {} |\n+{line}+", head.join(" | "));
+    for [wait, cpu, requests, last, title] in &cells {
+        let [a, b, c, d, e] = widths;
+        let _ = writeln!(
+            text,
+            "| {wait:>a$} | {cpu:>b$} | {requests:>c$} | {last:>d$} | {title:<e$} |"
+        );
+    }
+    let _ = writeln!(text, "+{line}+");
+}
+
+/// A client as Tempomat calls it: an address is a network of one.
+fn title(key: &str) -> String {
+    match key.parse() {
+        Ok(IpAddr::V4(_)) => format!("{key}/32"),
+        Ok(IpAddr::V6(_)) => format!("{key}/128"),
+        Err(_) => printable(key).into_owned(),
     }
 }
 

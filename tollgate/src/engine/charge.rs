@@ -220,6 +220,30 @@ impl Charge {
     }
 }
 
+/// How long it waited for each of its buckets: for the one that was over for longest all the time,
+/// for another by so much less as that was within its limit earlier, for one in credit not at all.
+/// Where none was over it waited for room, and so for all alike.
+impl Charge {
+    fn longest_overdue(&self, waited: Nanos) -> Nanos {
+        if waited == Nanos::ZERO {
+            return Nanos::ZERO;
+        }
+        let places = 0..self.ticket.keys().as_slice().len();
+        let overdue = places.map(|place| self.rules.limiter.overdue(&self.ticket, place));
+        overdue.max().unwrap_or(Nanos::ZERO)
+    }
+
+    fn waited_for(&self, place: usize, waited: Nanos, longest: Nanos) -> Nanos {
+        if longest == Nanos::ZERO {
+            return waited;
+        }
+        match self.rules.limiter.overdue(&self.ticket, place) {
+            Nanos::ZERO => Nanos::ZERO,
+            own => waited.minus(longest.minus(own)),
+        }
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.rest();
@@ -255,8 +279,10 @@ impl Drop for Charge {
         let mut books = self.lane.0.books.lock();
         books.spend(&self.rules, &self.ticket.counted(), Unit::Cpu, cost);
         books.views.add(self.seen, cost, waited, now);
-        for key in self.ticket.keys().as_slice() {
+        let longest = self.longest_overdue(waited);
+        for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
+                let waited = self.waited_for(place, waited, longest);
                 // A flood of others may have pushed it out while it ran.
                 if top.add(key.hash, cost, waited, now)
                     && let Some(name) = self.name_of(key, known)

@@ -56,9 +56,9 @@ Limit: ip
 Limit: agent
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
 ";
-    assert_eq!(table(&snapshot(), None, true), expected);
+    assert_eq!(tables(&snapshot(), None), expected);
     let peers = Some(Peers { live: 2, known: 3, behind: 0.25 });
-    let together = table(&Snapshot { peers, ..snapshot() }, None, true);
+    let together = tables(&Snapshot { peers, ..snapshot() }, None);
     assert_eq!(together, format!("{expected}\npeers: 2 of 3 live, 0.2 s behind\n"));
 }
 
@@ -69,25 +69,36 @@ fn t29_the_table_of_an_unknown_limit_is_empty() {
 Limit: x\\u0007
   Wait[s]    Cpu[s]     Req/s  Last[s]      Level  Title
 ";
-    assert_eq!(table(&empty, Some("x\x07"), true), expected);
+    assert_eq!(tables(&empty, Some("x\x07")), expected);
     let note = unknown("x\x07", &empty.known);
     assert_eq!(note, "no limit is called x\\u0007; there are: ip, agent");
 }
 
+/// As tempomat-doctor 0.3 prints it, to the letter.
 #[test]
-fn t29_scripts_get_the_columns_of_tempomats_doctor_and_no_others() {
+fn t29_scripts_get_the_tables_of_tempomats_doctor() {
     let expected = "\
 Bucket: ip
-  Wait[s]    Cpu[s]     Req/s  Last[s]  Title
-     2.00      1.50     12.35        3  evil\\u001b[2J\\u202e
-     2.00      0.25     12.35        0  203.0.113.7
-     2.00      0.00     12.35        2  198.51.100.2
-     2.00      0.00     12.35       61  198.51.100.1
++---------+--------+-------+---------+------------------------+
+| Wait[s] | Cpu[s] | Req/s | Last[s] |         Title          |
++---------+--------+-------+---------+------------------------+
+|    2.00 |   1.50 | 12.35 |       3 | evil\\u001b[2J\\u202e    |
+|    2.00 |   0.25 | 12.35 |       0 | 203.0.113.7/32         |
+|    2.00 |   0.00 | 12.35 |       2 | 198.51.100.2/32        |
+|    2.00 |   0.00 | 12.35 |      61 | 198.51.100.0/24 shared |
++---------+--------+-------+---------+------------------------+
 
 Bucket: agent
-  Wait[s]    Cpu[s]     Req/s  Last[s]  Title
++---------+--------+-------+---------+-------+
+| Wait[s] | Cpu[s] | Req/s | Last[s] | Title |
++---------+--------+-------+---------+-------+
++---------+--------+-------+---------+-------+
 ";
-    assert_eq!(table(&snapshot(), None, false), expected);
+    let mut shown = snapshot();
+    shown.limits[0].rows[1].key = "198.51.100.0/24 shared".to_owned();
+    assert_eq!(buckets(&shown, None), expected);
+    let empty = Snapshot { limits: Vec::new(), ..snapshot() };
+    assert_eq!(buckets(&empty, Some("Slash8")).lines().count(), 5);
 }
 
 #[test]
