@@ -294,6 +294,7 @@ fn holds<R: Attributes>(when: &When, seen: &Seen<'_, R>) -> bool {
         && (when.path.is_empty() || path())
         && when.header.iter().all(|name| request.header(name).is_some())
         && when.cookie.iter().all(|name| cookie(request, name).is_some())
+        && when.not.as_deref().is_none_or(|not| !holds(not, seen))
 }
 
 /// The value of a cookie (RFC 6265, 5.4: pairs parted by semicolons), on whichever line it is.

@@ -52,6 +52,8 @@ pub struct When {
     pub header: Vec<Box<str>>,
     /// All of these cookies are there.
     pub cookie: Vec<Box<str>>,
+    /// This does not hold.
+    pub not: Option<Box<When>>,
 }
 
 /// What a limit counts.

@@ -12,7 +12,7 @@ mod top;
 use crate::config::cpus::{self, cgroup};
 use crate::config::fault::Faults;
 use crate::config::settings::{CostSource, Settings};
-use crate::config::source::{NoFile, Source, default_path};
+use crate::config::source::{NoFile, Source, default_path, folder};
 use crate::config::{self, Config, Flags, secret};
 use crate::doors::ratelimit;
 use crate::run;
@@ -255,28 +255,52 @@ fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
-/// A folder holds rules, and so does a file that names a domain. Returns its warnings.
+/// A file that names a domain holds rules; so do all files of a folder, unless configurations lie
+/// in it. Returns its warnings.
 fn check_one(path: &Path) -> Result<Vec<String>, String> {
-    let told =
-        |faults: Vec<Faults>| faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n");
+    let within = folder::configurations(path);
+    if !within.is_empty() {
+        let checked: Vec<_> = within.iter().map(|path| check_configuration(path)).collect();
+        let faulty: Vec<&str> =
+            checked.iter().filter_map(|c| c.as_ref().err().map(|f| &**f)).collect();
+        return match faulty.is_empty() {
+            true => Ok(checked.into_iter().flatten().flatten().collect()),
+            false => Err(faulty.join("\n")),
+        };
+    }
+    if path.is_dir() && !ratelimit::rules::lie_in(path) {
+        return Err(format!(
+            "{}: there is neither a configuration in this folder nor a rule file, which names a \
+             `domain`",
+            path.display()
+        ));
+    }
     match ratelimit::rules::check(path) {
-        Some(checked) => checked.map_err(told),
-        None => {
-            let mut source = Source::new(path);
-            let warnings = source.check(cpus::available(), tls::stumbles);
-            let mut warnings = warnings.map_err(|faults| faults.to_string())?;
-            if let Ok(config) = source.load(cpus::available()) {
-                tell_cgroups(&config.settings);
-                let door = config.settings.ratelimit.as_ref();
-                let rules = door.and_then(|door| door.rules.path.as_deref());
-                let rules = rules.filter(|path| path.exists());
-                if let Some(checked) = rules.and_then(ratelimit::rules::check) {
-                    warnings.extend(checked.map_err(told)?);
-                }
-            }
-            Ok(warnings)
+        Some(checked) => checked.map_err(|faults| lines(&faults)),
+        None => check_configuration(path),
+    }
+}
+
+fn lines(faults: &[Faults]) -> String {
+    faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether `serve` would start with it, as far as can be seen without a start.
+fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
+    let mut source = Source::new(path);
+    let machine = |settings: &Settings| tls::stumbles(settings).and(run::trial::trial(settings));
+    let warnings = source.check(cpus::available(), machine);
+    let mut warnings = warnings.map_err(|faults| faults.to_string())?;
+    if let Ok(config) = source.load(cpus::available()) {
+        tell_cgroups(&config.settings);
+        let door = config.settings.ratelimit.as_ref();
+        let rules = door.and_then(|door| door.rules.path.as_deref());
+        let rules = rules.filter(|path| path.exists());
+        if let Some(checked) = rules.and_then(ratelimit::rules::check) {
+            warnings.extend(checked.map_err(|faults| lines(&faults))?);
         }
     }
+    Ok(warnings)
 }
 
 /// Helps to find the path for `cost: cgroup:PATH`.

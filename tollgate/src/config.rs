@@ -22,7 +22,9 @@ pub mod tree;
 use fault::{Fault, Faults, Place};
 use secret::SecretFault;
 use settings::Settings;
+use settings::openings::Way;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tree::Node;
 
 /// A configuration that has no faults.
@@ -47,10 +49,43 @@ pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
     decode(file, &root, cpus)
 }
 
+/// Whether a file is a configuration, good or faulty: a section of ours is in it, or it is one of a
+/// program whose place we take. What names a `domain` has rules for the rate limit service.
+#[must_use]
+pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
+    let Ok(root) = tree::parse(bytes) else { return false };
+    let tree::Value::Map(entries) = &root.value else { return false };
+    let sections = &show::schema::schema()["properties"];
+    let has_section = entries.iter().any(|(key, _)| sections.get(&key.name).is_some());
+    let (mut faults, mut notes) = (Vec::new(), Vec::new());
+    let native = |file| foreign::native(file, &root, 1.0, &mut faults, &mut notes);
+    root.find(&["domain"]).is_none()
+        && (has_section || Some(&*file.display().to_string()).and_then(native).is_some())
+}
+
 /// Why a configuration that opens no door does not run, and what to do.
 pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
                            no `check`, `line`, `ratelimit` or `master`; add one, or start \
                            `tollgate proxy --backend URL`";
+
+/// What keeps a program from starting, and what it starts with all the same.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// It would not start.
+    pub faults: Vec<Stumble>,
+    /// It would start, or might: what is missing may come before it does.
+    pub doubts: Vec<Stumble>,
+}
+
+impl Found {
+    /// With what somebody else has found.
+    #[must_use]
+    pub fn and(mut self, other: Found) -> Found {
+        self.faults.extend(other.faults);
+        self.doubts.extend(other.doubts);
+        self
+    }
+}
 
 /// Everything that keeps a configuration from running: its own faults, and if it has none, what
 /// the program would stumble over when it starts: no door, a token that cannot be read, and what
@@ -62,23 +97,24 @@ pub fn check(
     file: &str,
     bytes: &[u8],
     cpus: f64,
-    more: impl Fn(&Settings) -> Vec<Stumble>,
+    more: impl Fn(&Settings) -> Found,
 ) -> Result<Vec<String>, Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
-    let Config { settings, mut warnings, .. } = decode(file, &root, cpus)?;
+    let Config { mut settings, mut warnings, .. } = decode(file, &root, cpus)?;
+    settings.line.as_mut().map(source::read_limits).transpose()?;
     let mut faults = Vec::new();
     if settings.doors().is_empty() {
         faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
     }
-    let stumbles = secrets(&settings).into_iter().chain(more(&settings));
-    faults.extend(stumbles.map(|(way, why)| {
+    let found = secrets(&settings).and(doubts(&settings)).and(more(&settings));
+    faults.extend(found.faults.into_iter().map(|(way, why)| {
         let place = root.find(way).map_or(root.place, |node| node.place);
         Fault::new(place, why)
     }));
     if !faults.is_empty() {
         return Err(Faults::new(file, faults));
     }
-    warnings.extend(doubts(&settings).into_iter().map(|(way, what)| {
+    warnings.extend(found.doubts.into_iter().map(|(way, what)| {
         let place = root.find(way).map_or(root.place, |node| node.place);
         Faults::new(file, vec![Fault::new(place, what)]).to_string()
     }));
@@ -87,7 +123,7 @@ pub fn check(
 
 /// What a start would warn of, or stumble over if it is not mended by then: folders may come with
 /// the program (`StateDirectory=` of a systemd unit).
-fn doubts(settings: &Settings) -> Vec<Stumble> {
+fn doubts(settings: &Settings) -> Found {
     let mut doubts: Vec<Stumble> = Vec::new();
     let mut folder_of = |way, path: &Path| {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -100,10 +136,17 @@ fn doubts(settings: &Settings) -> Vec<Stumble> {
     if let Some(path) = &settings.state.file {
         folder_of(&["state", "file"], path);
     }
-    for listen in settings.line.iter().flat_map(|line| &line.listen) {
-        if let settings::Listen::Unix(path) = listen {
-            folder_of(&["line", "listen"], path);
+    if let Some(proxy) = &settings.proxy
+        && let settings::CostSource::Cgroup(path) = &proxy.cost
+        && let Err(error) = cpus::cgroup::used(path)
+    {
+        let mut what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
+        for written in proxy.backends.iter().filter_map(cpus::cgroup::written) {
+            what.push_str("; ");
+            what.push_str(&written);
         }
+        what.push_str("; until it can be read, costs are shared");
+        doubts.push((&["proxy", "cost"], what));
     }
     if let Some(proxy) = &settings.proxy
         && let settings::CostSource::Cgroup(path) = &proxy.cost
@@ -129,25 +172,19 @@ fn doubts(settings: &Settings) -> Vec<Stumble> {
     if settings.master.as_ref().is_some_and(settings::Master::is_open) {
         doubts.push((&["master"], settings::Master::OPEN.to_owned()));
     }
-    doubts
+    if settings.proxy.as_ref().is_some_and(|proxy| !proxy.exempt_when.is_empty()) {
+        let what = "whoever sends a cookie of the exempt name is exempt, whatever its value, \
+                    so the backend must not serve strangers who make one up";
+        doubts.push((&["proxy", "exempt"], what.to_owned()));
+    }
+    Found { doubts, ..Found::default() }
 }
 
 /// What a start would stumble over: the way to the key, and what is wrong with what it names.
-pub type Stumble = (&'static [&'static str], String);
+pub type Stumble = (Way, String);
 
-fn secrets(settings: &Settings) -> Vec<Stumble> {
+fn secrets(settings: &Settings) -> Found {
     let mut faults: Vec<Stumble> = Vec::new();
-    if let Some(proxy) = &settings.proxy
-        && let settings::CostSource::Cgroup(path) = &proxy.cost
-        && let Err(error) = cpus::cgroup::used(path)
-    {
-        let mut what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
-        for written in proxy.backends.iter().filter_map(cpus::cgroup::written) {
-            what.push_str("; ");
-            what.push_str(&written);
-        }
-        faults.push((&["proxy", "cost"], what));
-    }
     let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretFault>| {
         let fault = path.and_then(|path| read(path).err());
         faults.extend(fault.map(|why| (way, why.to_string())));
@@ -174,7 +211,7 @@ fn secrets(settings: &Settings) -> Vec<Stumble> {
     if let Some(Err(why)) = mapper.map(source::mapper::read) {
         faults.push((&["ratelimit", "prometheus", "mapper"], why.to_string()));
     }
-    faults
+    Found { faults, ..Found::default() }
 }
 
 /// What takes a restart to change: the way to each key.
@@ -236,7 +273,12 @@ impl Config {
         }
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
         let warnings = self.warnings.clone();
-        Ok((Config { warnings, ..decode(TOGETHER, &new, cpus)? }, changed))
+        let mut config = Config { warnings, ..decode(TOGETHER, &new, cpus)? };
+        // Those of another file are in no tree.
+        if let (Some(line), Some(read)) = (&mut config.settings.line, &self.settings.line) {
+            line.rules = Arc::clone(&read.rules);
+        }
+        Ok((config, changed))
     }
 }
 

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use together::{Elsewhere, Marks, Spent};
 use tollgate_core::classify::{self, Attributes, Keys};
 use tollgate_core::key::{KeyHash, Seed};
-use tollgate_core::limit::{Action, Limit, Unit};
+use tollgate_core::limit::{Action, Limit, Unit, When};
 use tollgate_core::limiter::told::Word;
 use tollgate_core::limiter::{Limiter, Policy, Reason, Verdict};
 use tollgate_core::meter::estimate::{Estimates, Foreseen, RouteHash};
@@ -65,6 +65,7 @@ struct Rules {
     cpus: f64,
     cost: CostSource,
     exempt: Vec<IpNet>,
+    exempt_when: Vec<When>,
     /// What clients' names mean; `None` if nothing.
     hosts: Option<Arc<KnownHosts>>,
     shadow: bool,
@@ -292,6 +293,7 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHos
         cpus: proxy.cpus,
         cost: proxy.cost.clone(),
         exempt: proxy.exempt.clone(),
+        exempt_when: proxy.exempt_when.clone(),
         hosts,
         shadow: proxy.shadow,
         names_max: proxy.names_max,
@@ -530,7 +532,9 @@ impl Books {
             seen,
         };
         let client = request.address().to_canonical();
-        if rules.exempt.iter().any(|net| net.contains(&client)) {
+        if rules.exempt.iter().any(|net| net.contains(&client))
+            || rules.exempt_when.iter().any(|when| classify::applies(when, request))
+        {
             return exempt(rules);
         }
         let known = rules.known(client, now);

@@ -11,6 +11,7 @@ pub mod handover;
 mod memory;
 mod replace;
 pub mod thread;
+pub mod trial;
 pub mod waiting;
 pub mod watchdog;
 
@@ -49,6 +50,7 @@ use watchdog::Watchdog;
 pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
     // First of all, while there is no other thread.
     let (sockets, herald) = Sockets::from_environment();
+    let sockets = sockets.only(config.settings.openings());
     let origin = Origin::of_process();
     let log = log::install(config.settings.log)?;
     files::raise_open_files(&config.settings);

@@ -12,10 +12,10 @@ pub mod pem;
 pub mod store;
 mod verify;
 
-use crate::config::Stumble;
 use crate::config::settings::tls::{FrontTls, ServerTls};
 use crate::config::settings::{Backend, Proxy, Settings};
 use crate::config::source::files::{File, Files};
+use crate::config::{Found, Stumble};
 use pem::Fault;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
@@ -39,7 +39,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// What a start with these settings would stumble over, of all files that TLS takes.
 #[must_use]
-pub fn stumbles(settings: &Settings) -> Vec<Stumble> {
+pub fn stumbles(settings: &Settings) -> Found {
     let mut found: Vec<Stumble> = Vec::new();
     let read = |paths: Vec<PathBuf>| Files::new(paths).read().map_err(Fault::from);
     if let Some(tls) = settings.peers.as_ref().and_then(|peers| peers.tls.as_ref()) {
@@ -70,7 +70,7 @@ pub fn stumbles(settings: &Settings) -> Vec<Stumble> {
         let made = client::config(&traces.collector.tls, &[]).err();
         found.extend(made.map(|fault| (&["traces", "tls"][..], fault.to_string())));
     }
-    found
+    Found { faults: found, ..Found::default() }
 }
 
 /// The name that a client's certificate must be for.

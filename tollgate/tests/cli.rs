@@ -2,6 +2,8 @@
 
 #[path = "cli/replay/mod.rs"]
 mod replay;
+#[path = "cli/verdict.rs"]
+mod verdict;
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,8 @@
-//! Configurations from text to settings: what is good, what is faulty and how that is told.
-//!
-//! The table of faults is what users see, word for word. The last test lets any bytes in.
+//! Configurations from text to settings: what is good, what is faulty and how that is said. The
+//! table of faults is what users see, word for word. The last test lets any bytes in.
 
+#[path = "config/conditions.rs"]
+mod conditions;
 #[path = "config/front.rs"]
 mod front;
 #[path = "config/gatekeeper.rs"]
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 use tollgate::config::settings::{ClientAddress, CostSource, Format, Level};
 use tollgate::config::source::{Change, Source};
-use tollgate::config::{Config, Flags, check, from_flags, parse};
+use tollgate::config::{Config, Flags, Found, check, from_flags, parse};
 use tollgate::tls;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::limit::{Action, Part, Unit};
@@ -379,13 +380,12 @@ fn check_finds_what_a_start_would_stumble_over() {
     let told = checked("ratelimit: {rules: off, tls: {key: /e, client_name: 'a b'}}");
     assert!(told.contains("`tls` needs `cert`: a file in PEM"), "{told}");
     assert!(told.contains("`client_name` is `a b`: write a DNS name"), "{told}");
-    let text = b"state: {file: /nowhere/state}\nline: {listen: 'unix:///nowhere/sock'}\n\
+    let text = b"state: {file: /nowhere/state}\nline: {listen: '127.0.0.1:3'}\n\
                  ratelimit: {rules: /nowhere/rules}\n\
                  master: {accounting: 'tcp://*:1', domains: {a: [{rate: 1/s, burst: 1}]}}";
-    let warned = check("t.yaml", text, 4.0, |_| vec![]).expect("good");
+    let warned = check("t.yaml", text, 4.0, |_| Found::default()).expect("good");
     let expected = [
         "t.yaml:1:15: `state` is to be in /nowhere, which is not there",
-        "t.yaml:2:16: `sock` is to be in /nowhere, which is not there",
         "t.yaml:3:20: /nowhere/rules is not there; everything passes until it is",
         "t.yaml:4:9: the master listens beyond loopback, and whoever reaches it",
     ];
@@ -546,7 +546,7 @@ fn clients_by_name() {
     assert_eq!(good(&config.native).native, config.native);
     for (text, fault) in [
         ("proxy: {exempt: host:*}", "write host:*.example.com or host:www.example.com"),
-        ("proxy: {exempt: example.com}", "write ip:192.0.2.0/24 or host:*.example.com"),
+        ("proxy: {exempt: example.com}", "write ip:192.0.2.0/24, host:*.example.com or"),
         ("proxy: {merge: [{match: host:*.a.com}]}", "an entry of `merge` needs `as`"),
         ("proxy: {merge: [{match: ip:1.2.3.4, as: a}]}", "write host:*.example.com"),
         ("proxy: {merge: [{match: host:*.a.com, as: a b}]}", "a name such as googlebot.com"),

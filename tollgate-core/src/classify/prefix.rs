@@ -1,49 +1,121 @@
-//! From a tag to the limit that counts it, and its key there.
+//! From a tag to the rule that counts it, and its key there.
 //!
-//! A tag is whatever bytes a program asks about. One limit may be named for each prefix; the
-//! longest prefix that a tag begins with wins, and the empty one takes what is left. Which limits
-//! there are is the caller's business; so is what happens to a tag that none of them counts.
+//! A tag is whatever bytes a program asks about. A rule is named for each prefix; the longest
+//! prefix that a tag begins with wins, and the empty one takes what is left. What a rule says is
+//! the caller's business; so is what happens to a tag that no prefix takes.
+//!
+//! The prefixes are in a hash table. A tag is hashed from its beginning on, once, and wherever
+//! there is a prefix of the length so far the table is asked. So a lookup takes as many looks as
+//! there are different lengths, however many prefixes there are.
 
-use super::Key;
-use crate::key::{KeyHasher, Seed};
-use alloc::boxed::Box;
+use crate::key::{KeyHash, KeyHasher, Seed};
 use alloc::vec::Vec;
+use hashbrown::HashTable;
 
-/// The prefixes of a door's limits.
+/// The longest prefix, in bytes.
+pub const PREFIX_BYTES_MAX: usize = 256;
+
+/// The prefixes of a door's rules.
 #[derive(Clone, Debug, Default)]
 pub struct Prefixes {
-    /// The longest first; none is empty.
-    sorted: Vec<(Box<[u8]>, u8)>,
-    /// Whose prefix is empty: it takes what is left.
-    rest: Option<u8>,
+    /// All of them, one behind the other.
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    /// From hash to place in `entries`.
+    index: HashTable<u32>,
+    /// All lengths that there are, the shortest first.
+    lengths: Vec<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// Where its bytes begin.
+    start: u32,
+    len: u16,
+    /// The place of its rule in the caller's list.
+    rule: u32,
+}
+
+impl PartialEq for Prefixes {
+    /// The rest follows from these.
+    fn eq(&self, other: &Prefixes) -> bool {
+        self.bytes == other.bytes && self.entries == other.entries
+    }
 }
 
 impl Prefixes {
-    /// Prefixes, each with the place of its limit in the door's list. Of equal ones the first
-    /// counts.
+    /// Prefixes, each with the place of its rule in the caller's list. Of equal ones the first
+    /// counts. Left out are those of more than [`PREFIX_BYTES_MAX`] bytes, and what is beyond 4 GiB
+    /// in all.
     #[must_use]
-    pub fn new(prefixes: impl IntoIterator<Item = (Box<[u8]>, u8)>) -> Prefixes {
-        let (rest, mut sorted): (Vec<_>, Vec<_>) =
-            prefixes.into_iter().partition(|(prefix, _)| prefix.is_empty());
-        sorted.sort_by_key(|(prefix, _)| core::cmp::Reverse(prefix.len()));
-        Prefixes { sorted, rest: rest.first().map(|(_, limit)| *limit) }
+    pub fn new<'a>(prefixes: impl IntoIterator<Item = (&'a [u8], u32)>) -> Prefixes {
+        let mut all = Prefixes::default();
+        for (prefix, rule) in prefixes {
+            all.insert(prefix, rule);
+        }
+        all.lengths = all.entries.iter().map(|entry| entry.len).collect();
+        all.lengths.sort_unstable();
+        all.lengths.dedup();
+        all
     }
 
-    /// The place of the limit that counts `tag`; `None`: no limit does.
-    #[must_use]
-    pub fn limit(&self, tag: &[u8]) -> Option<u8> {
-        let found = self.sorted.iter().find(|(prefix, _)| tag.starts_with(prefix));
-        found.map(|(_, limit)| *limit).or(self.rest)
+    fn insert(&mut self, prefix: &[u8], rule: u32) {
+        let Prefixes { bytes, entries, index, .. } = self;
+        let (Ok(start), Ok(place), 0..=PREFIX_BYTES_MAX) =
+            (u32::try_from(bytes.len()), u32::try_from(entries.len()), prefix.len())
+        else {
+            return;
+        };
+        let hash = spread(fold(BEGIN, prefix));
+        let is_it = |place: &u32| slice(bytes, &entries[*place as usize]) == prefix;
+        if index.find(hash, is_it).is_some() {
+            return;
+        }
+        bytes.extend_from_slice(prefix);
+        entries.push(Entry { start, len: prefix.len() as u16, rule });
+        let hash_of = |place: &u32| spread(fold(BEGIN, slice(bytes, &entries[*place as usize])));
+        index.insert_unique(hash, place, hash_of);
     }
 
-    /// The key of `tag` under the limit that counts it.
+    /// The place of the rule that counts `tag`; `None`: no prefix takes it.
     #[must_use]
-    pub fn key(&self, tag: &[u8], seed: &Seed) -> Option<Key> {
-        let limit = self.limit(tag)?;
-        let mut hasher = KeyHasher::new(seed);
-        hasher.part(tag);
-        Some(Key { limit, hash: hasher.finish() })
+    pub fn find(&self, tag: &[u8]) -> Option<u32> {
+        let (mut found, mut hash, mut at) = (None, BEGIN, 0);
+        for len in self.lengths.iter().map(|len| usize::from(*len)) {
+            let Some(more) = tag.get(at..len) else { break };
+            hash = fold(hash, more);
+            at = len;
+            let is_it =
+                |place: &u32| slice(&self.bytes, &self.entries[*place as usize]) == &tag[..len];
+            found = self.index.find(spread(hash), is_it).or(found);
+        }
+        found.map(|place| self.entries[*place as usize].rule)
     }
+}
+
+/// FNV-1a: the hash of a prefix is on the way to that of a longer one. Tags that are made up to
+/// have the hash of a prefix cost a comparison.
+const BEGIN: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fold(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The table looks at the highest bits and at the lowest, which FNV leaves much alike.
+fn spread(hash: u64) -> u64 {
+    (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+fn slice<'a>(bytes: &'a [u8], entry: &Entry) -> &'a [u8] {
+    &bytes[entry.start as usize..][..usize::from(entry.len)]
+}
+
+/// Where the bucket of a tag is found.
+#[must_use]
+pub fn hash(tag: &[u8], seed: &Seed) -> KeyHash {
+    let mut hasher = KeyHasher::new(seed);
+    hasher.part(tag);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -51,13 +123,13 @@ mod tests {
     use super::*;
 
     fn prefixes(all: &[&str]) -> Prefixes {
-        Prefixes::new(all.iter().zip(0..).map(|(text, at)| (text.as_bytes().into(), at)))
+        Prefixes::new(all.iter().zip(0..).map(|(text, at)| (text.as_bytes(), at)))
     }
 
     #[test]
     fn the_longest_prefix_wins_whatever_the_order() {
-        let some = prefixes(&["", "login:", "login:admin", "api"]);
-        for (tag, limit) in [
+        let some = prefixes(&["", "login:", "login:admin", "api", "login:"]);
+        for (tag, rule) in [
             ("", 0),
             ("x", 0),
             ("login", 0),
@@ -66,22 +138,53 @@ mod tests {
             ("login:administrator", 2),
             ("apia", 3),
         ] {
-            assert_eq!(some.limit(tag.as_bytes()), Some(limit), "{tag}");
+            assert_eq!(some.find(tag.as_bytes()), Some(rule), "{tag}");
         }
     }
 
     #[test]
-    fn without_the_empty_prefix_some_tags_are_nobodys() {
+    fn without_the_empty_prefix_some_tags_have_no_rule() {
         let some = prefixes(&["a"]);
-        assert_eq!((some.limit(b"b"), some.limit(b"ab")), (None, Some(0)));
-        assert!(some.key(b"", &Seed([1; 16])).is_none());
+        assert_eq!((some.find(b"b"), some.find(b"ab"), some.find(b"")), (None, Some(0), None));
+        assert_eq!(prefixes(&[]).find(b"a"), None);
+    }
+
+    #[test]
+    fn fuzz_it_finds_what_looking_at_all_of_them_finds() {
+        bolero::check!().with_type::<(Vec<Vec<u8>>, Vec<Vec<u8>>)>().for_each(|(all, tags)| {
+            // Few different bytes, so that one begins with another.
+            let few = |text: &Vec<u8>| text.iter().map(|byte| byte % 3).collect::<Vec<u8>>();
+            let all: Vec<Vec<u8>> = all.iter().map(few).collect();
+            let found = Prefixes::new(all.iter().zip(0..).map(|(text, at)| (&**text, at)));
+            for tag in tags.iter().map(few).chain(all.iter().cloned()) {
+                let fits = all.iter().enumerate().filter(|(_, prefix)| tag.starts_with(prefix));
+                // The first of the longest.
+                let longest = fits.rev().max_by_key(|(_, prefix)| prefix.len());
+                let short = longest.filter(|(_, prefix)| prefix.len() <= PREFIX_BYTES_MAX);
+                if longest.is_some() == short.is_some() {
+                    assert_eq!(found.find(&tag), longest.map(|(at, _)| at as u32));
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_hundred_thousand_prefixes_of_one_length_take_one_look() {
+        let all: Vec<alloc::string::String> =
+            (100_000..200_000).map(|token| alloc::format!("token-{token}:")).collect();
+        let many = Prefixes::new(all.iter().zip(0..).map(|(text, at)| (text.as_bytes(), at)));
+        for (at, text) in all.iter().enumerate() {
+            let tag = alloc::format!("{text}call");
+            assert_eq!(many.find(tag.as_bytes()), Some(at as u32));
+        }
+        assert_eq!(many.lengths, ["token-100000:".len() as u16]);
     }
 
     #[test]
     fn tags_that_differ_in_any_byte_have_keys_of_their_own() {
-        let (some, seed) = (prefixes(&[""]), Seed([1; 16]));
-        let keys = ["C", "C\r", " C", "c", "", "\0"].map(|tag| some.key(tag.as_bytes(), &seed));
-        let distinct: alloc::collections::BTreeSet<_> = keys.iter().flatten().collect();
+        let seed = Seed([1; 16]);
+        let keys = ["C", "C\r", " C", "c", "", "\0"].map(|tag| hash(tag.as_bytes(), &seed));
+        let distinct: alloc::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
     }
 }

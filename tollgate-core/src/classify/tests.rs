@@ -6,6 +6,7 @@ use crate::bucket::Algorithm;
 use crate::bucket::fixed::Fixed;
 use crate::limit::Unit;
 use crate::units::Weight;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -273,6 +274,22 @@ fn every_part_of_a_condition_must_hold() {
     assert!(holds(When { path: either, ..all.clone() }));
     let both = vec!["user-agent".into(), "x-key".into()];
     assert!(!holds(When { header: both, ..all }));
+}
+
+#[test]
+fn a_condition_may_say_what_is_not_there() {
+    let cookie = |name: &str| When { cookie: vec![name.into()], ..When::default() };
+    let not = |when: When| When { not: Some(Box::new(when)), ..When::default() };
+    let request = request();
+    for name in ["session", "nothing"] {
+        assert_ne!(
+            applies(&cookie(name), &request),
+            applies(&not(cookie(name)), &request),
+            "{name}"
+        );
+    }
+    let both = When { method: vec!["BREW".into()], ..cookie("session") };
+    assert!(applies(&not(both), &request), "not all of it is there");
 }
 
 fn all_there() -> When {

@@ -46,10 +46,11 @@ impl Here {
     pub fn new(configuration: &str) -> Result<Arc<Here>, Faults> {
         let name = "configuration of the layer";
         let config = config::parse(name, configuration.as_bytes(), 1.0)?;
-        let Some(line) = config.settings.line else {
+        let Some(mut line) = config.settings.line else {
             let what = "there is no section `line`, whose limits are to be used";
             return Err(Faults::new(name, vec![Fault::new(Place { line: 1, column: 1 }, what)]));
         };
+        config::source::read_limits(&mut line)?;
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
         let tags = Tags::new(&line, 1, seed(), clock, watch);

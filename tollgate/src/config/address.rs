@@ -4,6 +4,7 @@
 //! resolved at each connect, by the proxy.
 
 use super::reader::Read;
+use super::section::token;
 use super::settings::hosts::HostPattern;
 use super::settings::{Backend, Scheme};
 use ipnet::IpNet;
@@ -50,6 +51,8 @@ pub enum Exempt {
     Net(IpNet),
     /// By confirmed name.
     Host(HostPattern),
+    /// Whoever sends a cookie of this name.
+    Cookie(Box<str>),
 }
 
 impl fmt::Display for Exempt {
@@ -57,11 +60,12 @@ impl fmt::Display for Exempt {
         match self {
             Exempt::Net(net) => write!(f, "ip:{net}"),
             Exempt::Host(pattern) => write!(f, "host:{pattern}"),
+            Exempt::Cookie(name) => write!(f, "cookie:{name}"),
         }
     }
 }
 
-/// Exempt clients: `ip:` and a network, `host:` and a name.
+/// Exempt clients: `ip:` and a network, `host:` and a name, `cookie:` and a name.
 ///
 /// # Errors
 /// If it is neither.
@@ -69,7 +73,8 @@ pub fn exempt(text: &str) -> Read<Exempt> {
     match text.split_once(':') {
         Some(("ip", rest)) => network(rest).map(Exempt::Net),
         Some(("host", _)) => host(text).map(Exempt::Host),
-        _ => Err("write ip:192.0.2.0/24 or host:*.example.com".to_owned()),
+        Some(("cookie", name)) => token(name).map(Exempt::Cookie),
+        _ => Err("write ip:192.0.2.0/24, host:*.example.com or cookie:NAME".to_owned()),
     }
 }
 

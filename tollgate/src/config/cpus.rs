@@ -4,6 +4,7 @@
 //! of cgroups are read, at this process's own place and above it, as far as they are mounted.
 
 pub mod cgroup;
+pub mod processes;
 
 use std::fs;
 use std::path::Path;

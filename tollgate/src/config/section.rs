@@ -20,9 +20,12 @@ mod tls;
 use super::address;
 use super::fault::Fault;
 use super::reader::{Outline, Section, one_of};
+use super::settings::openings::Socket;
 use super::settings::{Admin, Format, Level, Log, Settings};
 use super::tree::{Node, Value};
 use limits::Ground;
+pub use limits::token;
+pub use line::listed;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use store::escaped;
@@ -159,22 +162,13 @@ fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Rate
 
 /// No two listeners may want one port.
 fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
-    let admin = settings.admin.iter().flat_map(|admin| &admin.listen);
-    let proxy = settings.proxy.iter().flat_map(|proxy| &proxy.listen);
-    let check = settings.check.iter().flat_map(|check| &check.listen);
-    let line = settings.line.iter().flat_map(line::addresses);
-    let ratelimit = settings.ratelimit.iter().flat_map(ratelimit::addresses);
-    let named = |name| move |address: SocketAddr| (name, address);
-    let doors = proxy.copied().map(named("proxy")).chain(check.copied().map(named("proxy")));
-    let peers = settings.peers.iter().flat_map(peers::addresses);
-    let doors = doors.chain(line.map(named("line"))).chain(ratelimit.map(named("ratelimit")));
-    let master = settings.master.iter().flat_map(master::addresses);
-    let doors = doors.chain(peers.map(named("peers"))).chain(master.map(named("master")));
-    let all: Vec<_> = admin.copied().map(named("admin")).chain(doors).collect();
-    for (index, (door, address)) in all.iter().enumerate() {
-        if all[..index].iter().any(|(_, other)| address::collide(*address, *other)) {
+    let mut taken: Vec<SocketAddr> = Vec::new();
+    for opening in settings.openings() {
+        let Socket::Tcp(address) = opening.socket else { continue };
+        if taken.iter().any(|other| address::collide(address, *other)) {
             let what = format!("two listeners want {address}; give one of them another port");
-            root.fault(if *door == "admin" { "proxy" } else { door }, what);
+            root.fault(opening.way.first().copied().unwrap_or_default(), what);
         }
+        taken.push(address);
     }
 }

@@ -7,12 +7,14 @@ mod backend;
 pub mod gatekeeper;
 pub mod hosts;
 pub mod master;
+pub mod openings;
 pub mod otlp;
 pub mod pattern;
 pub mod peers;
 mod ratelimit;
-pub mod rename;
+
 pub mod store;
+pub mod tags;
 pub mod tls;
 
 pub use backend::{BACKENDS_MAX, Backend, BackendTls, Protocol, Scheme};
@@ -20,15 +22,18 @@ pub use gatekeeper::Gatekeeper;
 use hosts::Hosts;
 use ipnet::IpNet;
 pub use master::Master;
+pub use pattern::rename;
 pub use peers::Peers;
 pub use ratelimit::{Prometheus, Ratelimit, RatelimitAnswers, Rlqs, RuleFiles, Statsd, Xds};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 pub use store::Store;
+use tags::{LimitsFile, TagRules};
 use tls::FrontTls;
-use tollgate_core::limit::{Action, Limit};
+use tollgate_core::limit::{Action, Limit, When};
 use tollgate_core::units::Nanos;
 
 /// Everything that runs.
@@ -88,7 +93,7 @@ impl Settings {
     #[must_use]
     pub fn limits(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
-        let line = self.line.as_ref().map_or(0, |line| line.policies.len());
+        let line = self.line.as_ref().map_or(0, |line| line.limits.len());
         let domains = self.master.iter().flat_map(|master| &master.domains);
         proxy + line + domains.map(|domain| domain.rules.len()).sum::<usize>()
     }
@@ -311,6 +316,8 @@ pub struct Proxy {
     pub bounds: Bounds,
     /// Neither counted nor held.
     pub exempt: Vec<IpNet>,
+    /// Nor are requests for which one of these holds.
+    pub exempt_when: Vec<When>,
     /// Clients by name: exempt, or counted together.
     pub hosts: Hosts,
     /// Decide, count and show, but enforce nothing. Default: false.
@@ -412,17 +419,14 @@ pub struct Line {
     pub connections: usize,
     /// For what has been sent to be answered when the program stops. Default: 5 s.
     pub drain: Duration,
-    /// The limits; the first has the empty prefix and takes what the others leave.
-    pub policies: Vec<TagPolicy>,
-}
-
-/// A limit, and the tags it counts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TagPolicy {
-    /// What they begin with.
-    pub prefix: String,
-    /// How each of them is counted.
-    pub limit: Limit,
+    /// Tables, the first that of tags which no prefix takes.
+    pub limits: Vec<Limit>,
+    /// The rules that are written in the configuration,
+    pub written: tags::Builder,
+    /// and a file with more.
+    pub limits_file: Option<LimitsFile>,
+    /// All of them.
+    pub rules: Arc<TagRules>,
 }
 
 /// Where to listen for streams.

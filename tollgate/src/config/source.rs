@@ -9,8 +9,9 @@ pub mod folder;
 pub mod mapper;
 
 use super::fault::{Fault, Faults, Place};
-use super::settings::Settings;
-use super::{Config, Stumble, check, parse, tree};
+use super::section::listed;
+use super::settings::{Line, Settings};
+use super::{Config, Found, check, parse, tree};
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,18 +20,26 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// The largest file of limits by prefix, in bytes.
+const LIMITS_BYTES_MAX: u64 = 256 << 20;
+
 /// Where a file is looked for if none is named, in this order.
 pub const SEARCHED: [&str; 2] = ["/etc/tollgate/tollgate.yaml", "/etc/tempomat.json"];
+
+/// Of a file: device, inode, length and time of change. Of two files, that of each.
+type Stamp = Vec<[i64; 5]>;
 
 /// A file, and what was last seen in it.
 #[derive(Clone, Debug)]
 pub struct Source {
     path: PathBuf,
     /// Of the resolved file when it was last read: device, inode, length and time of change.
-    stamp: Option<[i64; 5]>,
+    stamp: Option<Stamp>,
     /// The same when it was last looked at.
-    seen: Option<[i64; 5]>,
+    seen: Option<Stamp>,
     digest: u64,
+    /// The file with further limits that it named when it was last read.
+    listed: Option<PathBuf>,
     /// A running server must not wait for a pipe that nobody writes to; one that starts may.
     was_read: bool,
 }
@@ -50,7 +59,14 @@ impl Source {
     /// A file that has not been looked at.
     #[must_use]
     pub fn new(path: &Path) -> Source {
-        Source { path: path.to_owned(), stamp: None, seen: None, digest: 0, was_read: false }
+        Source {
+            path: path.to_owned(),
+            stamp: None,
+            seen: None,
+            digest: 0,
+            listed: None,
+            was_read: false,
+        }
     }
 
     /// The path, as it was named.
@@ -64,14 +80,37 @@ impl Source {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn load(&mut self, cpus: f64) -> Result<Config, Faults> {
-        self.stamp = stamp(&self.path);
-        if self.was_read && self.stamp.is_none() && self.path.exists() {
+        self.stamp = self.stamps();
+        if self.was_read && stamp(&self.path).is_none() && self.path.exists() {
             return Err(self.unread(&"it is no plain file, and can be read at the start only"));
         }
         self.was_read = true;
         let bytes = self.bytes()?;
-        self.digest = digest(&bytes);
-        parse(&self.path.display().to_string(), &bytes, cpus)
+        let mut digest = digest(&bytes);
+        let config = self.parsed(&bytes, cpus, &mut digest);
+        self.digest = digest;
+        config
+    }
+
+    /// The configuration in these bytes of the file, with the limits of the file that it names.
+    fn parsed(&mut self, bytes: &[u8], cpus: f64, seen: &mut u64) -> Result<Config, Faults> {
+        let mut config = parse(&self.path.display().to_string(), bytes, cpus)?;
+        self.listed = None;
+        if let Some(line) = &mut config.settings.line {
+            self.listed = line.limits_file.as_ref().map(|file| file.path.clone());
+            let more = read_limits(line)?;
+            *seen = digest(&[*seen, digest(&more)].map(u64::to_ne_bytes).concat());
+        }
+        Ok(config)
+    }
+
+    /// Of the file and of the one that it names; `None` if one of them is not there.
+    fn stamps(&self) -> Option<Stamp> {
+        [Some(&self.path), self.listed.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|path| stamp(path))
+            .collect()
     }
 
     /// Whether the program could start with this file, as far as files tell, and its warnings;
@@ -82,7 +121,7 @@ impl Source {
     pub fn check(
         &self,
         cpus: f64,
-        more: impl Fn(&Settings) -> Vec<Stumble>,
+        more: impl Fn(&Settings) -> Found,
     ) -> Result<Vec<String>, Faults> {
         check(&self.path.display().to_string(), &self.bytes()?, cpus, more)
     }
@@ -100,22 +139,44 @@ impl Source {
     /// that changes from look to look is still being written. A file that is gone, or that cannot
     /// be read just now, has not changed: it may be on its way.
     pub fn look(&mut self, cpus: f64) -> Change {
-        let stamp = stamp(&self.path);
-        let settled = std::mem::replace(&mut self.seen, stamp) == stamp;
+        let stamp = self.stamps();
+        let settled = std::mem::replace(&mut self.seen, stamp.clone()) == stamp;
         if stamp.is_none() || stamp == self.stamp || !settled {
             return Change::None;
         }
         let Ok(bytes) = bytes(&self.path) else { return Change::None };
         self.stamp = stamp;
-        let seen = digest(&bytes);
-        if std::mem::replace(&mut self.digest, seen) == seen {
-            return Change::None;
-        }
-        match parse(&self.path.display().to_string(), &bytes, cpus) {
+        let mut seen = digest(&bytes);
+        let read = self.parsed(&bytes, cpus, &mut seen);
+        let same = std::mem::replace(&mut self.digest, seen) == seen;
+        match read {
+            _ if same => Change::None,
             Ok(config) => Change::Good(Box::new(config)),
             Err(faults) => Change::Faulty(faults),
         }
     }
+}
+
+/// Adds the limits of the file that the section names, and returns its bytes.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
+    let mut bytes = Vec::new();
+    let Some(path) = line.limits_file.as_ref().map(|file| &file.path) else { return Ok(bytes) };
+    let file = path.display().to_string();
+    let unread = |why: String| {
+        let what = format!("cannot be read: {why}");
+        Faults::new(&file, vec![Fault::new(Place::default(), what)])
+    };
+    let opened = File::open(path).map_err(|error| unread(error.to_string()))?;
+    let read = opened.take(LIMITS_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| unread(error.to_string()))?;
+    if bytes.len() as u64 > LIMITS_BYTES_MAX {
+        return Err(unread(format!("it has more than {LIMITS_BYTES_MAX} bytes")));
+    }
+    listed::add(line, &bytes).map_err(|faults| Faults::new(&file, faults))?;
+    Ok(bytes)
 }
 
 /// There is no file to run: none is named, and none is where one is looked for.

@@ -11,6 +11,7 @@ mod peers;
 
 use crate::clock::Clock;
 use crate::config::settings::Line;
+use crate::config::settings::tags::{Counting, OWN_NUMBERS, SHARED, TagRule, TagRules, owed_time};
 use crate::watch::Watch;
 use crate::watch::decision::Decision;
 use crate::watch::metrics::DECISIONS;
@@ -21,13 +22,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::bucket::Algorithm;
 use tollgate_core::bucket::debt::Debt;
-use tollgate_core::classify::prefix::Prefixes;
+use tollgate_core::classify::prefix::hash;
 use tollgate_core::classify::{Key, readable};
-use tollgate_core::key::{KeyHasher, Seed};
-use tollgate_core::limit::{Action, Limit, Part, Unit, When};
+use tollgate_core::key::Seed;
+use tollgate_core::limit::{Action, Limit};
 use tollgate_core::limiter::{Limiter, Policy, Reason};
 use tollgate_core::top::{Row, Top};
-use tollgate_core::units::{Cost, Nanos, Pace, Rate, SECOND, Time, Weight};
+use tollgate_core::units::{Cost, Nanos, Pace, Rate, SECOND, Time};
 
 use super::Standing;
 use super::counted::{Counted, Work};
@@ -44,13 +45,12 @@ const SAMPLE: u32 = 64;
 /// Tags that are asked about side by side.
 pub const GROUP: usize = 16;
 
-/// The limit of keys whose numbers come with each question.
-pub const OWN_NUMBERS: &str = "cl.throttle";
-
 /// What is decided by; replaced whole on reload.
 struct Rules {
     limiter: Arc<Limiter>,
-    prefixes: Prefixes,
+    tags: Arc<TagRules>,
+    /// The place of [`SHARED`], where there are rules without a limit of their own.
+    shared: Option<u8>,
     /// The place of [`OWN_NUMBERS`], where questions may bring their numbers.
     own: Option<u8>,
     /// How many were refused, for each limit.
@@ -181,27 +181,16 @@ const POLICY: Policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO }
 
 /// The limits of a door: the configured ones, and that of keys which bring their own numbers.
 fn limits(line: &Line) -> Vec<Limit> {
-    let mut limits: Vec<Limit> = line.policies.iter().map(|policy| policy.limit.clone()).collect();
-    // What such a key owes is a time, whatever its numbers are: a second of it is paid each second.
-    let paid = Rate::per(Cost(SECOND), Nanos(SECOND)).filter(|_| !line.resp.is_empty());
-    limits.extend(paid.map(|rate| Limit {
-        name: OWN_NUMBERS.into(),
-        by: vec![Part::Tag],
-        when: When::default(),
-        unit: Unit::Hits,
-        algorithm: Algorithm::Debt(Debt::new(rate, Cost::ZERO)),
-        action: None,
-        weight: Weight::ONE,
-        keys_max: line.keys_max,
+    let mut limits = line.limits.clone();
+    if !line.resp.is_empty() {
         // The first is for whatever no other names, so what it says the door says.
-        shadow: line.policies.first().is_some_and(|policy| policy.limit.shadow),
-    }));
+        let shadow = line.limits.first().is_some_and(|limit| limit.shadow);
+        limits.push(Limit { shadow, ..owed_time(OWN_NUMBERS, line.keys_max) });
+    }
     limits
 }
 
 fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
-    let prefixes = line.policies.iter().zip(0..);
-    let prefixes = prefixes.map(|(policy, at)| (policy.prefix.as_bytes().into(), at));
     let limits = limiter.limits();
     let refused = limits
         .iter()
@@ -209,13 +198,52 @@ fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
         .map(|(limit, shadow)| {
             watch.registry().counter(&DECISIONS, &["reject", &limit.name, shadow])
         });
+    let place = |name: &str| (0..).zip(limits).find(|(_, l)| *l.name == *name).map(|(at, _)| at);
     Rules {
-        prefixes: Prefixes::new(prefixes),
-        own: (0..).zip(limits).find(|(_, limit)| *limit.name == *OWN_NUMBERS).map(|(at, _)| at),
+        tags: Arc::clone(&line.rules),
+        shared: place(SHARED),
+        own: place(OWN_NUMBERS),
         refused: refused.collect(),
         marks: Marks::new("line", limits),
         limiter: Arc::new(limiter),
     }
+}
+
+impl Rules {
+    /// What counts `tag`; `None`: nothing does.
+    fn find(&self, tag: &[u8]) -> Option<Found> {
+        let (limit, counting) = match self.tags.find(tag)? {
+            TagRule::Exempt => return None,
+            TagRule::Own(limit) => (limit, None),
+            TagRule::Shared(counting) => (self.shared?, Some(counting)),
+        };
+        Some(Found { key: Key { limit, hash: hash(tag, self.limiter.seed()) }, counting })
+    }
+
+    /// How what was found is counted.
+    fn algorithm(&self, found: Found) -> &Algorithm {
+        let own = || &self.limiter.limits()[usize::from(found.key.limit)].algorithm;
+        self.counting(found).map_or_else(own, |counting| &counting.algorithm)
+    }
+
+    fn counting(&self, found: Found) -> Option<&Counting> {
+        self.tags.counting(found.counting?)
+    }
+
+    /// What so many hits are to other instances: where numbers differ, the time that they take.
+    fn cost(&self, found: Found, hits: u64) -> Cost {
+        match self.counting(found) {
+            Some(counting) => Cost(counting.interval.0.saturating_mul(hits)),
+            None => Cost::hits(hits),
+        }
+    }
+}
+
+/// The bucket of a tag, and its numbers if they are not those of its limit.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    key: Key,
+    counting: Option<u32>,
 }
 
 /// One thread's way to the engine.
@@ -298,42 +326,41 @@ impl Batch<'_> {
         if self.by != By::Here {
             return tags.iter().for_each(|tag| answer(self.served_elsewhere(*tag)));
         }
-        let mut keys = [None; GROUP];
-        for (key, tag) in keys.iter_mut().zip(tags) {
-            *key = tag.and_then(|tag| self.key(tag));
+        let mut all = [None; GROUP];
+        for (found, tag) in all.iter_mut().zip(tags) {
+            *found = tag.and_then(|tag| self.rules().find(tag));
         }
         // Not along with hashing: the processor looks some hundred steps ahead, no further.
-        for key in keys.iter().flatten() {
-            self.books.rules.limiter.touch(*key);
+        for found in all.iter().flatten() {
+            self.books.rules.limiter.touch(found.key);
         }
-        for (key, tag) in keys.iter().zip(tags) {
-            let (Some(key), Some(tag)) = (key, tag) else {
+        for (found, tag) in all.iter().zip(tags) {
+            let (Some(found), Some(tag)) = (*found, tag) else {
                 answer(true);
                 continue;
             };
-            let wait = self.books.rules.limiter.hit(*key, 1, self.now);
-            self.spend(*key, Cost::hits(1), wait);
-            self.count(*key, tag, 1, wait);
-            answer(wait == Nanos::ZERO || self.shadows(*key));
+            let rules = &self.books.rules;
+            let wait = rules.limiter.hit_by(rules.algorithm(found), found.key, 1, self.now);
+            self.spend(found.key, rules.cost(found, 1), wait);
+            self.count(found.key, tag, 1, wait);
+            answer(wait == Nanos::ZERO || self.shadows(found.key));
         }
     }
 
     /// The same for `hits` of `tag` at once, all or none, with how it stands then.
     #[must_use]
     pub fn told(&mut self, tag: &[u8], hits: u64) -> Option<Told> {
-        let key = self.key(tag)?;
-        let limits = self.rules().limiter.limits();
-        let algorithm = limits[usize::from(key.limit)].algorithm.clone();
-        Some(self.told_by(&algorithm, key, tag, hits, Cost::hits(hits)))
+        let rules = self.rules();
+        let found = rules.find(tag)?;
+        let (algorithm, cost) = (rules.algorithm(found).clone(), rules.cost(found, hits));
+        Some(self.told_by(&algorithm, found.key, tag, hits, cost))
     }
 
     /// The same by the numbers of the question; `None` where none may bring any.
     #[must_use]
     pub fn told_by_own(&mut self, tag: &[u8], hits: u64, numbers: Numbers) -> Option<Told> {
         let limit = self.rules().own?;
-        let mut hasher = KeyHasher::new(self.rules().limiter.seed());
-        hasher.part(tag);
-        let key = Key { limit, hash: hasher.finish() };
+        let key = Key { limit, hash: hash(tag, self.rules().limiter.seed()) };
         let rate = Rate::per(Cost::hits(1), numbers.interval)?;
         let algorithm = Algorithm::Debt(Debt::new(rate, Cost::hits(numbers.capacity)));
         // Such a key owes a time, which others need no numbers for.
@@ -359,11 +386,6 @@ impl Batch<'_> {
         self.count(key, tag, hits, wait);
         let wait = if self.shadows(key) { Nanos::ZERO } else { wait };
         told(algorithm, state, wait, hits, self.now)
-    }
-
-    fn key(&self, tag: &[u8]) -> Option<Key> {
-        let rules = self.rules();
-        rules.prefixes.key(tag, rules.limiter.seed())
     }
 
     /// What it is decided by.

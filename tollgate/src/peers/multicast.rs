@@ -80,6 +80,14 @@ pub fn start(
     Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
 }
 
+/// Whether the group can be joined.
+///
+/// # Errors
+/// [`StartError`]
+pub fn try_join(plan: Plan) -> Result<(), StartError> {
+    socket(plan).map(drop)
+}
+
 fn socket(plan: Plan) -> Result<Socket, StartError> {
     let failed = |why| StartError::Join { group: plan.group, why };
     let domain = Domain::for_address(plan.group);

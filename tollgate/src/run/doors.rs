@@ -347,12 +347,13 @@ fn tell_proxy(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
 
 fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
     let listen: Vec<String> = running.lines().iter().map(ToString::to_string).collect();
-    let limits: Vec<&str> = settings.policies.iter().map(|p| &*p.limit.name).collect();
+    let limits: Vec<&str> = settings.limits.iter().map(|limit| &*limit.name).collect();
     tracing::info!(
         listen = listen.join(","),
         resp = ?running.resp(),
         ?admin,
         limits = limits.join(","),
+        rules = settings.rules.len(),
         "line open",
     );
 }

@@ -44,15 +44,22 @@ pub fn raise_open_files(settings: &Settings) {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "the limit on open files could not be raised");
     }
-    let (limit, needed) = (getrlimit(Resource::Nofile).current, open_files(settings));
-    if let Some(limit) = limit.filter(|limit| *limit < needed) {
-        tracing::warn!(
+    if let Some(what) = too_few(settings) {
+        tracing::warn!("{what}");
+    }
+}
+
+/// What is wrong if there are too few for the connections that the doors may have.
+pub fn too_few(settings: &Settings) -> Option<String> {
+    let (limit, needed) = (getrlimit(Resource::Nofile).maximum, open_files(settings));
+    limit.filter(|limit| *limit < needed).map(|limit| {
+        format!(
             "the limit on open files is too low for the connections that are allowed \
              (`proxy.bounds.connections`, `line.connections`, `check.waiting_max`): they may need \
              {needed} files, and {limit} are allowed; raise the hard limit (LimitNOFILE= of a \
              systemd unit), or lower the bounds; till then fewer are let in"
-        );
-    }
+        )
+    })
 }
 
 /// How many open files all connections may need: one at the proxy takes two; without a bound

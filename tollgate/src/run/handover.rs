@@ -5,9 +5,10 @@
 //! sockets are known by their addresses, or by the file that they are. A door that finds its
 //! address among them takes them and binds nothing. The way on: `successor.rs`. When: `replace.rs`.
 
-mod shared;
+pub(super) mod shared;
 pub mod successor;
 
+use crate::config::settings::openings::{Opening, Socket};
 use listenfd::ListenFd;
 use parking_lot::Mutex;
 use std::io;
@@ -27,6 +28,8 @@ pub struct Sockets {
     /// Each of the doors' sockets once more; `None` where nothing is to be handed on.
     open: Mutex<Option<Vec<OwnedFd>>>,
     passed: watch::Sender<bool>,
+    /// Doors may have these and no others; `None`: any.
+    listed: Option<Vec<Socket>>,
 }
 
 /// Whether somebody else takes clients in at our sockets by now.
@@ -87,6 +90,24 @@ impl Handed {
 }
 
 impl Sockets {
+    /// Those of a program that opens what its configuration lists, and nothing else.
+    #[must_use]
+    pub fn only(self, openings: Vec<Opening>) -> Sockets {
+        let listed = openings.into_iter().map(|opening| opening.socket).collect();
+        Sockets { listed: Some(listed), ..self }
+    }
+
+    /// # Errors
+    /// If a door wants a socket of which `tollgate check` would know nothing.
+    fn may_have(&self, socket: &Socket) -> io::Result<()> {
+        match &self.listed {
+            Some(listed) if !listed.contains(socket) => {
+                Err(io::Error::other("it is not among what the configuration lists"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What the environment names, and whom to tell that the doors are open. To be called before
     /// there is another thread: the environment is changed, so that no child inherits it.
     #[must_use]
@@ -115,6 +136,7 @@ impl Sockets {
     /// # Errors
     /// If the system refuses to have one asked without waiting.
     pub fn take(&self, address: SocketAddr) -> io::Result<Vec<TcpListener>> {
+        self.may_have(&Socket::Tcp(address))?;
         let is_it = |handed: &Handed| match handed {
             Handed::Tcp(listener) => listener.local_addr().is_ok_and(|at| is_for(at, address)),
             _ => false,
@@ -166,11 +188,13 @@ impl Sockets {
         Ok(threads)
     }
 
-    /// Takes the socket that is the file at one of `paths`.
+    /// Takes the socket that is the file at one of `paths`, the first of which is what the
+    /// configuration names.
     ///
     /// # Errors
     /// If the system refuses to have it asked without waiting.
     pub fn take_file(&self, paths: &[&Path]) -> io::Result<Option<UnixListener>> {
+        paths.first().map_or(Ok(()), |path| self.may_have(&Socket::File(path.into())))?;
         let is_it = |handed: &Handed| match handed {
             Handed::File(listener) => listener
                 .local_addr()
@@ -191,6 +215,7 @@ impl Sockets {
     /// # Errors
     /// If the system refuses to have it asked without waiting.
     pub fn take_datagrams(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
+        self.may_have(&Socket::Datagrams(address))?;
         let is_it = |handed: &Handed| match handed {
             Handed::Datagrams(socket) => socket.local_addr().is_ok_and(|at| is_for(at, address)),
             _ => false,
@@ -296,6 +321,25 @@ mod tests {
         assert!(sockets.take(at[0]).expect("none").is_empty());
         assert_eq!(sockets.refuse_rest(), [at[1].to_string()]);
         assert!(sockets.take(at[1]).expect("none").is_empty());
+    }
+
+    #[test]
+    fn a_door_has_what_is_listed_and_nothing_else() {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let opening = Opening { way: &["line", "listen"], socket: Socket::Tcp(address) };
+        let sockets = Sockets::default().only(vec![opening]);
+        assert!(sockets.listen(address).is_ok());
+        let other = "127.0.0.2:0".parse().expect("an address");
+        let refused = [
+            sockets.listen(other).err(),
+            sockets.listen_each(other, 2).err(),
+            sockets.take_datagrams(address).err(),
+            sockets.take_file(&[Path::new("/a.sock")]).err(),
+        ];
+        for error in refused {
+            let told = error.expect("it is not listed").to_string();
+            assert!(told.contains("not among what the configuration lists"), "{told}");
+        }
     }
 
     #[test]

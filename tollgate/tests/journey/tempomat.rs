@@ -86,7 +86,46 @@ fn t24_t25_t27_t29_its_file_runs_unchanged_with_graphite_doctor_and_sighup() {
         Some(next()).filter(|line| line.starts_with(&format!("a.{host}.Slash32 1 ")))
     });
     assert_eq!(line.split(' ').count(), 3, "{line}");
+    // The client has more than its share of an address, and less than that of an agent.
+    let agent = wait_for("the agents of that second", || {
+        Some(next()).filter(|line| line.contains(".UserAgent "))
+    });
+    assert!(agent.starts_with(&format!("a.{host}.UserAgent 0 ")), "{agent}");
     doctor_has_its_columns(&gate);
+}
+
+/// A larger share for those who are logged in, in place of that of their address.
+#[test]
+fn a_session_has_a_share_of_its_own_in_place_of_its_address() {
+    let site = Site::start(2);
+    let text = |port, admin| {
+        format!(
+            "admin: {{listen: '127.0.0.1:{admin}'}}\nlog: {{format: json}}\nproxy:\n  \
+             listen: 127.0.0.1:{port}\n  backend: http://127.0.0.1:{}\n  cpus: 1\n  \
+             cost: wall\n  action: hold\n  exempt: ['cookie:staff']\n  limits:\n    \
+             - {{name: ip, by: ip/32, share: 10%, burst: 100ms, \
+             when: {{not: {{cookie: session}}}}}}\n    \
+             - {{name: session, by: 'cookie:session', share: 50%, burst: 60s, \
+             when: {{cookie: session}}}}\n",
+            site.port
+        )
+    };
+    let gate = Gate::start_with(&site, "t.yaml", text);
+    let mut client = gate.client(CRAWLER);
+    assert_eq!(client.get("/page?sleep=200").status, 200);
+    assert_eq!(client.get("/page?sleep=1").status, 200);
+    let held = gate.decisions_about(CRAWLER, 1);
+    assert_eq!((held[0].text("verdict"), held[0].text("limit")), ("hold", "ip"));
+    let held = gate.decisions().len();
+    for cookie in ["session=ann", "staff=1"] {
+        let cookie = format!("Cookie: {cookie}\r\n");
+        let answers = [(); 3].map(|()| client.get_with("/page?sleep=300", &cookie).status);
+        assert_eq!(answers, [200; 3]);
+    }
+    gate.wait_until_idle();
+    assert_eq!(gate.decisions().len(), held, "nobody else was held");
+    let counted = |limit| gate.metric("tollgate_table_keys_used", &[("limit", limit)]);
+    assert_eq!((counted("ip"), counted("session")), (1.0, 1.0));
 }
 
 /// Forty pages at once of nine tenths of a second each: more than there is credit for.
@@ -108,12 +147,21 @@ fn doctor_has_its_columns(gate: &Gate) {
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("Bucket: Slash32"), "{text}");
-    let columns: Vec<&str> = lines.next().expect("a head").split_whitespace().collect();
-    assert_eq!(columns, ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Title"]);
-    assert!(lines.any(|line| line.ends_with(&format!("  {CRAWLER}"))), "{text}");
+    let head = lines.nth(1).expect("a head");
+    assert!(head.starts_with("| Wait[s] | Cpu[s] | Req/s | Last[s] | "), "{text}");
+    assert!(lines.any(|line| line.contains(&format!("| {CRAWLER}/32 "))), "{text}");
+    let waits = |bucket: &str| {
+        let doctor = gate.doctor_with(&["--bucket", bucket]);
+        let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        let row = text.lines().find(|line| line.contains(CRAWLER) || line.contains(" crawler "));
+        let wait = row.and_then(|row| row.split('|').nth(1)?.trim().parse::<f64>().ok());
+        wait.unwrap_or_else(|| panic!("{text}"))
+    };
+    assert!(waits("Slash32") > 0.0);
+    assert_eq!(waits("UserAgent"), 0.0);
     let unknown = gate.doctor_with(&["--bucket", "Slash8"]);
     let text = String::from_utf8_lossy(&unknown.stdout).into_owned();
-    assert_eq!(text.lines().count(), 2, "an empty table: {text}");
+    assert_eq!(text.lines().count(), 5, "an empty table: {text}");
 }
 
 #[test]
@@ -131,7 +179,7 @@ fn t22_a_flood_of_clients_stays_within_hash_max_len() {
         assert_eq!(gate.metric("tollgate_table_keys_max", &labels), 100.0);
         assert!(gate.metric("tollgate_table_keys_used", &labels) <= 100.0);
         let shown = gate.doctor_with(&["--bucket", limit]).stdout;
-        assert!(String::from_utf8_lossy(&shown).lines().count() <= 102);
+        assert!(String::from_utf8_lossy(&shown).lines().count() <= 105);
     }
 }
 

@@ -9,6 +9,7 @@ mod clients;
 mod config;
 mod life;
 mod peers;
+mod prefixes;
 mod stage;
 mod transports;
 mod wire;

@@ -114,6 +114,7 @@ fn settings(backend: SocketAddr) -> Proxy {
         // Bodies are passed on as they come, unless a test wants them kept.
         bounds: Bounds { body_buffer: 0, ..Bounds::default() },
         exempt: Vec::new(),
+        exempt_when: Vec::new(),
         shadow: false,
         headers: false,
         keep_cost_header: false,

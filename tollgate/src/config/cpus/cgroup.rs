@@ -5,6 +5,7 @@
 //! versions the second lies beside the first. Whoever asks decides what to make of it:
 //! `run/cgroup.rs`, `tollgate check`.
 
+use super::processes;
 use crate::config::settings::Backend;
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,9 +19,6 @@ const USUAL: &str = "/sys/fs/cgroup";
 
 /// The cgroup of whoever is in none.
 const ROOT: &str = "/";
-
-/// The state of a socket that listens, in `/proc/net/tcp`.
-const LISTENS: &str = "0A";
 
 /// Where they were found, once they were.
 static MOUNTED: OnceLock<Mount> = OnceLock::new();
@@ -156,32 +154,11 @@ pub fn behind(backend: &Backend) -> Vec<String> {
     let (Some(port), true) = (port, local && !backend.scheme.is_file()) else {
         return Vec::new();
     };
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-    let sockets: BTreeSet<String> =
-        tables.into_iter().flatten().flat_map(|table| listening(&table, port)).collect();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let has_it = |process: &fs::DirEntry| {
-        let open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let mut links = open.filter_map(|fd| fs::read_link(fd.path()).ok());
-        links.any(|link| link.to_str().is_some_and(|link| sockets.contains(link)))
-    };
-    let groups = processes.filter(has_it).filter_map(|process| {
-        let text = fs::read_to_string(process.path().join("cgroup")).ok()?;
+    let groups = processes::listening_on(port).into_iter().filter_map(|process| {
+        let text = fs::read_to_string(process.join("cgroup")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
     });
     groups.collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// The sockets that listen on `port`, as `/proc/PID/fd` links to them.
-fn listening(table: &str, port: u16) -> Vec<String> {
-    let sockets = table.lines().skip(1).filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (_, hex) = words.get(1)?.rsplit_once(':')?;
-        let listens = words.get(3) == Some(&LISTENS);
-        let same = u16::from_str_radix(hex, 16) == Ok(port);
-        (listens && same).then(|| words.get(9).map(|inode| format!("socket:[{inode}]")))?
-    });
-    sockets.collect()
 }
 
 #[cfg(test)]
@@ -238,16 +215,6 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_listen_are_found_by_port() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt\n\
-            0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1\n\
-            1: 0100007F:1F90 0100007F:0001 01 00000000:00000000 00:00000000 00000000 0 0 4712 1\n\
-            2: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4713 1\n";
-        assert_eq!(listening(table, 8080), ["socket:[4711]"]);
-        assert!(listening(table, 1).is_empty() && listening("", 80).is_empty());
-    }
-
-    #[test]
     fn our_own_cgroup_is_found_by_a_port_of_ours_and_any_other_is_wrong() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("bound").to_string();
@@ -265,8 +232,8 @@ mod tests {
 
     #[test]
     fn fuzz_whatever_the_files_say_nothing_breaks() {
-        bolero::check!().with_type::<(String, u16)>().for_each(|(text, port)| {
-            let _ = (usage(text), listening(text, *port), path(text));
+        bolero::check!().with_type::<String>().for_each(|text| {
+            let _ = (usage(text), path(text));
             let line = format!("1 2 0:3 {text} - cgroup2 cgroup2 rw");
             let _ =
                 (Mount::among(text), Mount::among(&line).map(|mount| mount.file(Path::new("/"))));

@@ -7,17 +7,25 @@ use crate::config::reader::{Read, Section};
 use crate::config::settings::hosts::{Hosts, Merge, host_name};
 use crate::config::tree::Value;
 use ipnet::IpNet;
+use tollgate_core::limit::When;
 
 /// The most entries of `merge`.
 const MERGE_MAX: usize = 1024;
 
-/// Reads `exempt`: networks, and names, which go into `hosts`.
-pub fn exempt(proxy: &mut Section<'_, '_>, hosts: &mut Hosts) -> Vec<IpNet> {
+/// Reads `exempt`: networks; names go into `hosts`, what requests are like into `requests`.
+pub fn exempt(
+    proxy: &mut Section<'_, '_>,
+    hosts: &mut Hosts,
+    requests: &mut Vec<When>,
+) -> Vec<IpNet> {
     let mut nets = Vec::new();
     for exempt in proxy.list("exempt", Vec::new(), address::exempt) {
         match exempt {
             Exempt::Net(net) => nets.push(net),
             Exempt::Host(pattern) => hosts.exempt.push(pattern),
+            Exempt::Cookie(name) => {
+                requests.push(When { cookie: vec![name], ..When::default() });
+            }
         }
     }
     nets

@@ -331,14 +331,45 @@ fn plain_part(text: &str) -> Read<Part> {
 
 /// The condition of requests.
 pub fn when(section: &mut Section<'_, '_>) -> When {
-    let lower = |text: &str| Ok(token(text)?.to_ascii_lowercase().into());
+    let not = section.section("not", &[], sent);
+    if section.has("not") && not == When::default() {
+        section.fault("not", "`not` names nothing; write what a request must not have");
+    }
     When {
-        method: section.values("method", |text| Ok(token(text)?.to_ascii_uppercase().into())),
         path: section.values("path", path),
         vhost: section.values("vhost", vhost),
-        header: section.values("header", lower),
-        cookie: section.values("cookie", token),
+        not: section.has("not").then(|| Box::new(not)),
+        ..sent(section)
     }
+}
+
+/// What a condition says of a method and of what a request brings with it.
+fn sent(section: &mut Section<'_, '_>) -> When {
+    When {
+        method: section.values("method", |text| Ok(token(text)?.to_ascii_uppercase().into())),
+        header: names(section, "header", header_name),
+        cookie: names(section, "cookie", token),
+        ..When::default()
+    }
+}
+
+/// Names of what must be there.
+fn names(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    name: fn(&str) -> Read<Box<str>>,
+) -> Vec<Box<str>> {
+    if let Some(Value::Map(_)) = section.node(key).map(|node| &node.value) {
+        let what = format!(
+            "`{key}` takes names, of what must be there; values cannot be compared. What must be \
+             absent stands in `not: {{{key}: NAME}}`"
+        );
+        section.fault(key, what);
+        return Vec::new();
+    }
+    section.values(key, |text| {
+        name(text).map_err(|why| format!("{why} Only names are possible here, and no values"))
+    })
 }
 
 fn path(text: &str) -> Read<Box<str>> {
@@ -379,7 +410,7 @@ pub fn header_name(text: &str) -> Read<Box<str>> {
 }
 
 /// A name as headers, cookies and methods have it (RFC 9110, 5.6.2).
-fn token(text: &str) -> Read<Box<str>> {
+pub fn token(text: &str) -> Read<Box<str>> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(fits) {
         return Err(format!("a name has 1 to {NAME_MAX} letters, digits or - _ ."));

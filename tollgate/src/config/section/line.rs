@@ -3,21 +3,25 @@
 //! The section's own numbers are the limit of all tags that no prefix takes. What the settings
 //! mean: `settings`; how they count: `tollgate_core::bucket`.
 
+pub mod listed;
+
 use super::limits::{keys_max, name, requests_saved};
+use super::path;
 use super::proxy::{count, duration, truth};
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of, within};
-use crate::config::settings::{Line, Listen, TagPolicy};
+use crate::config::settings::tags::{
+    Builder, LimitsFile, Numbers, OWN_NUMBERS, Refill, SHARED, TagRule, owed_time,
+};
+use crate::config::settings::{Line, Listen};
 use crate::config::tree::Value;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_core::bucket::Algorithm;
-use tollgate_core::bucket::debt::Debt;
-use tollgate_core::bucket::grid::Grid;
-use tollgate_core::limit::{LIMITS_MAX, Limit, Part, Unit, When};
-use tollgate_core::units::{Cost, Nanos, Pace, Weight};
+use tollgate_core::classify::prefix::PREFIX_BYTES_MAX;
+use tollgate_core::limit::{LIMITS_MAX, Limit};
+use tollgate_core::units::{Nanos, Pace};
 
 /// Keys remembered by default: 24 bytes each.
 const KEYS: usize = 262_144;
@@ -27,15 +31,9 @@ const BURST_MAX: u64 = 1_000_000_000;
 const PATH_BYTES_MAX: usize = 96;
 /// The most addresses that the door listens on.
 const LISTENERS_MAX: usize = 64;
-/// One limit is that of keys with numbers of their own.
-const PREFIXES_MAX: usize = LIMITS_MAX - 2;
-
-/// How a limit is refilled, as it is written.
-#[derive(Clone, Copy)]
-enum Refill {
-    Grid,
-    Continuous,
-}
+/// The most prefixes with tables of their own. The other tables are that of all other tags, that of
+/// keys with numbers of their own, and the one that further prefixes share.
+const OWN_MAX: usize = LIMITS_MAX - 3;
 
 impl fmt::Display for Refill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,67 +82,147 @@ pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
     let refill = line.value("refill", Refill::Grid, refill);
     let keys_max = line.value("keys_max", keys_default.unwrap_or(KEYS), keys_max);
     let shadow = line.value("shadow", false, truth);
-    let limit = Limit { shadow, ..limit("line".into(), &rate, burst, refill, keys_max) };
-    let mut policies = vec![TagPolicy { prefix: String::new(), limit }];
-    policies.extend(limits(line, refill, keys_max));
-    policies.iter_mut().for_each(|policy| policy.limit.shadow |= shadow);
+    let rest = Numbers { pace: rate.1, burst, refill };
+    let mut tags = Tags { refill, keys_max, ..Tags::default() };
+    tags.limits.push(rest.limit("line".into(), keys_max));
+    tags.rules.add("", TagRule::Own(0));
+    let limits_file = line.optional("limits_file", path);
+    let limits_file = limits_file.map(|path| LimitsFile { path, refill });
+    tags.read(line, limits_file.is_some());
+    for prefix in line.values("exempt", prefix) {
+        if tags.rules.has(&prefix) {
+            line.fault("exempt", format!("the prefix `{prefix}` has a rule already; remove one"));
+        }
+        tags.rules.add(&prefix, TagRule::Exempt);
+    }
+    let Tags { mut limits, rules: written, .. } = tags;
+    limits.iter_mut().for_each(|limit| limit.shadow |= shadow);
     let drain = Duration::from_nanos(drain.0);
-    Line { listen, socket_mode, resp, tag_bytes, keys_max, connections, drain, policies }
+    let rules = written.clone().finish();
+    Line {
+        listen,
+        socket_mode,
+        resp,
+        tag_bytes,
+        keys_max,
+        connections,
+        drain,
+        limits,
+        written,
+        limits_file,
+        rules,
+    }
 }
 
-/// Every address of TCP that it listens on.
-pub fn addresses(line: &Line) -> impl Iterator<Item = SocketAddr> {
-    let streams = line.listen.iter().filter_map(|listen| match listen {
-        Listen::Tcp(address) => Some(*address),
-        Listen::Unix(_) => None,
-    });
-    streams.chain(line.resp.iter().copied())
+/// What prefixes say, as far as it has been read.
+struct Tags {
+    limits: Vec<Limit>,
+    rules: Builder,
+    /// Of limits that do not say.
+    refill: Refill,
+    keys_max: usize,
 }
 
-/// The limits of single prefixes.
-fn limits(line: &mut Section<'_, '_>, refill: Refill, keys: usize) -> Vec<TagPolicy> {
-    let Some(node) = line.node("limits") else { return Vec::new() };
-    let nodes = match &node.value {
-        Value::List(nodes) => nodes.as_slice(),
-        _ => std::slice::from_ref(node),
-    };
-    let mut seen: Vec<(String, Box<str>)> = Vec::new();
-    let policies = line.sections("limits", nodes, &[], |section| {
-        let policy = policy(section, refill, keys)?;
-        let (prefix, name) = (&policy.prefix, &policy.limit.name);
-        if seen.iter().any(|(other, _)| other == prefix) {
+impl Default for Tags {
+    fn default() -> Tags {
+        Tags { limits: Vec::new(), rules: Builder::default(), refill: Refill::Grid, keys_max: KEYS }
+    }
+}
+
+impl Tags {
+    /// The limits of single prefixes. Where there are more than can have tables of their own, those
+    /// without a name share one; so do those of a file.
+    fn read(&mut self, line: &mut Section<'_, '_>, file: bool) {
+        let nodes = match line.node("limits").map(|node| (node, &node.value)) {
+            Some((_, Value::List(nodes))) => nodes.as_slice(),
+            Some((node, _)) => std::slice::from_ref(node),
+            None => &[],
+        };
+        let shared = nodes.len() > OWN_MAX;
+        if !nodes.is_empty() {
+            line.sections("limits", nodes, &[], |section| self.limit(section, shared));
+        }
+        if self.limits.len() > 1 + OWN_MAX {
+            let what = format!(
+                "{} limits have a `name`; at most {OWN_MAX} can have one, the others share the \
+                 limit `{SHARED}`",
+                self.limits.len() - 1
+            );
+            line.fault("limits", what);
+        }
+        if shared || file {
+            self.limits.push(owed_time(SHARED, self.keys_max));
+        }
+    }
+
+    fn limit(&mut self, section: &mut Section<'_, '_>, shared: bool) {
+        for key in ["prefix", "rate"] {
+            if !section.has(key) {
+                section.fault(key, format!("a limit of the line door needs `{key}`"));
+            }
+        }
+        let prefix = section.optional("prefix", prefix);
+        let shared = shared && !section.has("name");
+        let own = match shared {
+            true => self.none_of_its_own(section),
+            false => Some(self.of_its_own(section, prefix.as_deref())),
+        };
+        let rate = section.optional("rate", pace);
+        let saved = rate.as_ref().map_or(1, |rate| burst_of(rate.1));
+        let burst = section.value("burst", saved, requests_saved);
+        let refill = section.value("refill", self.refill, refill);
+        let (Some(prefix), Some(rate)) = (prefix, rate) else { return };
+        if self.rules.has(&prefix) {
             section.fault("prefix", format!("two limits have the prefix `{prefix}`; remove one"));
-        } else if **name == *"line" || seen.iter().any(|(_, other)| other == name) {
+            return;
+        }
+        let numbers = Numbers { pace: rate.1, burst, refill };
+        match own {
+            Some((name, keys_max, shadow)) => {
+                self.rules.add(&prefix, TagRule::Own(self.limits.len() as u8));
+                self.limits.push(Limit { shadow, ..numbers.limit(name, keys_max) });
+            }
+            None => self.rules.add_shared(&prefix, numbers),
+        }
+    }
+
+    /// The name, the size of the table, and whether it only says what it would do.
+    fn of_its_own(
+        &self,
+        section: &mut Section<'_, '_>,
+        prefix: Option<&str>,
+    ) -> (Box<str>, usize, bool) {
+        let named = named(prefix.unwrap_or("?"));
+        let name = section.value("name", named.into_boxed_str(), name);
+        let keys_max = section.value("keys_max", self.keys_max, keys_max);
+        let shadow = section.optional("shadow", truth).unwrap_or(false);
+        if [SHARED, OWN_NUMBERS].contains(&&*name)
+            || self.limits.iter().any(|other| other.name == name)
+        {
             let what = format!("two limits are named `{name}`; give one of them another `name`");
             section.fault(if section.has("name") { "name" } else { "prefix" }, what);
         }
-        seen.push((prefix.clone(), name.clone()));
-        Some(policy)
-    });
-    if nodes.len() > PREFIXES_MAX {
-        let what = format!("{} limits are too many; at most {PREFIXES_MAX}", nodes.len());
-        line.fault("limits", what);
+        (name, keys_max, shadow)
     }
-    policies.into_iter().flatten().collect()
+
+    fn none_of_its_own<T>(&self, section: &mut Section<'_, '_>) -> Option<T> {
+        for key in ["keys_max", "shadow"] {
+            section.allow(key);
+            if section.has(key) {
+                let what = format!(
+                    "`{key}` needs a `name` here: of more than {OWN_MAX} limits those without one \
+                     share the limit `{SHARED}`"
+                );
+                section.fault(key, what);
+            }
+        }
+        None
+    }
 }
 
-fn policy(section: &mut Section<'_, '_>, door: Refill, keys_default: usize) -> Option<TagPolicy> {
-    for key in ["prefix", "rate"] {
-        if !section.has(key) {
-            section.fault(key, format!("a limit of the line door needs `{key}`"));
-        }
-    }
-    let prefix = section.optional("prefix", prefix);
-    let named = named(prefix.as_deref().unwrap_or("?"));
-    let name = section.value("name", named.into_boxed_str(), name);
-    let rate = section.optional("rate", pace);
-    let second = rate.as_ref().map_or(1, |rate| rate.1.rate().per_second() as u64);
-    let burst = section.value("burst", second.clamp(1, BURST_MAX), requests_saved);
-    let refill = section.value("refill", door, refill);
-    let keys_max = section.value("keys_max", keys_default, keys_max);
-    let shadow = section.optional("shadow", truth).unwrap_or(false);
-    let limit = Limit { shadow, ..limit(name, &rate?, burst, refill, keys_max) };
-    Some(TagPolicy { prefix: prefix?, limit })
+/// What a limit saves up if it does not say: what comes in within a second, at least one.
+fn burst_of(pace: Pace) -> u64 {
+    (pace.rate().per_second() as u64).clamp(1, BURST_MAX)
 }
 
 /// What a limit is called if it does not say: its prefix, as far as a name can have it.
@@ -153,24 +231,6 @@ fn named(prefix: &str) -> String {
     let name: String = prefix.chars().map(|c| if plain(c) { c } else { '-' }).take(64).collect();
     let name = name.trim_matches('-');
     if name.is_empty() { "prefix".to_owned() } else { name.to_owned() }
-}
-
-fn limit(name: Box<str>, rate: &Written, burst: u64, refill: Refill, keys_max: usize) -> Limit {
-    let algorithm = match refill {
-        Refill::Grid => Algorithm::Grid(Grid::new(rate.1, burst)),
-        Refill::Continuous => Algorithm::Debt(Debt::new(rate.1.rate(), Cost::hits(burst))),
-    };
-    Limit {
-        name,
-        by: vec![Part::Tag],
-        when: When::default(),
-        unit: Unit::Hits,
-        algorithm,
-        action: None,
-        weight: Weight::ONE,
-        keys_max,
-        shadow: false,
-    }
 }
 
 /// One hit a second: that of the original's example.
@@ -188,8 +248,8 @@ fn refill(text: &str) -> Read<Refill> {
 }
 
 fn prefix(text: &str) -> Read<String> {
-    let fits = |text: &str| !text.is_empty() && text.len() <= 256 && !text.contains('\n');
-    let wrong = || "a prefix has 1 to 256 bytes and no newline".to_owned();
+    let fits = |text: &str| (1..=PREFIX_BYTES_MAX).contains(&text.len()) && !text.contains('\n');
+    let wrong = || format!("a prefix has 1 to {PREFIX_BYTES_MAX} bytes and no newline");
     fits(text).then(|| text.to_owned()).ok_or_else(wrong)
 }
 

@@ -74,11 +74,6 @@ pub fn read(master: &mut Section<'_, '_>, keys_default: Option<usize>) -> Master
     Master { accounting, control, allow, ahead_max, connections, told_max, drain, domains }
 }
 
-/// Every address that it listens on.
-pub fn addresses(master: &Master) -> [SocketAddr; 2] {
-    [master.accounting, master.control]
-}
-
 fn domains(master: &mut Section<'_, '_>, ground: Ground) -> Vec<Domain> {
     let read = master.named("domains", |section| rule(section, ground));
     if read.is_empty() {

@@ -73,15 +73,6 @@ pub fn read(peers: &mut Section<'_, '_>) -> Peers {
     settings
 }
 
-/// Where it listens on a port of TCP.
-pub fn addresses(peers: &Peers) -> impl Iterator<Item = SocketAddr> {
-    let listen = match &peers.via {
-        Via::Mesh { listen, .. } => Some(*listen),
-        Via::Multicast { .. } | Via::Nats { .. } => None,
-    };
-    listen.into_iter()
-}
-
 fn mesh(peers: &mut Section<'_, '_>) -> Via {
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
     Via::Mesh {

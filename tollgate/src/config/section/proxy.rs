@@ -68,6 +68,7 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
     let max_delay =
         proxy.value("max_delay", Nanos::from_secs(30), |t| within(duration(t)?, Nanos::ZERO..=DAY));
     let mut hosts = Hosts::default();
+    let mut exempt_when = Vec::new();
     let settings = Proxy {
         listen,
         tls,
@@ -84,7 +85,8 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
         client_address: proxy.value("client_address", ClientAddress::XForwardedFor, read_client),
         timeouts: proxy.section("timeouts", &[], timeouts),
         bounds: proxy.section("bounds", &[], bounds),
-        exempt: hosts::exempt(proxy, &mut hosts),
+        exempt: hosts::exempt(proxy, &mut hosts, &mut exempt_when),
+        exempt_when,
         hosts: hosts::read(proxy, hosts),
         shadow: proxy.value("shadow", false, truth),
         headers: proxy.value("headers", false, truth),

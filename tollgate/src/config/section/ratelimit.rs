@@ -53,12 +53,6 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
     }
 }
 
-/// Every address that the door listens on.
-pub fn addresses(door: &Ratelimit) -> impl Iterator<Item = SocketAddr> {
-    let figures = door.prometheus.iter().map(|prometheus| &prometheus.listen);
-    door.grpc.iter().chain(&door.http).chain(&door.debug).chain(figures).copied()
-}
-
 /// TLS, and whether the HTTP port has it too.
 fn tls(section: &mut Section<'_, '_>) -> (Option<ServerTls>, bool) {
     if !section.written("tls") {

@@ -7,6 +7,7 @@
 //! longer than its length times that of the pattern: names come from requests. How a pattern is
 //! read: `syntax`.
 
+pub mod rename;
 mod syntax;
 
 use std::fmt;

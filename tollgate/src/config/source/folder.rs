@@ -6,6 +6,7 @@
 //! Contents are compared, not times, and a folder that changes from look to look is still being
 //! written. What the files say is not this module's business.
 
+use crate::config::is_configuration;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
@@ -39,6 +40,20 @@ pub struct Folder {
     ignore_dot_files: bool,
     read: u64,
     seen: u64,
+}
+
+/// The configurations that lie in a folder itself, in the order of their names; none if it is none.
+#[must_use]
+pub fn configurations(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    found.retain(|path| {
+        let kind = path.extension().and_then(|kind| kind.to_str());
+        let named = kind.is_some_and(|kind| ["yaml", "yml", "json"].contains(&kind));
+        named && path.is_file() && bytes(path).is_ok_and(|bytes| is_configuration(path, &bytes))
+    });
+    found.sort();
+    found
 }
 
 impl Folder {

@@ -68,6 +68,7 @@ fn proxy() -> Proxy {
         timeouts: settings::Timeouts::default(),
         bounds: settings::Bounds::default(),
         exempt: Vec::new(),
+        exempt_when: Vec::new(),
         hosts: crate::config::settings::hosts::Hosts::default(),
         shadow: false,
         headers: false,

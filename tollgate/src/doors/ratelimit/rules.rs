@@ -180,6 +180,13 @@ pub fn push_entry(path: &mut String, key: &str, value: &str) {
     }
 }
 
+/// Whether a folder has files of rules; one that cannot be read as YAML may be meant as such.
+#[must_use]
+pub fn lie_in(folder: &Path) -> bool {
+    let files = Folder::new(folder, false).read();
+    files.map_or(true, |files| files.iter().any(|file| read::may_be_rules(&file.bytes)))
+}
+
 /// Checks a folder of rules, or a rule file, and returns warnings; `None` if the path is
 /// something else.
 #[must_use]

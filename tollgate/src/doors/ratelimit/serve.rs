@@ -32,6 +32,7 @@ use crate::watch::metrics::{
 use crate::watch::otlp::trace::Tracer;
 use crate::watch::registry::{Counter, Gauge, Histogram, Registry};
 use parking_lot::Mutex;
+use rustix::fs::{FileType, stat, unlink};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -520,7 +521,10 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
                 return Err(error);
             }
-            rustix::fs::unlink(path)?;
+            if !FileType::from_raw_mode(stat(path)?.st_mode).is_socket() {
+                return Err(io::Error::other("there is a file that is no socket"));
+            }
+            unlink(path)?;
             UnixListener::bind(path)?
         }
         bound => bound?,

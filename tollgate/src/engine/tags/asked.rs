@@ -103,15 +103,10 @@ impl Batch<'_> {
 
     /// Whether a single hit of a tag is served, as somebody else says.
     pub(super) fn served_elsewhere(&mut self, tag: Option<&[u8]>) -> bool {
-        let found = tag.and_then(|tag| Some((tag, self.key(tag)?)));
-        let Some((tag, key)) = found else { return true };
-        let algorithm = self.algorithm(key);
-        algorithm.is_none_or(|algorithm| self.told_elsewhere(&algorithm, key, tag, 1).served)
-    }
-
-    fn algorithm(&self, key: Key) -> Option<Algorithm> {
-        let limits = self.rules().limiter.limits();
-        limits.get(usize::from(key.limit)).map(|limit| limit.algorithm.clone())
+        let found = tag.and_then(|tag| Some((tag, self.rules().find(tag)?)));
+        let Some((tag, found)) = found else { return true };
+        let algorithm = self.rules().algorithm(found).clone();
+        self.told_elsewhere(&algorithm, found.key, tag, 1).served
     }
 
     /// How a tag stands, as somebody else says.

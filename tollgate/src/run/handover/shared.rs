@@ -13,7 +13,7 @@ const BACKLOG: i32 = 1024;
 /// `count` listeners at one address.
 pub(super) fn bind(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
     // One that does not share finds out whether the port is free.
-    drop(socket(address, false)?);
+    try_bind(address)?;
     let mut listeners = Vec::with_capacity(count);
     for _ in 0..count {
         let listener = socket(address, true)?;
@@ -21,6 +21,11 @@ pub(super) fn bind(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
         listeners.push(listener);
     }
     Ok(listeners)
+}
+
+/// Whether `address` can be bound just now.
+pub fn try_bind(address: SocketAddr) -> io::Result<()> {
+    socket(address, false).map(drop)
 }
 
 fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {

@@ -108,6 +108,12 @@ pub fn names_domain(bytes: &[u8]) -> bool {
     tree::parse_as(bytes, DIALECT).is_ok_and(|root| root.find(&["domain"]).is_some())
 }
 
+/// Whether a file has rules, or is no YAML.
+#[must_use]
+pub fn may_be_rules(bytes: &[u8]) -> bool {
+    tree::parse_as(bytes, DIALECT).map_or(true, |root| root.find(&["domain"]).is_some())
+}
+
 struct Reader<'a> {
     options: Options,
     tallies: &'a Tallies,

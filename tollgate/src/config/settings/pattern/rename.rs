@@ -4,7 +4,7 @@
 //! `StatsD`, or in a mapping file for Prometheus (`config/source/mapper`). How patterns are
 //! written: `pattern`; who applies them: the rate limit service's figures.
 
-use super::pattern::Pattern;
+use super::Pattern;
 use std::fmt;
 
 /// One rule.

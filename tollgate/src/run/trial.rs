@@ -1,0 +1,102 @@
+//! What a start would fail by, found out without one: each socket of a configuration is bound as a
+//! start binds it, and let go at once.
+//!
+//! Nothing listens on it meanwhile, so no client notices, and nobody else's is touched. What cannot
+//! be had on this machine is a fault. What another program has just now may be free when the
+//! program starts, so that is a doubt; what a server of ours has is nothing to speak of. What is
+//! opened: `config::settings::openings`.
+
+use super::files;
+use super::handover::shared;
+use crate::config::cpus::processes;
+use crate::config::settings::Settings;
+use crate::config::settings::openings::{Opening, Socket};
+use crate::config::{Found, Stumble};
+use crate::peers::multicast;
+use rustix::fs::{Access, FileType, access, stat, unlink};
+use std::ffi::OsString;
+use std::io;
+use std::net::UdpSocket;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// What a start with these settings would fail by, and what it would warn of.
+#[must_use]
+pub fn trial(settings: &Settings) -> Found {
+    let mut found = Found::default();
+    for opening in settings.openings() {
+        let Err(error) = bind(&opening.socket) else { continue };
+        let taken = error.kind() == io::ErrorKind::AddrInUse;
+        if taken && processes::are_ours(&opening.socket) {
+            continue;
+        }
+        let of = if taken { &mut found.doubts } else { &mut found.faults };
+        of.push(told(&opening, &error));
+    }
+    found.doubts.extend(snapshot(settings));
+    found.doubts.extend(files::too_few(settings).map(|what| -> Stumble { (&["proxy"], what) }));
+    found
+}
+
+fn told(opening: &Opening, error: &io::Error) -> Stumble {
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => "another program has it just now, and a start would fail",
+        io::ErrorKind::AddrNotAvailable => "it is no address of this machine",
+        io::ErrorKind::PermissionDenied if matches!(opening.socket, Socket::File(_)) => {
+            "this user may not write into its folder"
+        }
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
+        io::ErrorKind::NotFound => {
+            "make its folder first (RuntimeDirectory= of a systemd unit makes it at each start)"
+        }
+        io::ErrorKind::AlreadyExists => "there is a file that is no socket",
+        _ => "name another",
+    };
+    (opening.way, format!("cannot listen on {}: {error}; {advice}", opening.socket))
+}
+
+fn bind(socket: &Socket) -> io::Result<()> {
+    match socket {
+        Socket::Tcp(address) => shared::try_bind(*address),
+        Socket::Datagrams(address) => UdpSocket::bind(address).map(drop),
+        Socket::File(path) => bind_file(path),
+        Socket::Group { group, interface, hops } => {
+            let plan = multicast::Plan { group: *group, interface: *interface, hops: *hops };
+            multicast::try_join(plan).map_err(|why| match why {
+                multicast::StartError::Join { why, .. } => why,
+                other => io::Error::other(other.to_string()),
+            })
+        }
+    }
+}
+
+/// Binds beside the file, which another program may have.
+fn bind_file(path: &Path) -> io::Result<()> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    if let Ok(there) = stat(path)
+        && !FileType::from_raw_mode(there.st_mode).is_socket()
+    {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let mut beside: OsString = path.into();
+    beside.push(".try");
+    let beside = PathBuf::from(beside);
+    // Left over from a check that was killed.
+    let _ = unlink(&beside);
+    UnixListener::bind(&beside)?;
+    Ok(unlink(&beside)?)
+}
+
+/// A start does not fail by a folder that cannot be written, and nothing is kept then.
+fn snapshot(settings: &Settings) -> Option<Stumble> {
+    let file = settings.state.file.as_ref()?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let error = access(folder, Access::WRITE_OK | Access::EXEC_OK).err()?;
+    // Of one that is not there `config` tells.
+    (error != rustix::io::Errno::NOENT).then(|| -> Stumble {
+        let what = format!("nothing can be kept in {}: {error}", folder.display());
+        (&["state", "file"], what)
+    })
+}
