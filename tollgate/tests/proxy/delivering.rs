@@ -133,6 +133,18 @@ fn the_time_until_an_upload_is_broken_off_is_charged_as_that_of_any_abort() {
 }
 
 #[test]
+fn work_on_a_part_of_a_request_is_charged_if_the_backend_gives_up() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let worked = Working(Instant::now()).done(|| drop(backend));
+    assert_eq!(client.message().status(), 502);
+    assert!(charged(&stage) >= worked.mul_f64(0.9), "{:?} of {worked:?}", charged(&stage));
+}
+
+#[test]
 fn no_more_uploads_than_slots_go_without_one() {
     let stage = queueing(2);
     let mut clients: Vec<Wire> = (0..8).map(|_| stage.client()).collect();

@@ -90,11 +90,19 @@ impl Account {
         }
     }
 
+    /// There is no answer. If the backend has a part of the request, it may have worked on that: the
+    /// time in which it waited for the client is charged up to `most`.
+    pub(super) fn abandon(&self, most: Duration) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.abandon(nanos(most));
+        }
+    }
+
     /// The connection to the backend was closed before its answer had come. The time in which it
     /// waited for the client is charged up to `most`.
     pub(super) fn cut(&self, most: Duration) {
         if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
-            charge.cut(Nanos(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX)));
+            charge.cut(nanos(most));
         }
     }
 
@@ -146,6 +154,10 @@ impl Account {
         // In its place: it is too large to be moved for this.
         *self.0.charge.borrow_mut() = None;
     }
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// An account that may have been closed.

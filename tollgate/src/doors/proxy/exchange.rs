@@ -148,9 +148,7 @@ async fn answered(
             Err(failure) => failure,
         },
         Err(failure) => {
-            if link.upload.has_failed() {
-                account.cut(site.timeouts.abort_linger);
-            }
+            account.abandon(site.timeouts.abort_linger);
             account.settle();
             failure
         }

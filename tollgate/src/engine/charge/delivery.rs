@@ -4,7 +4,7 @@
 //! client is not theirs to be paid for. Some work from the head on, and a client that never sends
 //! the rest would have the work done for nothing. So that time is measured provisionally. It is
 //! forgotten whenever the client has sent [`PROGRESS_BYTES`] more, and charged if the answer comes
-//! before the end of the request, or the client breaks off. In these cases at least the cost of
+//! before the end of the request, or one of both sides breaks off. In these cases at least the cost of
 //! other requests on the route is charged: the backend may have worked while bytes trickled in. The
 //! time just before the end counts as far as such a request usually costs more than what was
 //! measured after it.
@@ -83,6 +83,13 @@ impl Charge {
             self.cost = self.cost.plus(cost);
         }
         self.delivery = Delivery::Cut;
+    }
+
+    /// There is no answer: what the backend has a part of is cut.
+    pub fn abandon(&mut self, most: Nanos) {
+        if let Delivery::Partial(..) = self.delivery {
+            self.cut(most);
+        }
     }
 
     /// The request is over: brings its cost up to what is in doubt.

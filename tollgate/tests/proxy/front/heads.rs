@@ -52,7 +52,7 @@ fn heads_are_bounded_in_sum_and_each_connection_has_room_for_one() {
     let mut connections = Vec::new();
     // 50 kB each: more than all threads have room for.
     let threads = tollgate::doors::proxy::threads();
-    let all = threads as u64 * (16 << 20) / (COOKIES * COOKIE_BYTES) as u64;
+    let all = threads as u64 * (8 << 20) / (COOKIES * COOKIE_BYTES) as u64;
     while counts.requests.get() <= all + u64::from(STREAMS) {
         connections.push(stalled(&stage));
         let came = u64::from(STREAMS) * connections.len() as u64;

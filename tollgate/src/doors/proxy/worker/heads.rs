@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 /// The most that one thread keeps of the heads of all streams together, in bytes. Less: streams
 /// with large heads are refused under load. More: memory for each thread.
-const HEADS_MAX: usize = 16 << 20;
+const HEADS_MAX: usize = 8 << 20;
 
 /// What a field takes besides its name and value, in bytes (RFC 9113, 6.5.2).
 const FIELD_BYTES: usize = 32;
