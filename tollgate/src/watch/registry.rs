@@ -95,7 +95,7 @@ pub struct Histogram(Arc<Spread>);
 /// Single values of a histogram as they came, for those who are sent each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// In nanoseconds, at most [`TIMINGS_MAX`].
+    /// In nanoseconds; at most a thousand between two looks.
     pub values: Vec<u64>,
     /// How many there were.
     pub count: u64,
