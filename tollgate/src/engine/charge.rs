@@ -113,6 +113,7 @@ impl Charge {
     /// has no end. Its slot and the clock are for others.
     pub fn leave(&mut self) {
         self.rest();
+        self.goes_on();
         self.give_way();
         self.slot = Slot::Free;
         self.left = true;

@@ -163,6 +163,33 @@ fn no_more_uploads_than_slots_go_without_one() {
     stage.backend_is_left_alone();
 }
 
+/// However slow they are: otherwise some telephones would close a site.
+#[test]
+fn uploads_that_come_in_keep_no_slot_while_the_backend_waits_for_them() {
+    let stage = queueing(1);
+    let mut uploads = Vec::new();
+    for path in ["/1", "/2", "/3"] {
+        let mut client = stage.client();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 70000\r\n\r\n");
+        client.send(head + &"x".repeat(2_000));
+        let mut backend = stage.backend_for(path, None);
+        backend.take(2_000);
+        until("it has no slot", || stage.engine.crowd().is_some_and(|crowd| crowd.running == 0));
+        uploads.push((client, backend));
+    }
+    let mut visitor = stage.client();
+    visitor.get("/visitor");
+    let mut backend = stage.backend_for("/visitor", None);
+    backend.answer("ok");
+    assert_eq!(visitor.message().text(), "ok");
+    for (client, backend) in &mut uploads {
+        client.send("x".repeat(68_000));
+        backend.take(68_000);
+        backend.answer("done");
+        assert_eq!(client.message().text(), "done");
+    }
+}
+
 /// What holds a slot and sends next to nothing for five seconds makes room for those who wait.
 #[test]
 fn uploads_that_stall_make_room_for_requests_that_wait() {

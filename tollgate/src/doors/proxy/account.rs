@@ -53,10 +53,10 @@ impl Account {
         }
     }
 
-    /// The client keeps the backend waiting for the rest of the request. Whether others have the
-    /// slot meanwhile.
-    pub(super) fn stall(&self) -> bool {
-        self.0.charge.borrow_mut().as_mut().is_none_or(Charge::stall)
+    /// The client keeps the backend waiting for the rest of the request; `flows`: it is uploading.
+    /// Whether others have the slot meanwhile.
+    pub(super) fn stall(&self, flows: bool) -> bool {
+        self.0.charge.borrow_mut().as_mut().is_none_or(|charge| charge.stall(flows))
     }
 
     /// The backend has the head of the request, and not yet the rest.
@@ -90,8 +90,8 @@ impl Account {
         }
     }
 
-    /// There is no answer. If the backend has a part of the request, it may have worked on that: the
-    /// time in which it waited for the client is charged up to `most`.
+    /// There is no answer. If the backend has a part of the request, it may have worked on that:
+    /// the time in which it waited for the client is charged up to `most`.
     pub(super) fn abandon(&self, most: Duration) {
         if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
             charge.abandon(nanos(most));
@@ -166,17 +166,16 @@ pub(super) struct Shadow(Weak<Open>);
 
 impl Shadow {
     /// The client keeps the backend waiting for the rest of the request, unless that has answered.
-    pub(super) fn stall(&self) {
+    pub(super) fn stall(&self, flows: bool) {
         if let Some(account) = self.unanswered() {
-            account.stall();
+            account.stall(flows);
         }
     }
 
-    /// Whether the backend has not answered yet, and others wait for what the request holds.
+    /// Whether the backend has not answered yet a request that goes through the queue.
     pub(super) fn stalls(&self) -> bool {
-        self.unanswered().is_some_and(|account| {
-            account.0.charge.borrow().as_ref().is_some_and(Charge::holds_up_others)
-        })
+        self.unanswered()
+            .is_some_and(|account| account.0.charge.borrow().as_ref().is_some_and(Charge::queues))
     }
 
     fn unanswered(&self) -> Option<Account> {

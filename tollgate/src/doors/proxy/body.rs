@@ -62,6 +62,8 @@ pub(super) struct Stream {
     link: Rc<Link>,
     worker: Rc<Worker>,
     account: Account,
+    /// It is a call in which client and backend may talk by turns.
+    is_call: bool,
     /// Bytes that may still come.
     allowed: u64,
     /// What came of it before the backend was asked.
@@ -86,6 +88,7 @@ impl Upload {
             link: Rc::clone(link),
             worker: Rc::clone(worker),
             account: account.clone(),
+            is_call: false,
             allowed: if bound == 0 { u64::MAX } else { bound },
             kept: Kept::nothing(worker),
             waiting: None,
@@ -109,8 +112,8 @@ impl Upload {
         by_turns: bool,
     ) -> Result<(), Broken> {
         let Upload::Stream(stream) = self else { return Ok(()) };
-        let is_call = by_turns && kept::is_call(headers);
-        let fits = !is_call && stream.body.size_hint().lower() <= bound as u64;
+        stream.is_call = by_turns && kept::is_call(headers);
+        let fits = !stream.is_call && stream.body.size_hint().lower() <= bound as u64;
         let room = if fits { bound } else { 0 };
         poll_fn(|cx| stream.poll_gather(room, cx)).await
     }
@@ -126,7 +129,8 @@ impl Stream {
         }
         match self.poll_client(cx) {
             Poll::Pending => {
-                if !self.account.is_answered() && self.account.stall() {
+                let flows = self.link.upload.flows(self.worker.now());
+                if !self.account.is_answered() && self.account.stall(flows) {
                     self.worker.step_aside(&self.link);
                 }
                 Poll::Pending
@@ -247,7 +251,9 @@ impl Stream {
 
     /// A frame goes to the backend.
     fn passed(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
-        self.account.delivers(frame.data_ref().map_or(0, Bytes::len));
+        // What is said by turns comes in short pieces, each of which is waited for.
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        self.account.delivers(if self.is_call { usize::MAX } else { bytes });
         if self.kept.is_empty() && self.is_over() {
             self.sent();
         }

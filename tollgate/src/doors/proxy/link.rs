@@ -364,12 +364,11 @@ impl Link {
     }
 
     /// The backend waits for the rest of the request: others may have its slot.
-    pub(super) fn stall(&self) {
-        self.account.borrow().stall();
+    pub(super) fn stall(&self, now: u64) {
+        self.account.borrow().stall(self.upload.flows(now));
     }
 
-    /// Whether it holds a slot, or a place among those without one, for a request whose backend
-    /// waits for the rest.
+    /// Whether the backend waits for the rest of a request that goes through the queue.
     pub(super) fn stalls(&self) -> bool {
         self.account.borrow().stalls()
     }

@@ -4,9 +4,9 @@
 //! client is not theirs to be paid for. Some work from the head on, and a client that never sends
 //! the rest would have the work done for nothing. So that time is measured provisionally. It is
 //! forgotten whenever the client has sent [`PROGRESS_BYTES`] more, and charged if the answer comes
-//! before the end of the request, or one of both sides breaks off. In these cases at least the cost of
-//! other requests on the route is charged: the backend may have worked while bytes trickled in. The
-//! time just before the end counts as far as such a request usually costs more than what was
+//! before the end of the request, or one of both sides breaks off. In these cases at least the cost
+//! of other requests on the route is charged: the backend may have worked while bytes trickled in.
+//! The time just before the end counts as far as such a request usually costs more than what was
 //! measured after it.
 //!
 //! The clock: `tollgate_core::meter`. The bodies themselves: `doors/proxy/body.rs`.
@@ -14,6 +14,7 @@
 use super::Charge;
 use crate::engine::turn::Slot;
 use tollgate_core::meter::Provisional;
+use tollgate_core::queue::Place;
 use tollgate_core::units::{Cost, Nanos, Time};
 
 /// How much a client has to send for the backend to have waited for it until then, in bytes. Fewer:
@@ -120,22 +121,30 @@ impl Charge {
         self.lane.0.engine.meter.lock().confirm(cost);
     }
 
-    /// The backend waits for the rest of the request. Others may have its slot, as long as fewer
-    /// requests wait so than there are slots: some backends work meanwhile.
-    /// Returns whether it has none.
-    pub fn stall(&mut self) -> bool {
-        let holds = matches!(self.slot, Slot::Held(..) | Slot::Beside);
-        if holds && self.lane.0.engine.gate.stall() {
-            self.give_way();
-            self.stalled = true;
+    /// The backend waits for the rest of the request, and others may have its slot. If it belongs
+    /// to a client in credit that is uploading (`flows`), they always may: the backend does nothing
+    /// for it, or its client is soon in debt. Otherwise as many requests may wait so as there are
+    /// slots, and further ones keep theirs. Returns whether it has none.
+    pub fn stall(&mut self, flows: bool) -> bool {
+        let (holds, free) = match self.slot {
+            Slot::Free | Slot::Exempt => return true,
+            Slot::Beside => (true, true),
+            Slot::Held(_, arrival, _) => (true, flows && arrival.place == Place::Credit),
+            Slot::Outside(arrival) => (false, flows && arrival.place == Place::Credit),
+        };
+        if !free && !self.stalled {
+            self.stalled = self.lane.0.engine.gate.stall();
         }
-        !holds || self.stalled
+        if holds && (free || self.stalled) {
+            self.give_way();
+        }
+        !holds || free || self.stalled
     }
 
-    /// Whether it holds a slot, or one of the places for requests that wait without.
+    /// Whether it is among those that wait for a slot, or have one that others wait for.
     #[must_use]
-    pub fn holds_up_others(&self) -> bool {
-        self.stalled || matches!(self.slot, Slot::Held(..) | Slot::Beside)
+    pub fn queues(&self) -> bool {
+        matches!(self.slot, Slot::Held(..) | Slot::Outside(_))
     }
 
     /// It does not wait any more.

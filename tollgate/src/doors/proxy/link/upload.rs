@@ -15,6 +15,9 @@ const TRICKLE_AFTER: Duration = Duration::from_secs(5);
 /// How much it has to send in that time, in bytes.
 const TRICKLE_BYTES: u32 = 1024;
 
+/// A client that has not been waited for longer than that since it last sent so much is uploading.
+const FLOWS_WITHIN: Duration = Duration::from_secs(1);
+
 /// Why a body did not get through, unless the backend is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::doors::proxy) enum UploadFault {
@@ -54,6 +57,8 @@ pub(in crate::doors::proxy) struct UploadState {
     /// [`TRICKLE_BYTES`].
     bytes: Cell<u32>,
     waited: Cell<u32>,
+    /// So many have come before.
+    has_begun: Cell<bool>,
     task: RefCell<Option<Waker>>,
 }
 
@@ -63,6 +68,7 @@ impl UploadState {
         self.runs.set(runs);
         self.is_kept_back.set(runs);
         self.fault.set(None);
+        self.has_begun.set(false);
         self.bytes.set(0);
         self.waited.set(0);
     }
@@ -93,7 +99,8 @@ impl UploadState {
     pub(in crate::doors::proxy) fn arrived(&self, bytes: usize, now: u64) {
         let bytes = self.bytes.get().saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         let enough = bytes >= TRICKLE_BYTES;
-        let waited = self.waited.get().saturating_add(self.waits.elapsed(now));
+        let waited = self.waited(now);
+        self.has_begun.set(self.has_begun.get() || enough);
         self.bytes.set(if enough { 0 } else { bytes });
         self.waited.set(if enough { 0 } else { waited });
         self.waits.end();
@@ -126,10 +133,19 @@ impl UploadState {
         self.waits.waits() && !self.is_kept_back.get()
     }
 
+    /// For how long the client has been waited for since it last sent enough, in milliseconds.
+    fn waited(&self, now: u64) -> u32 {
+        self.waited.get().saturating_add(self.waits.elapsed(now))
+    }
+
     /// Whether the client sends next to nothing.
     pub(in crate::doors::proxy) fn trickles(&self, now: u64) -> bool {
-        let waited = self.waited.get().saturating_add(self.waits.elapsed(now));
-        self.waits.waits() && Duration::from_millis(waited.into()) > TRICKLE_AFTER
+        self.waits.waits() && Duration::from_millis(self.waited(now).into()) > TRICKLE_AFTER
+    }
+
+    /// Whether the client is uploading, however slowly.
+    pub(in crate::doors::proxy) fn flows(&self, now: u64) -> bool {
+        self.has_begun.get() && Duration::from_millis(self.waited(now).into()) < FLOWS_WITHIN
     }
 
     /// Whether the client sends next to nothing of a body that no backend waits for.

@@ -1,8 +1,8 @@
 //! Requests that wait for their client: its body does not come, or it does not take the answer.
 //!
 //! A client that sends next to nothing of a body makes room when there is none: its connection is
-//! closed while no backend has the request, and its request is given up while others wait for the
-//! slots that such requests hold.
+//! closed while no backend has the request, and its request is given up while others wait for a
+//! slot.
 //!
 //! Streams give their slot to others and keep their connection to the backend, and a client may
 //! have a hundred on each connection of its own. So each counts like a connection, and they may
@@ -44,7 +44,7 @@ impl Worker {
         if crowded && link.upload.trickles(now) && link.stalls() {
             link.upload.give_up();
         } else {
-            link.stall();
+            link.stall(now);
         }
     }
 
