@@ -282,8 +282,20 @@ pub fn applies(when: &When, request: &impl Attributes) -> bool {
 }
 
 fn holds<R: Attributes>(when: &When, seen: &Seen<'_, R>) -> bool {
+    may_hold(when, seen, true)
+}
+
+/// Whether a condition holds. Where backends differ, `doubtful` says what is taken to be so: some
+/// run a method in small letters as another one, some as none.
+fn may_hold<R: Attributes>(when: &When, seen: &Seen<'_, R>, doubtful: bool) -> bool {
     let request = seen.request;
-    let method = || when.method.iter().any(|m| m.eq_ignore_ascii_case(request.method()));
+    let method = || {
+        let method = request.method();
+        match method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            true => doubtful,
+            false => when.method.iter().any(|m| m.eq_ignore_ascii_case(method)),
+        }
+    };
     let vhost = || {
         let host = host_name(request.vhost());
         when.vhost.iter().any(|v| v.eq_ignore_ascii_case(host))
@@ -294,7 +306,7 @@ fn holds<R: Attributes>(when: &When, seen: &Seen<'_, R>) -> bool {
         && (when.path.is_empty() || path())
         && when.header.iter().all(|name| request.header(name).is_some())
         && when.cookie.iter().all(|name| cookie(request, name).is_some())
-        && when.not.as_deref().is_none_or(|not| !holds(not, seen))
+        && when.not.as_deref().is_none_or(|not| !may_hold(not, seen, !doubtful))
 }
 
 /// The value of a cookie (RFC 6265, 5.4: pairs parted by semicolons), on whichever line it is.

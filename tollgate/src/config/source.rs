@@ -131,7 +131,10 @@ impl Source {
     }
 
     fn unread(&self, why: &dyn std::fmt::Display) -> Faults {
-        let what = format!("cannot be read: {why}");
+        let what = match self.path.is_dir() {
+            true => "is a folder, and what is to run is one file: name that".to_owned(),
+            false => format!("cannot be read: {why}"),
+        };
         Faults::new(&self.path.display().to_string(), vec![Fault::new(Place::default(), what)])
     }
 

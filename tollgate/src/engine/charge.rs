@@ -214,6 +214,15 @@ impl Charge {
 }
 
 impl Charge {
+    /// What it has taken out of the bucket of one of its keys.
+    fn spent(&self, key: Key, cost: Cost) -> Cost {
+        let limit = self.rules.limiter.limits().get(usize::from(key.limit));
+        match limit.map(|limit| limit.unit) {
+            Some(Unit::Hits) => Cost::hits(1),
+            Some(Unit::Cpu) | None => cost,
+        }
+    }
+
     /// What one of its keys is called, where that needs nothing of the request, which is over.
     fn name_of(&self, key: &Key, known: Known) -> Option<String> {
         let limit = self.rules.limiter.limits().get(usize::from(key.limit))?;
@@ -285,7 +294,7 @@ impl Drop for Charge {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
                 let waited = self.waited_for(place, waited, longest);
                 // A flood of others may have pushed it out while it ran.
-                if top.add(key.hash, cost, waited, now)
+                if top.add(key.hash, self.spent(*key, cost), waited, now)
                     && let Some(name) = self.name_of(key, known)
                 {
                     top.call(key.hash, name);

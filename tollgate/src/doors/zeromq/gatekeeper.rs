@@ -90,8 +90,9 @@ async fn serve(
     control: Remote,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let tell = tell(Rc::clone(&desk), Line::new("accounting", master));
-    let hear = hear(Rc::clone(&desk), Line::new("control", control));
+    let domain = &*desk.keeper.domain().to_owned();
+    let tell = tell(Rc::clone(&desk), Line::new("accounting", master, domain));
+    let hear = hear(Rc::clone(&desk), Line::new("control", control, domain));
     let tasks = [
         tokio::task::spawn_local(tell),
         tokio::task::spawn_local(hear),
@@ -118,6 +119,7 @@ async fn seconds(desk: Rc<Desk>) {
 
 /// One of the two connections, as it comes and goes.
 struct Line {
+    domain: String,
     socket: &'static str,
     to: Remote,
     pause: Duration,
@@ -126,8 +128,8 @@ struct Line {
 }
 
 impl Line {
-    fn new(socket: &'static str, to: Remote) -> Line {
-        Line { socket, to, pause: PAUSE, told: false }
+    fn new(socket: &'static str, to: Remote, domain: &str) -> Line {
+        Line { domain: domain.to_owned(), socket, to, pause: PAUSE, told: false }
     }
 
     /// Connects, as a socket of this kind.
@@ -147,10 +149,10 @@ impl Line {
 
     /// It has ended; waits for a while.
     async fn rest(&mut self, ended: &Ended) {
-        let (socket, master) = (self.socket, &self.to);
+        let (domain, socket, master) = (&*self.domain, self.socket, &self.to);
         if !std::mem::replace(&mut self.told, true) {
             tracing::warn!(
-                target: "tollgate::gatekeeper", socket, %master, why = %ended,
+                target: "tollgate::gatekeeper", domain, socket, %master, why = %ended,
                 "the master is away: orders that are known are kept, and everybody else passes"
             );
         }

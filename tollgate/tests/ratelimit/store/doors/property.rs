@@ -98,9 +98,9 @@ fn standing(algorithm: &Algorithm, state: &[u64], now: Time) -> Nanos {
     }
 }
 
-/// The same, but for what Lua's numbers leave out: nanoseconds beyond 104 days are rounded.
+/// The same, but for what Lua's numbers leave out: beyond 104 days they have 53 bits.
 fn alike(one: Nanos, other: Nanos) -> bool {
-    one == other || (one.0 >> 53 > 0 && one.0.abs_diff(other.0) <= 2)
+    one.0.abs_diff(other.0) <= (one.0 >> 53) * 2
 }
 
 /// A store believes for a while who knows of more than a tenth of a second more than it does; what
