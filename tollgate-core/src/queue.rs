@@ -231,6 +231,13 @@ impl Queue {
         self.waiting.len() + usize::from(self.ready.is_some())
     }
 
+    /// Whether requests of others than `client` wait.
+    #[must_use]
+    pub fn others_wait(&self, client: KeyHash) -> bool {
+        let own = self.clients.get(&client).map_or(0, |client| client.crowd.count);
+        self.waiting.len() > own
+    }
+
     /// How many requests are with the backend.
     #[must_use]
     pub fn in_flight(&self) -> usize {

@@ -8,6 +8,7 @@ use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
+use tollgate_core::key::KeyHash;
 use tollgate_core::meter::estimate::RouteHash;
 use tollgate_core::queue::concurrency::Concurrency;
 use tollgate_core::queue::{Arrival, Cancelled, Id, Queue, Settings};
@@ -184,11 +185,11 @@ impl Gate {
         pass(state, now);
     }
 
-    /// The backend waits for the rest of a request, which gives its slot to others. False if as
-    /// many as there are slots do so already: it keeps its slot.
-    pub fn stall(&self) -> bool {
+    /// The backend waits for the rest of a request of `client`, which gives its slot to others.
+    /// False if as many as there are slots do so already, and nobody else waits: it keeps its slot.
+    pub fn stall(&self, client: KeyHash) -> bool {
         let mut state = self.0.lock();
-        let room = state.stalled < state.concurrency;
+        let room = state.stalled < state.concurrency || state.queue.others_wait(client);
         state.stalled += usize::from(room);
         room
     }

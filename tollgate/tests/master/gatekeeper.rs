@@ -32,7 +32,8 @@ fn s1_the_burst_is_free_and_then_the_proxy_refuses_with_a_true_retry_after() {
     let refused = keeper.get("c");
     assert_eq!(refused.status, 503);
     let after: u64 = refused.header("retry-after").expect("it says when").parse().expect("seconds");
-    assert!((3_000..=3_600).contains(&after), "{after}");
+    // Two clocks may differ by a little, and seconds are whole.
+    assert!((3_000..=3_601).contains(&after), "{after}");
     assert_eq!(refused.text, format!("over the limit \"d\"; try again in {after} s\n"));
     assert_eq!(keeper.get("another").status, 200);
     assert_eq!(keeper.site.requests(), 4, "the site never heard of the one that was refused");

@@ -190,7 +190,41 @@ fn uploads_that_come_in_keep_no_slot_while_the_backend_waits_for_them() {
     }
 }
 
-/// What holds a slot and sends next to nothing for five seconds makes room for those who wait.
+/// Nobody else waits for uploads of which nothing comes.
+#[test]
+fn an_upload_that_stalls_keeps_no_other_client_waiting() {
+    let stage = Stage::open(|settings| {
+        settings.action = Action::Queue;
+        settings.queue.concurrency = Concurrency::Fixed(1);
+        settings.queue.reserve = 0;
+        settings.limits = vec![cpu_limit(4.0, LONG)];
+        settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
+    });
+    let mut clients: Vec<Wire> = (0..3).map(|_| stage.client()).collect();
+    let mut backends = Vec::new();
+    for client in &mut clients[..2] {
+        half(client, "/");
+        let mut backend = stage.backend();
+        backend.head();
+        backends.push(backend);
+    }
+    // One more of the same client waits for the slot that the second keeps.
+    half(&mut clients[2], "/");
+    until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
+    stage.backend_is_left_alone();
+    let mut visitor = stage.client();
+    visitor.send("GET /visitor HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.9\r\n\r\n");
+    let mut backend = None;
+    until("the visitor is served", || {
+        backends.extend(backend.take());
+        backend = stage.backend_if_any();
+        backend.as_mut().is_some_and(|backend| backend.head().contains("/visitor"))
+    });
+    backend.expect("it came").answer("ok");
+    assert_eq!(visitor.message().text(), "ok");
+}
+
+/// What holds a slot and sends next to nothing for five seconds makes room for its own client, too.
 #[test]
 fn uploads_that_stall_make_room_for_requests_that_wait() {
     let stage = queueing(1);
@@ -202,16 +236,13 @@ fn uploads_that_stall_make_room_for_requests_that_wait() {
         backend.head();
         backends.push(backend);
     }
-    let mut visitor = stage.client();
-    visitor.get("/visitor");
+    let mut third = stage.client();
+    third.get("/third");
     until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
-    let mut backend = stage.backend_for("/visitor", None);
+    let mut backend = stage.backend_for("/third", None);
     backend.answer("ok");
-    assert_eq!(visitor.message().text(), "ok");
+    assert_eq!(third.message().text(), "ok");
     until("one of them has made room", || clients.iter_mut().any(|client| !client.is_silent()));
-    let ended = clients
-        .iter_mut()
-        .find_map(|client| (!client.is_silent()).then_some(client))
-        .expect("one of them");
-    assert_eq!(ended.message().status(), 408);
+    let ended = clients.iter_mut().find_map(|client| (!client.is_silent()).then_some(client));
+    assert_eq!(ended.expect("one of them").message().status(), 408);
 }

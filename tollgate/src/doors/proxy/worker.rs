@@ -85,9 +85,9 @@ impl Site {
     }
 }
 
-/// How often the sweep looks at least while there are streams: a slot is taken from those whose
-/// client takes nothing.
-const STREAMS_TICK: Duration = Duration::from_millis(50);
+/// How often the sweep looks at least while there are streams, of which some may have to make room,
+/// or requests wait for a slot that a stalled upload keeps.
+const OFTEN_TICK: Duration = Duration::from_millis(50);
 
 /// What all threads of a proxy share.
 #[derive(Default)]
@@ -344,10 +344,8 @@ impl Worker {
     pub(super) async fn sweep(self: Rc<Worker>) {
         loop {
             let site = self.site();
-            let tick = match self.streams.is_empty() {
-                true => site.tick(),
-                false => site.tick().min(STREAMS_TICK),
-            };
+            let often = !self.streams.is_empty() || self.lane.is_crowded();
+            let tick = if often { site.tick().min(OFTEN_TICK) } else { site.tick() };
             tokio::time::sleep(tick).await;
             self.now.set(self.clock.now());
             let now = self.now();

@@ -124,16 +124,20 @@ impl Charge {
     /// The backend waits for the rest of the request, and others may have its slot. If it belongs
     /// to a client in credit that is uploading (`flows`), they always may: the backend does nothing
     /// for it, or its client is soon in debt. Otherwise as many requests may wait so as there are
-    /// slots, and further ones keep theirs. Returns whether it has none.
+    /// slots, and further ones keep theirs until another client waits. Returns whether it has none.
     pub fn stall(&mut self, flows: bool) -> bool {
-        let (holds, free) = match self.slot {
+        let (holds, arrival) = match self.slot {
             Slot::Free | Slot::Exempt => return true,
-            Slot::Beside => (true, true),
-            Slot::Held(_, arrival, _) => (true, flows && arrival.place == Place::Credit),
-            Slot::Outside(arrival) => (false, flows && arrival.place == Place::Credit),
+            Slot::Beside => {
+                self.give_way();
+                return true;
+            }
+            Slot::Held(_, arrival, _) => (true, arrival),
+            Slot::Outside(arrival) => (false, arrival),
         };
+        let free = flows && arrival.place == Place::Credit;
         if !free && !self.stalled {
-            self.stalled = self.lane.0.engine.gate.stall();
+            self.stalled = self.lane.0.engine.gate.stall(arrival.client);
         }
         if holds && (free || self.stalled) {
             self.give_way();
