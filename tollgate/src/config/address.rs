@@ -148,9 +148,13 @@ fn local_only(listen: SocketAddr) -> bool {
     listen.ip().is_loopback()
 }
 
-/// Whether two listeners want the same port of the same address.
+/// Whether two listeners want the same port of the same address. One on `[::]` takes connections
+/// over IPv4 as well.
 #[must_use]
 pub fn collide(a: SocketAddr, b: SocketAddr) -> bool {
-    let any = (a.ip().is_unspecified() || b.ip().is_unspecified()) && a.is_ipv4() == b.is_ipv4();
-    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || any)
+    let takes = |one: SocketAddr, other: SocketAddr| {
+        one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+    };
+    let same = a.ip() == b.ip() || takes(a, b) || takes(b, a);
+    a.port() == b.port() && a.port() != 0 && same
 }

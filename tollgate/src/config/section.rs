@@ -160,15 +160,20 @@ fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Rate
     Some(root.section("ratelimit", &[], ratelimit::read))
 }
 
-/// No two listeners may want one port.
+/// No two listeners may want one port, or one file.
 fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
-    let mut taken: Vec<SocketAddr> = Vec::new();
+    let mut taken: Vec<Socket> = Vec::new();
     for opening in settings.openings() {
-        let Socket::Tcp(address) = opening.socket else { continue };
-        if taken.iter().any(|other| address::collide(address, *other)) {
-            let what = format!("two listeners want {address}; give one of them another port");
+        let what = match &opening.socket {
+            Socket::Tcp(address) => format!("two listeners want {address}; give one another port"),
+            Socket::File(path) => {
+                format!("two listeners want {}; give one another file", path.display())
+            }
+            Socket::Datagrams(_) | Socket::Group { .. } => continue,
+        };
+        if taken.iter().any(|other| opening.socket.collides(other)) {
             root.fault(opening.way.first().copied().unwrap_or_default(), what);
         }
-        taken.push(address);
+        taken.push(opening.socket);
     }
 }

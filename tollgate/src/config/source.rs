@@ -172,6 +172,11 @@ pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
         let what = format!("cannot be read: {why}");
         Faults::new(&file, vec![Fault::new(Place::default(), what)])
     };
+    // To open what is no file, a pipe for example, may take for ever.
+    let kind = std::fs::metadata(path).map_err(|error| unread(error.to_string()))?;
+    if !kind.is_file() {
+        return Err(unread("it is no file".to_owned()));
+    }
     let opened = File::open(path).map_err(|error| unread(error.to_string()))?;
     let read = opened.take(LIMITS_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| unread(error.to_string()))?;

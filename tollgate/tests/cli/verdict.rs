@@ -113,7 +113,7 @@ const OPEN_FILES: &str = "the limit on open files is too low";
 
 /// Configurations, and a word of what is said of each: a fault, or a warning where `check` and
 /// `serve` both take it; nothing where it is simply good.
-const CASES: [(&str, &str); 43] = [
+const CASES: [(&str, &str); 45] = [
     // Good ones, of every door.
     ("proxy: {listen: '127.0.0.1:0', backend: 'http://127.0.0.1:1'}", ""),
     ("check: {listen: '127.0.0.1:0', syslog: 'udp://127.0.0.1:0'}", ""),
@@ -153,6 +153,12 @@ const CASES: [(&str, &str); 43] = [
         "line: {listen: '127.0.0.1:0'}\npeers: {listen: '192.0.2.1:7946', secret_file: DIR/token}",
         "no address of this",
     ),
+    // Two for one.
+    (
+        "proxy: {listen: ['[::]:TAKEN_TCP', '0.0.0.0:TAKEN_TCP'], backend: 'http://127.0.0.1:1'}",
+        "two listeners want",
+    ),
+    ("line: {listen: ['unix://DIR/a.sock', 'unix://DIR/./a.sock']}", "two listeners want"),
     // Files that are sockets.
     ("line: {listen: 'unix://DIR/nowhere/line.sock'}", "make its folder first"),
     ("line: {listen: 'unix://DIR/plain'}", "a file that is no socket"),

@@ -6,6 +6,7 @@
 
 use super::peers::Via;
 use super::{Line, Listen, Settings};
+use crate::config::address;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -31,6 +32,18 @@ pub enum Socket {
         /// How many routers a datagram may pass.
         hops: u32,
     },
+}
+
+impl Socket {
+    /// Whether another one has the same port, or the same file however it is spelt.
+    #[must_use]
+    pub fn collides(&self, other: &Socket) -> bool {
+        match (self, other) {
+            (Socket::Tcp(one), Socket::Tcp(other)) => address::collide(*one, *other),
+            (Socket::File(one), Socket::File(other)) => one.components().eq(other.components()),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Socket {
