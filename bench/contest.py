@@ -50,14 +50,14 @@ def php_fpm():
     return found[-1] if found else sys.exit("missing: php-fpm; install with apt-get (ci/long does)")
 
 
-def tollgate():
+def evenkeel():
     """The release binary, built if need be."""
-    given = os.environ.get("TOLLGATE")
+    given = os.environ.get("EVENKEEL")
     if given:
         return given
-    build = ["cargo", "build", "--release", "--locked", "-q", "-p", "tollgate"]
+    build = ["cargo", "build", "--release", "--locked", "-q", "-p", "evenkeel"]
     subprocess.run(build, cwd=ROOT, check=True)
-    return os.path.join(os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target"), "release/tollgate")
+    return os.path.join(os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target"), "release/evenkeel")
 
 
 def first_line(*command):
@@ -245,7 +245,7 @@ backend origin
 """)
         return self.start(name, ["haproxy", "-db", "-f", path], port)
 
-    def tollgate(self, name, port, backend, proxy=BOUNDLESS, binary=None):
+    def evenkeel(self, name, port, backend, proxy=BOUNDLESS, binary=None):
         slug = name.replace(" ", "-")
         path = self.file(f"{slug}.yaml", f"""\
 admin: off
@@ -256,7 +256,7 @@ proxy:
   bounds: {{connections: 9000}}
   timeouts: {{idle: 1h}}
 {proxy}""")
-        return self.start(name, [binary or tollgate(), "serve", "--config", path], port)
+        return self.start(name, [binary or evenkeel(), "serve", "--config", path], port)
 
     def answering_origin(self):
         """An origin that answers `ok` at once, on the load's core."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Calls of gRPC through Tollgate and nginx to a real server (grpcio): what becomes of each.
+"""Calls of gRPC through Evenkeel and nginx to a real server (grpcio): what becomes of each.
 
-Usage: bench/conformance/calls.py [TOLLGATE]     needs `pip install grpcio`; prints a table in Markdown.
+Usage: bench/conformance/calls.py [EVENKEEL]     needs `pip install grpcio`; prints a table in Markdown.
 
 Every case is a name and what a client does; the outcome is `passed` if it got what the server alone
 would have given it, else what it got instead.
@@ -120,8 +120,8 @@ CASES = [
 ]
 
 
-def tollgate(folder, program, port, behind):
-    path = folder / "tollgate.yaml"
+def evenkeel(folder, program, port, behind):
+    path = folder / "evenkeel.yaml"
     path.write_text(
         f"admin: off\nproxy:\n  listen: 127.0.0.1:{port}\n  limits: []\n  backend: h2c://127.0.0.1:{behind}\n")
     return [program, "serve", "--config", str(path)]
@@ -148,14 +148,14 @@ def outcome(run, port):
 
 def main():
     os.environ["PATH"] += ":/usr/sbin:/sbin"
-    program = sys.argv[1] if len(sys.argv) > 1 else str(HERE.parents[1] / "target/release/tollgate")
+    program = sys.argv[1] if len(sys.argv) > 1 else str(HERE.parents[1] / "target/release/evenkeel")
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(64), options=UNLIMITED)
     server.add_generic_rpc_handlers((Service(),))
     behind = server.add_insecure_port("127.0.0.1:0")
     server.start()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for make in [tollgate, nginx]:
+        for make in [evenkeel, nginx]:
             port = free_port()
             with open(pathlib.Path(folder) / f"{make.__name__}.log", "wb") as log:
                 command = make(pathlib.Path(folder), program, port, behind)
@@ -166,9 +166,9 @@ def main():
             finally:
                 process.terminate()
                 process.wait()
-    print("| case | tollgate | nginx |\n|---|---|---|")
+    print("| case | evenkeel | nginx |\n|---|---|---|")
     for number, (name, _) in enumerate(CASES):
-        print(f"| {name} | {found['tollgate'][number]} | {found['nginx'][number]} |")
+        print(f"| {name} | {found['evenkeel'][number]} | {found['nginx'][number]} |")
     server.stop(None)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The same bytes to Tollgate, nginx and HAProxy: what each does with requests that are odd, ambiguous
+"""The same bytes to Evenkeel, nginx and HAProxy: what each does with requests that are odd, ambiguous
 or hostile, and what a backend gets to see of them.
 
-Usage: bench/conformance/run.py [TOLLGATE]      prints a table in Markdown; docs/conformance.md has one.
+Usage: bench/conformance/run.py [EVENKEEL]      prints a table in Markdown; docs/conformance.md has one.
 
 Every case is a name and the bytes that a client sends. Behind each proxy stands a backend of our own that
 notes what it is sent. The outcome is one of: the status that the client got without the backend seeing
@@ -127,7 +127,7 @@ class Server:
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_for(self.port)
 
-    def tollgate(self, _, program):
+    def evenkeel(self, _, program):
         text = (
             f"admin: off\nproxy:\n  listen: 127.0.0.1:{self.port}\n  limits: []\n"
             f"  backend: {'h2c' if self.streams else 'http'}://127.0.0.1:{self.backend.port}\n"
@@ -473,16 +473,16 @@ def table(title, servers, cases, play):
 
 
 def main():
-    program = sys.argv[1] if len(sys.argv) > 1 else str(HERE.parents[1] / "target/debug/tollgate")
+    program = sys.argv[1] if len(sys.argv) > 1 else str(HERE.parents[1] / "target/debug/evenkeel")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         os.chmod(folder, 0o755)
-        servers = [Server(name, folder, program) for name in ("tollgate", "nginx", "haproxy")]
+        servers = [Server(name, folder, program) for name in ("evenkeel", "nginx", "haproxy")]
         try:
             table("HTTP/1.1", servers, PLAIN, plain)
             table("HTTP/2", servers, FRAMES, framed)
             # This nginx speaks HTTP/2 behind for gRPC only.
-            behind = [Server(name, folder, program, True) for name in ("tollgate", "haproxy")]
+            behind = [Server(name, folder, program, True) for name in ("evenkeel", "haproxy")]
             servers += behind
             table("Answers over HTTP/2", behind, ANSWERS, answered)
         finally:

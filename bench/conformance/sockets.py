@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""WebSockets through Tollgate, nginx and HAProxy to a real server (websockets): what becomes of each,
+"""WebSockets through Evenkeel, nginx and HAProxy to a real server (websockets): what becomes of each,
 begun over HTTP/1.1 and on a stream of HTTP/2 (RFC 8441).
 
-Usage: bench/conformance/sockets.py [TOLLGATE]   needs `pip install websockets h2`; prints a table in
+Usage: bench/conformance/sockets.py [EVENKEEL]   needs `pip install websockets h2`; prints a table in
 Markdown.
 
 Every case is a name, a path at the server, what the client does, and what it gets from the server
@@ -256,8 +256,8 @@ CASES = [
 ]
 
 
-def tollgate(folder, program, port, frames, behind):
-    path = folder / "tollgate.yaml"
+def evenkeel(folder, program, port, frames, behind):
+    path = folder / "evenkeel.yaml"
     path.write_text(
         f"admin: off\nproxy:\n  listen: ['127.0.0.1:{port}', '127.0.0.1:{frames}']\n  limits: []\n"
         f"  backend: http://127.0.0.1:{behind}\n")
@@ -300,12 +300,12 @@ def outcome(case, begin, port):
 
 def main():
     os.environ["PATH"] += ":/usr/sbin:/sbin"
-    program = sys.argv[1] if len(sys.argv) > 1 else str(HERE.parents[1] / "target/debug/tollgate")
+    program = sys.argv[1] if len(sys.argv) > 1 else str(HERE.parents[1] / "target/debug/evenkeel")
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
     server = serve(echo, "127.0.0.1", 0, process_request=declines, subprotocols=["chat"], max_size=None)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     behind = server.socket.getsockname()[1]
-    makers, rows = [tollgate, nginx, haproxy], {}
+    makers, rows = [evenkeel, nginx, haproxy], {}
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for make in makers:

@@ -1,7 +1,7 @@
 //! A rate limit service on tonic that lets Limitador's library decide, in memory, on one thread.
 //!
 //! `limitador-service PORT`. It has a limit of its own for the `user` of each of the first ten
-//! descriptors, so ten descriptors are ten counters, as they are for Tollgate. What its own server
+//! descriptors, so ten descriptors are ten counters, as they are for Evenkeel. What its own server
 //! does around the library (metrics, tracing) is left out, and so is not held against it.
 
 use limitador::RateLimiter;
@@ -17,7 +17,7 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic_prost::ProstCodec;
 
 mod messages {
-    include!("../../../tollgate/src/doors/ratelimit/wire/messages.in");
+    include!("../../../crates/evenkeel/src/doors/ratelimit/wire/messages.in");
 }
 
 use messages::envoy::service::ratelimit::v3::rate_limit_response::Code;

@@ -3,7 +3,7 @@
 // Nothing is kept for later: while no connection stands, what is told is dropped, and a connection
 // that breaks takes with it what was not sent. A master that answers no heartbeat counts as gone.
 // What is told never waits: what the network does not take in time is dropped. What messages mean
-// to a gatekeeper: gatekeeper.js. The wire: docs/guide/master.md of Tollgate.
+// to a gatekeeper: gatekeeper.js. The wire: docs/guide/master.md of Evenkeel.
 
 'use strict';
 

@@ -92,7 +92,7 @@ staged('S11, S12: refusals and unknown domains change nothing', { d: [HISTORY] }
   for (let n = 0; n < 50; n += 1) assert.equal(one.ask('c').status, 'REJECTED');
   await settled(one);
   assert.equal(one.until('c') - start, 500);
-  assert.equal(await master.metric('tollgate_master_messages_total{status="rejected"}'), 50);
+  assert.equal(await master.metric('evenkeel_master_messages_total{status="rejected"}'), 50);
   const lost = master.gatekeeper({ domain: 'nobody' });
   await eventually('it is heard', () => lost.up);
   for (let n = 0; n < 10; n += 1) assert.equal(lost.ask('c').status, 'ACCEPTED');
@@ -142,7 +142,7 @@ staged('a master that does not read costs no request', { d: [{ rate: '1/h', burs
   for (let n = 0; n < 100_000; n += 1) assert.equal(one.ask(`client-${n}`).status, 'ACCEPTED');
   master.child.kill('SIGCONT');
   await settled(one);
-  const told = await master.metric('tollgate_master_messages_total{status="accepted"}');
+  const told = await master.metric('evenkeel_master_messages_total{status="accepted"}');
   assert.ok(told < 100_000, `${told}: what did not fit is dropped`);
 });
 
@@ -188,7 +188,7 @@ staged('S20, S21: the later of two rules, and no rule at all', {
   const free = master.gatekeeper({ domain: 'none' });
   await eventually('it is up', () => free.up);
   for (let n = 0; n < 100; n += 1) assert.equal(free.ask('c').status, 'ACCEPTED');
-  const heard = () => master.metric('tollgate_master_messages_total{status="unknown"}');
+  const heard = () => master.metric('evenkeel_master_messages_total{status="unknown"}');
   assert.deepEqual([await heard(), free.stats.orders], [0, 0]);
   free.close();
 });

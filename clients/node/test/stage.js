@@ -139,10 +139,10 @@ class Peer {
   }
 }
 
-/** The binary, as cargo builds it; TOLLGATE names another. */
+/** The binary, as cargo builds it; EVENKEEL names another. */
 function binary() {
   const target = process.env.CARGO_TARGET_DIR ?? path.join(__dirname, '../../../target');
-  return process.env.TOLLGATE ?? path.join(target, 'debug/tollgate');
+  return process.env.EVENKEEL ?? path.join(target, 'debug/evenkeel');
 }
 
 /** The real master, with these domains. */
@@ -151,7 +151,7 @@ class Master {
     const master = new Master();
     master.domains = domains;
     master.folder = fs.mkdtempSync(path.join(os.tmpdir(), 'gatekeeper-'));
-    const file = path.join(master.folder, 'tollgate.json');
+    const file = path.join(master.folder, 'evenkeel.json');
     const address = (port) => `tcp://127.0.0.1:${port}`;
     fs.writeFileSync(file, JSON.stringify({
       admin: { listen: '127.0.0.1:0' },

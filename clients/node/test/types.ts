@@ -1,7 +1,7 @@
 // What users write, read by the compiler only: a line that should not be accepted is marked so.
 
 import { createServer, IncomingMessage } from 'node:http';
-import { Gatekeeper, Options, Refusal, Stats } from 'tollgate-gatekeeper';
+import { Gatekeeper, Options, Refusal, Stats } from 'evenkeel-gatekeeper';
 
 interface Request extends IncomingMessage {
   user?: { id: number };

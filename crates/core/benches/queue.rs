@@ -1,0 +1,126 @@
+//! What the fair queue costs a request: arrival, dispatch and end, with everything a door asks in
+//! between.
+//!
+//! `cargo bench -p evenkeel-core --bench queue`. 64 requests are in flight; each step one more
+//! comes, goes, and the oldest ends. `idle`: nobody waits. `busy`: as many wait as are in flight.
+//! The quickest of some rounds is shown, for other work on the machine only ever adds.
+//! docs/performance.md has results.
+
+#![allow(missing_docs)]
+
+use evenkeel_core::classify::Key;
+use evenkeel_core::key::{KeyHash, Seed};
+use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::queue::concurrency::Concurrency;
+use evenkeel_core::queue::{Arrival, Id, Place, Queue, Settings};
+use evenkeel_core::units::{Cost, Nanos, Time, Weight};
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::time::Instant;
+
+const ROUNDS: usize = 15;
+const STEPS: u64 = 200_000;
+const IN_FLIGHT: usize = 64;
+/// How many clients the requests come from.
+const CLIENTS: [u64; 3] = [1, 64, 100_000];
+
+fn main() {
+    println!("ns per request     {}", CLIENTS.map(|n| format!("{n:>10}")).concat());
+    for (name, concurrency, debt) in [
+        ("idle, credit", 4 * IN_FLIGHT, false),
+        ("idle, debt", 4 * IN_FLIGHT, true),
+        ("busy, credit", IN_FLIGHT, false),
+        ("busy, debt", IN_FLIGHT, true),
+    ] {
+        let cells = CLIENTS.map(|clients| format!("{:>10.0}", row(concurrency, debt, clients)));
+        println!("{name:<19}{}", cells.concat());
+    }
+    println!("\nns per request to find the concurrency {:>10.1}", finding());
+}
+
+/// 40 routes, from 1 to 100 ms, windows included.
+fn finding() -> f64 {
+    let routes: Vec<RouteHash> = (0..40)
+        .map(|n| RouteHash::of(&Seed([1; 16]), "GET", &format!("/{}", "x".repeat(n))))
+        .collect();
+    let rounds = (0..ROUNDS).map(|_| {
+        let mut auto = Concurrency::new(2.0);
+        let started = Instant::now();
+        for n in 0..STEPS {
+            let drawn = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let elapsed = Nanos(1_000_000 + drawn % 99_000_000);
+            auto.handle_done(routes[n as usize % 40], elapsed, true, Time(n * 100_000));
+        }
+        black_box(auto.concurrency());
+        started.elapsed().as_nanos() as f64 / STEPS as f64
+    });
+    rounds.fold(f64::INFINITY, f64::min)
+}
+
+fn row(concurrency: usize, debt: bool, clients: u64) -> f64 {
+    let rounds = (0..ROUNDS).map(|_| Line::new(concurrency, debt, clients).round());
+    rounds.fold(f64::INFINITY, f64::min)
+}
+
+/// A queue with requests in it, and where the next ones come from.
+struct Line {
+    queue: Queue,
+    running: VecDeque<Id>,
+    debt: bool,
+    clients: u64,
+    came: u64,
+}
+
+impl Line {
+    fn new(concurrency: usize, debt: bool, clients: u64) -> Line {
+        let wait_max = Nanos::from_secs(30);
+        let settings = Settings { concurrency, reserve: 2, len_max: 4_096, wait_max, known_max: 0 };
+        let mut line =
+            Line { queue: Queue::new(settings), running: VecDeque::new(), debt, clients, came: 0 };
+        let waiting = if concurrency > IN_FLIGHT { 0 } else { IN_FLIGHT };
+        (0..IN_FLIGHT + waiting).for_each(|_| line.arrive());
+        line
+    }
+
+    fn now(&self) -> Time {
+        Time(self.came * 10_000)
+    }
+
+    fn arrive(&mut self) {
+        self.came += 1;
+        let client = self.came.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        let client =
+            KeyHash::from_bits((client % self.clients).wrapping_mul(0x5851_f42d_4c95_7f2d));
+        let bucket = Key { limit: 0, hash: client };
+        let arrival = Arrival {
+            client,
+            place: if self.debt { Place::Debt(bucket) } else { Place::Credit },
+            estimate: Cost(1_000_000 + self.came % 1_000),
+            is_guess: false,
+            route: None,
+            weight: Weight::ONE,
+        };
+        self.queue.handle_arrival(arrival, self.now());
+        self.dispatch();
+    }
+
+    fn dispatch(&mut self) {
+        while let Some(id) = self.queue.poll_dispatch(self.now()) {
+            self.running.push_back(id);
+        }
+        black_box(self.queue.poll_refused());
+        self.queue.handle_timeout(self.now());
+    }
+
+    fn round(mut self) -> f64 {
+        let started = Instant::now();
+        for _ in 0..STEPS {
+            self.arrive();
+            if let Some(oldest) = self.running.pop_front() {
+                self.queue.handle_done(oldest, Cost(1_000_500));
+                self.dispatch();
+            }
+        }
+        started.elapsed().as_nanos() as f64 / STEPS as f64
+    }
+}

@@ -1,0 +1,426 @@
+//! Fuzz harnesses for everything here that reads foreign bytes. Under `cargo test` each runs for a
+//! second; `fuzz/run` lets it run for as long as it is told.
+
+use bolero::check;
+use evenkeel_core::bucket::{Algorithm, debt::Debt};
+use evenkeel_core::classify::{self, Attributes, normal_path};
+use evenkeel_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
+use evenkeel_core::limit::{Limit, Part, Unit, When};
+use evenkeel_core::meter::estimate::fold;
+use evenkeel_core::meter::header_cost;
+use evenkeel_core::replica::{Event, Replica, Settings, Shared, Told};
+use evenkeel_core::units::{Cost, Nanos, Rate, Share, Time, Weight};
+use std::net::{IpAddr, Ipv4Addr};
+
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+struct Request<'a> {
+    path: &'a str,
+    value: &'a [u8],
+}
+
+impl Attributes for Request<'_> {
+    fn address(&self) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    }
+    fn method(&self) -> &str {
+        "GET"
+    }
+    fn path(&self) -> &str {
+        self.path
+    }
+    fn vhost(&self) -> &str {
+        self.path
+    }
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        Some(self.value)
+    }
+}
+
+fn limit(by: Vec<Part>) -> Limit {
+    let rate = "1/s".parse().expect("a rate");
+    Limit {
+        name: "fuzzed".into(),
+        by,
+        when: When { cookie: vec!["session".into()], ..When::default() },
+        unit: Unit::Hits,
+        algorithm: Algorithm::Debt(Debt::new(rate, Cost::hits(1))),
+        action: None,
+        weight: Weight::ONE,
+        keys_max: 1,
+        shadow: false,
+    }
+}
+
+#[test]
+fn fuzz_units() {
+    check!().for_each(|bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        if let Ok(length) = text.parse::<Nanos>() {
+            let written = length.to_string();
+            assert!(written.parse::<Nanos>().is_ok(), "{written} of {text}");
+        }
+        if let Ok(share) = text.parse::<Share>() {
+            assert!(share.fraction() > 0.0 && share.fraction() <= 1.0, "{text}");
+        }
+        if let Ok(weight) = text.parse::<Weight>() {
+            assert_eq!(weight.to_string().parse(), Ok(weight), "{text}");
+        }
+        if let Ok(rate) = text.parse::<Rate>() {
+            assert!(rate.per_second() > 0.0 && rate.per_second().is_finite(), "{text}");
+        }
+    });
+}
+
+/// Text made of what the parsers look for, which random bytes hardly ever hit.
+#[test]
+fn fuzz_units_of_likely_pieces() {
+    const PIECES: [&str; 16] = [
+        "0",
+        "7",
+        "99999999999999999999",
+        ".",
+        "%",
+        "/",
+        " per ",
+        " ",
+        "ns",
+        "us",
+        "ms",
+        "s",
+        "m",
+        "h",
+        "d",
+        "-",
+    ];
+    check!().for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        let _ = text.parse::<Nanos>();
+        let _ = text.parse::<Share>();
+        if let Ok(weight) = text.parse::<Weight>() {
+            assert_eq!(weight.to_string().parse(), Ok(weight), "{text}");
+        }
+        if let Ok(rate) = text.parse::<Rate>() {
+            assert!(rate.per_second() > 0.0 && rate.per_second().is_finite(), "{text}");
+        }
+    });
+}
+
+#[test]
+fn fuzz_header_cost() {
+    check!().for_each(|bytes: &[u8]| {
+        if let Ok(Some(cost)) = header_cost(bytes) {
+            assert!(cost <= HOUR);
+        }
+    });
+}
+
+#[test]
+fn fuzz_header_cost_of_likely_pieces() {
+    const PIECES: [&str; 24] = [
+        "cpu",
+        ";dur=",
+        "dur",
+        "=",
+        ";",
+        ",",
+        "\"",
+        "\\",
+        "12.5",
+        "-",
+        "nan",
+        "1e9",
+        "ms",
+        "us",
+        "s",
+        " ",
+        "TEXT ",
+        "JSON ",
+        "request_cost",
+        ".cpu=",
+        "{",
+        "}",
+        ":",
+        "\"cpu\":",
+    ];
+    check!().for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 24]).collect();
+        if let Ok(Some(cost)) = header_cost(text.as_bytes()) {
+            assert!(cost <= HOUR, "{text}");
+        }
+    });
+}
+
+fn path_is_normal(path: &str) {
+    let normal = normal_path(path);
+    assert_eq!(normal_path(&normal), normal, "of {path:?}");
+    assert!(normal.starts_with('/') && normal.is_ascii(), "{normal:?} of {path:?}");
+    let mut segments = normal[1..].split('/');
+    let empty = normal != "/" && segments.any(|segment| segment.is_empty() || segment == ".");
+    assert!(!empty && !normal.contains([';', '\\', '?', '#']), "{normal:?} of {path:?}");
+    assert!(!normal.contains("..") || !normal.split('/').any(|s| s == "..") || normal == "/..");
+}
+
+/// Whatever a backend makes of a path, in any order of these steps, a limit on that applies.
+fn path_is_caught(path: &str, order: &[u8]) {
+    let mut seen = path.to_owned();
+    for step in order.iter().take(8) {
+        seen = match step % 6 {
+            0 => decode(&seen),
+            1 => seen
+                .split('/')
+                .map(|s| s.split(';').next().unwrap_or_default())
+                .collect::<Vec<_>>()
+                .join("/"),
+            2 => resolve(&seen),
+            3 => seen.replace('\\', "/"),
+            4 => seen.to_ascii_uppercase(),
+            _ => seen.replace("//", "/"),
+        };
+        // A backend decodes once.
+        if order.iter().filter(|step| *step % 6 == 0).count() > 1 {
+            return;
+        }
+    }
+    let prefix = normal_path(&seen);
+    if *prefix == *"/.." {
+        return;
+    }
+    let when = When { path: vec![(*prefix).into()], ..When::default() };
+    let request = Request { path, value: b"" };
+    assert!(classify::applies(&when, &request), "{path:?} read as {seen:?}, {order:?}");
+}
+
+/// Decodes what is no percent sign.
+fn decode(path: &str) -> String {
+    let mut decoded = Vec::new();
+    let mut rest = path.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).and_then(|two| str::from_utf8(two).ok());
+        let digits = digits.filter(|two| two.bytes().all(|b| b.is_ascii_hexdigit()));
+        let code = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
+        match code.filter(|code| *first == b'%' && *code != b'%' && *code != b';') {
+            Some(code) => {
+                decoded.push(code);
+                rest = &behind[2..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8(decoded).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Resolves dots as RFC 3986 has it: empty segments are segments.
+fn resolve(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/').skip(1) {
+        match segment {
+            ".." => _ = kept.pop(),
+            "." => {}
+            segment => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+#[test]
+fn fuzz_paths() {
+    check!().for_each(|bytes: &[u8]| {
+        path_is_normal(&format!("/{}", String::from_utf8_lossy(bytes)));
+        path_is_normal(&String::from_utf8_lossy(bytes));
+    });
+}
+
+#[test]
+fn fuzz_paths_of_likely_pieces() {
+    const PIECES: [&str; 16] = [
+        "/", "//", ".", "..", "%2e", "%5c", "%2f", "%", "%25", ";", "login", "%6C", "%zz", "ß",
+        "\\", "/../",
+    ];
+    check!().for_each(|bytes: &[u8]| {
+        let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        path_is_normal(&path);
+        path_is_normal(&format!("/{path}"));
+        let (order, path) = bytes.split_at(bytes.len().min(6));
+        let path: String = path.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        path_is_caught(&format!("/{path}"), order);
+    });
+}
+
+#[test]
+fn fuzz_keys_and_names() {
+    let parts = vec![
+        Part::Ip { v4: 24, v6: 48 },
+        Part::UserAgent,
+        Part::Cookie("session".into()),
+        Part::Header("x".into()),
+        Part::Path(Some(2)),
+        Part::Vhost,
+    ];
+    let (limit, seed) = (limit(parts), Seed([3; 16]));
+    check!().for_each(|bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let request = Request { path: &text, value: bytes };
+        assert_eq!(
+            classify::hash(&limit, &seed, &request),
+            classify::hash(&limit, &seed, &request)
+        );
+        let name = classify::name(&limit, &request, KeyHash::from_bits(1));
+        assert!(name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control));
+        let _ = classify::applies(&limit.when, &request);
+    });
+}
+
+/// Whatever stands around it, a cookie is found and counted by.
+#[test]
+fn fuzz_cookies() {
+    let (limit, seed) = (limit(vec![Part::Cookie("session".into())]), Seed([3; 16]));
+    let hash = |value: &[u8]| classify::hash(&limit, &seed, &Request { path: "/", value });
+    let plain = hash(b"session=abc");
+    check!().for_each(|bytes: &[u8]| {
+        let after = [b"session=abc; ", bytes].concat();
+        assert_eq!(hash(&after), plain);
+        let named = bytes.windows(7).any(|window| window == b"session");
+        if !named {
+            assert_eq!(hash(&[bytes, b"; session=abc"].concat()), plain);
+        }
+    });
+}
+
+fn route_is_folded(path: &str) {
+    let folded = fold(path);
+    assert_eq!(fold(&folded), folded, "of {path:?}");
+    assert!(folded.len() <= path.len(), "{folded:?} of {path:?}");
+    let number = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+    let numbers = folded.split(|c: char| !c.is_ascii_alphanumeric()).any(number);
+    assert!(!numbers, "{folded:?} of {path:?}");
+}
+
+#[test]
+fn fuzz_routes() {
+    check!().for_each(|bytes: &[u8]| route_is_folded(&String::from_utf8_lossy(bytes)));
+}
+
+#[test]
+fn fuzz_routes_of_likely_pieces() {
+    const PIECES: [&str; 16] = [
+        "/",
+        "?",
+        "&",
+        "=",
+        "-",
+        "*",
+        "12",
+        "a1b2",
+        "deadbee",
+        "123e4567",
+        "426614174000",
+        "user",
+        ".",
+        "%20",
+        "\u{df}",
+        "123e4567-e89b-12d3-a456-426614174000",
+    ];
+    check!().for_each(|bytes: &[u8]| {
+        let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
+        route_is_folded(&path);
+    });
+}
+
+/// When everything that peers say is said.
+const START: Time = Time(1_700_000_000_000_000_000);
+
+fn replica(node: u64, reliable: bool) -> Replica {
+    let settings = Settings {
+        node,
+        life: 1,
+        name: "fuzzed".into(),
+        period: Nanos::from_secs(5),
+        frame_max: 300,
+        reliable,
+        cpus_milli: 1,
+        nodes_max: 4,
+    };
+    let shared = |fingerprint| Shared {
+        fingerprint,
+        name: "a".into(),
+        numbers: "b".into(),
+        unit: 1,
+        per_second: Cost::ZERO,
+    };
+    Replica::new(settings, (1..=2).map(shared).collect(), START)
+}
+
+/// Frames of every kind that instances really send, in the order in which they send them.
+fn frames(reliable: bool) -> Vec<Vec<u8>> {
+    let (mut a, mut b) = (replica(1, reliable), replica(2, reliable));
+    let mut frames = Vec::new();
+    a.handle_up(0, START);
+    b.handle_up(0, START);
+    for step in 0..6 {
+        let now = START.plus(Nanos::from_secs(5 * step));
+        for key in 1..40 {
+            a.charge(0, u128::from(key / 30), KeyHash::from_bits(key << 32), Cost(key), now);
+        }
+        a.tell_names([(1, KeyHash::from_bits(7), "name")], now);
+        a.handle_timeout(now);
+        b.handle_timeout(now);
+        for _ in 0..20 {
+            while let Some((_, frame)) = b.poll_transmit() {
+                let _ = a.handle_frame(0, &frame, now, &mut |_| {});
+            }
+            while let Some(event) = a.poll_event() {
+                if let Event::Wanted { node } = event {
+                    a.give_state(node, [(0, KeyHash::from_bits(9), Cost(5))], now);
+                }
+            }
+            while let Some((_, frame)) = a.poll_transmit() {
+                let _ = b.handle_frame(0, &frame, now, &mut |_| {});
+                frames.push(frame.to_vec());
+            }
+        }
+    }
+    frames
+}
+
+/// Whatever is said, and whatever is made of what was really said: nothing is charged under a limit
+/// that is not there, and memory is bounded.
+#[test]
+fn fuzz_what_peers_say() {
+    let said = [frames(true), frames(false)];
+    let kinds = |frames: &[Vec<u8>]| (1..=8).filter(|k| frames.iter().any(|f| f[1] == *k)).count();
+    assert_eq!((kinds(&said[0]), kinds(&said[1])), (8, 7), "a group acknowledges nothing");
+    check!().with_type::<(bool, Vec<u8>, Vec<(u8, u8, u8)>)>().for_each(
+        |(reliable, raw, edits)| {
+            let mut hearer = replica(2, *reliable);
+            hearer.handle_up(0, START);
+            let mut hear = |bytes: &[u8]| {
+                let mut told = |told: Told<'_>| match told {
+                    Told::Charge { limit, .. } | Told::Short { limit, .. } => assert!(limit < 2),
+                    Told::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
+                };
+                let _ = hearer.handle_frame(0, bytes, START, &mut told);
+            };
+            hear(raw);
+            let frames = &said[usize::from(!*reliable)];
+            for (index, frame) in frames.iter().enumerate() {
+                let mut frame = frame.clone();
+                for (which, place, value) in edits {
+                    if usize::from(*which) % frames.len() == index {
+                        let place = usize::from(*place) % frame.len();
+                        frame[place] = *value;
+                        frame.truncate(frame.len() - usize::from(*value == 0));
+                    }
+                }
+                hear(&frame);
+            }
+            hearer.handle_timeout(START.plus(Nanos::from_secs(5)));
+            while hearer.poll_event().is_some() {}
+            assert!(std::iter::from_fn(|| hearer.poll_transmit()).count() < 100);
+            assert!(hearer.peers(START).len() <= 3);
+        },
+    );
+}

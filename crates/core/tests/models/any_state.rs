@@ -1,0 +1,155 @@
+//! What holds for every algorithm: deciding never fails, whatever the state holds and wherever
+//! the clock goes; and a bucket that is worth nothing equals one that never was.
+
+use evenkeel_core::bucket::debt::Debt;
+use evenkeel_core::bucket::fixed::Fixed;
+use evenkeel_core::bucket::grid::Grid;
+use evenkeel_core::bucket::history::{BURST_MAX, History};
+use evenkeel_core::bucket::sliding::Sliding;
+use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
+use evenkeel_core::units::{Cost, Nanos, Pace, Rate, Time};
+use proptest::prelude::*;
+
+/// Any word, the ends of the range more often.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(u64::MAX),
+        Just(1 << 63),
+        0..5_u64,
+        (0..5_u64).prop_map(|below| u64::MAX - below),
+        1_700_000_000_000_000_000..1_700_000_100_000_000_000_u64,
+        0..30_000_000_000_u64,
+        any::<u64>(),
+    ]
+}
+
+fn debts() -> impl Strategy<Value = Debt> {
+    let rate = (1_u64.., 1_u64..)
+        .prop_filter_map("a rate", |(cost, period)| Rate::per(Cost(cost), Nanos(period)));
+    (rate, word()).prop_map(|(rate, burst)| Debt::new(rate, Cost(burst)))
+}
+
+fn grids() -> impl Strategy<Value = Grid> {
+    let pace = (1_u64.., 1_u64..)
+        .prop_filter_map("a pace", |(cost, period)| Pace::new(Cost(cost), Nanos(period)));
+    (pace, word()).prop_map(|(pace, burst)| Grid::new(pace, burst))
+}
+
+/// Every algorithm, with every kind of numbers that its constructor takes.
+fn algorithms() -> impl Strategy<Value = Algorithm> {
+    let interval = prop_oneof![1..1_000_000_000_u64, Just(u64::MAX / BURST_MAX as u64)];
+    prop_oneof![
+        debts().prop_map(Algorithm::Debt),
+        grids().prop_map(Algorithm::Grid),
+        (1..=2_592_000_u64, 1_u64..).prop_map(|(window, max)| {
+            let sliding = Sliding::new(Nanos::from_secs(window), Cost(max));
+            Algorithm::Sliding(sliding.expect("a window"))
+        }),
+        (1..=60_u64, 1..2_000_u64).prop_map(|(window, max)| {
+            let sliding = Sliding::new(Nanos::from_secs(window), Cost(max));
+            Algorithm::Sliding(sliding.expect("a window"))
+        }),
+        (any::<u32>(), 1_u32..).prop_map(|(limit, seconds)| {
+            Algorithm::Fixed(Fixed::new(limit, seconds).expect("a window"))
+        }),
+        (1..=BURST_MAX, interval).prop_map(|(burst, interval)| {
+            Algorithm::History(History::new(burst, Nanos(interval)).expect("a history"))
+        }),
+    ]
+}
+
+/// What only one of the algorithms can say.
+fn ask_all(algorithm: &Algorithm, state: &[u64], now: Time) -> Result<(), TestCaseError> {
+    let wait = algorithm.wait(state, Cost::ZERO, now);
+    match algorithm {
+        Algorithm::Debt(debt) => {
+            let _ = debt.level(Time(state[0]), now);
+        }
+        Algorithm::Grid(grid) => {
+            let missing = grid.missing(Time(state[0]), now);
+            // Equal, but for what lies beyond the end of time.
+            prop_assert!(grid.missing(grid.short_of(missing, now), now) <= missing);
+            let most = i64::try_from(grid.burst()).unwrap_or(i64::MAX);
+            prop_assert!(grid.level(Time(state[0]), now) <= most);
+        }
+        Algorithm::Sliding(sliding) => {
+            let _ = sliding.sum(state, now);
+            prop_assert!(wait <= sliding.window());
+        }
+        Algorithm::Fixed(fixed) => {
+            prop_assert!(fixed.remaining(state[0], now) <= fixed.limit());
+            let reset = Nanos::from_secs(fixed.reset_secs(now).into());
+            prop_assert!(reset > Nanos::ZERO && reset <= fixed.window());
+            prop_assert!(wait <= fixed.window());
+        }
+        Algorithm::History(_) => {}
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    #[test]
+    fn deciding_never_fails(
+        algorithm in algorithms(),
+        words in prop::collection::vec(word(), STATE_WORDS_MAX),
+        steps in prop::collection::vec((word(), word(), word()), 1..20),
+    ) {
+        prop_assert!(algorithm.words() <= STATE_WORDS_MAX);
+        let mut state = words[..algorithm.words()].to_vec();
+        for (cost, at, now) in steps {
+            let (cost, at, now) = (Cost(cost), Time(at), Time(now));
+            let _ = algorithm.wait(&state, cost, now);
+            ask_all(&algorithm, &state, now)?;
+            let _ = algorithm.charge(&mut state, cost, at, now);
+            ask_all(&algorithm, &state, now)?;
+            let _ = algorithm.worth(&state, now);
+        }
+    }
+
+    #[test]
+    fn nor_does_taking_back_or_converting(
+        debt in debts(), old in debts(), full_at in word(), cost in word(), moved in word(),
+        at in word(), now in word(),
+    ) {
+        let (full_at, at, now) = (Time(full_at), Time(at), Time(now));
+        prop_assert!(debt.refund(full_at, Cost(cost), Nanos(moved), at, now) <= full_at);
+        prop_assert!(debt.refund(full_at, Cost(cost), Nanos(moved), at, now).0
+            >= full_at.0.saturating_sub(moved));
+        let _ = debt.short_of(old.missing(full_at, now), now);
+    }
+
+    /// So a table may forget such a bucket. Charges are for requests that start when they come.
+    #[test]
+    fn a_bucket_worth_nothing_equals_an_absent_one(
+        algorithm in algorithms(),
+        before in prop::collection::vec((0..2_000_u64, 0..40_u64), 1..30),
+        after in prop::collection::vec((0..2_000_u64, 0..40_u64), 1..30),
+    ) {
+        let mut now = Time(1_700_000_000_000_000_000);
+        let mut lived = vec![0; algorithm.words()];
+        // Costs in hits for some algorithms, in nanoseconds for others: both, by turns.
+        let cost = |n: u64| if n.is_multiple_of(2) { Cost(n * 50) } else { Cost::hits(n) };
+        for (n, tenths) in before {
+            now = now.plus(Nanos::from_millis(100 * tenths * tenths));
+            algorithm.charge(&mut lived, cost(n), now, now);
+        }
+        let forgotten = (0..64).map(|doubling| now.plus(Nanos(1 << doubling)));
+        let Some(then) = forgotten.into_iter().find(|then| algorithm.worth(&lived, *then) == 0)
+        else {
+            return Ok(());
+        };
+        now = then;
+        let mut absent = vec![0; algorithm.words()];
+        for (n, tenths) in after {
+            now = now.plus(Nanos::from_millis(100 * tenths));
+            prop_assert_eq!(
+                algorithm.wait(&lived, cost(n), now), algorithm.wait(&absent, cost(n), now)
+            );
+            algorithm.charge(&mut lived, cost(n), now, now);
+            algorithm.charge(&mut absent, cost(n), now, now);
+        }
+    }
+}

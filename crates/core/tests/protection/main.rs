@@ -1,0 +1,409 @@
+//! The bars for the fair queue, on a virtual clock: a human beside crawlers of all kinds, two
+//! processors shared equally, nothing tuned. `cargo test --test protection -- --nocapture` prints
+//! the figures.
+
+mod swarms;
+
+use evenkeel_core::bucket::{Algorithm, debt::Debt};
+use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
+use evenkeel_core::limiter::Policy;
+use evenkeel_core::meter::Clock;
+use evenkeel_core::queue::Settings;
+use evenkeel_core::sim::backend::{Backend, Order};
+use evenkeel_core::sim::client::{Arrivals, Client};
+use evenkeel_core::sim::outcome::{Figures, Outcome};
+use evenkeel_core::sim::random::Length;
+use evenkeel_core::sim::{Scene, Sim};
+use evenkeel_core::units::{Cost, Nanos, Share, Weight};
+use std::net::{IpAddr, Ipv4Addr};
+
+const CORES: f64 = 2.0;
+const LENGTH: u64 = 180;
+
+fn millis(n: u64) -> Nanos {
+    Nanos::from_millis(n)
+}
+
+fn limit(name: &str, by: Part, share: f64, burst: u64) -> Limit {
+    let rate = Share::new(share).and_then(|share| share.of(CORES)).expect("a rate");
+    Limit {
+        name: name.into(),
+        by: vec![by],
+        when: When::default(),
+        unit: Unit::Cpu,
+        algorithm: Algorithm::Debt(Debt::new(rate, Cost::cpu(Nanos::from_secs(burst)))),
+        action: None,
+        weight: Weight::ONE,
+        keys_max: 10_000,
+        shadow: false,
+    }
+}
+
+/// The defaults, and one by user agent where told.
+fn limits(agents: bool) -> Vec<Limit> {
+    let ip = |v4, v6| Part::Ip { v4, v6 };
+    let mut limits = vec![
+        limit("ip", ip(32, 64), 0.1, 30),
+        limit("net24", ip(24, 48), 0.25, 30),
+        limit("net16", ip(16, 32), 0.5, 30),
+    ];
+    limits.extend(agents.then(|| limit("agent", Part::UserAgent, 0.1, 120)));
+    limits
+}
+
+fn address(network: u8, subnet: u8, host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, network, subnet, host))
+}
+
+/// Two milliseconds of work each half second, more or less.
+fn human(at: IpAddr) -> Client {
+    let gap = Length::Between(millis(400), millis(600));
+    let mut human = Client::new(at, Arrivals::Open { gap }, Length::Fixed(millis(2)));
+    (human.path, human.agent) = ("/light".into(), "browser".into());
+    human
+}
+
+fn crawler(at: IpAddr, parallel: u32) -> Client {
+    let arrivals = Arrivals::Closed { parallel, think: Length::ZERO };
+    let mut crawler = Client::new(at, arrivals, Length::Fixed(millis(100)));
+    (crawler.path, crawler.agent) = ("/heavy".into(), "crawler".into());
+    crawler
+}
+
+fn queue() -> Settings {
+    Settings {
+        concurrency: 2,
+        reserve: 4,
+        len_max: 4_096,
+        wait_max: Nanos::from_secs(30),
+        known_max: 0,
+    }
+}
+
+fn scene(clients: Vec<Client>) -> Scene {
+    Scene {
+        backend: Backend::new(CORES, 8, Order::Shared),
+        clients,
+        limits: limits(false),
+        policy: Policy { action: Action::Queue, max_delay: Nanos::from_secs(30) },
+        queue: Some(queue()),
+        clock: Clock::Shared { cpus: CORES },
+        abort_linger: Nanos::from_secs(5),
+        length: Nanos::from_secs(LENGTH),
+        seed: 1,
+    }
+}
+
+/// A swarm of 72 000 addresses with five requests an hour each, a third of them heavy, from the
+/// fifth minute on; a hundred people who were there before, and a hundred who come meanwhile.
+fn swarm(known_max: usize) -> Scene {
+    let person = |n: u8, from: u64| {
+        let mut one = human(address(200, n, 1));
+        one.arrivals = Arrivals::Open { gap: Length::Between(millis(1_000), millis(3_000)) };
+        one.from = Nanos::from_secs(from);
+        one
+    };
+    let people = (0..100).map(|n| person(n, 0));
+    let visitors = (0..100_u8).map(|n| person(100 + n, 300 + u64::from(n)));
+    let swarm = (0..72_000_u32).map(|n| {
+        let at = address((n / 600) as u8, (n % 200) as u8, (n / 200 % 250) as u8);
+        let mut one = if n % 3 == 0 { crawler(at, 1) } else { human(at) };
+        one.arrivals = Arrivals::Open { gap: Length::Exponential(Nanos::from_secs(720)) };
+        one.from = Nanos::from_secs(300);
+        one
+    });
+    let mut limits = limits(false);
+    limits.iter_mut().for_each(|limit| limit.keys_max = 100_000);
+    let clients = people.chain(visitors).chain(swarm).collect();
+    let queue = Some(Settings { known_max, ..queue() });
+    Scene { limits, queue, length: Nanos::from_secs(500), ..scene(clients) }
+}
+
+/// Runs a scene, whose first `humans` are human, and prints a line of figures.
+fn run(name: &str, humans: usize, scene: Scene) -> Ran {
+    report(name, Ran { outcome: Sim::new(scene).run(), humans })
+}
+
+fn report(name: &str, ran: Ran) -> Ran {
+    let all = ran.humans();
+    let ms = |percent| all.latency(percent).as_secs_f64() * 1e3;
+    println!(
+        "{name:34} human p50 {:6.1} p95 {:6.1} worst {:6.1} ms, refused {}; others {:.3} CPU-s/s",
+        ms(50.0),
+        ms(95.0),
+        ms(100.0),
+        all.refused,
+        ran.others(),
+    );
+    ran
+}
+
+struct Ran {
+    outcome: Outcome,
+    humans: usize,
+}
+
+impl Ran {
+    /// All humans together, over the whole time: the crawler's burst included.
+    fn humans(&self) -> Figures {
+        self.figures(0..self.humans)
+    }
+
+    /// Some clients together.
+    fn figures(&self, clients: impl Iterator<Item = usize>) -> Figures {
+        let mut records: Vec<_> =
+            clients.flat_map(|client| self.outcome.clients[client].clone()).collect();
+        records.sort_unstable_by_key(|record| record.ended);
+        let limiter = evenkeel_core::limiter::Limiter::new(
+            Policy { action: Action::Queue, max_delay: Nanos::ZERO },
+            vec![],
+            evenkeel_core::key::Seed([7; 16]),
+        );
+        let outcome = Outcome {
+            clients: vec![records],
+            charged: Cost::ZERO,
+            metered: Cost::ZERO,
+            used: Cost::ZERO,
+            end: self.outcome.end,
+            limiter,
+        };
+        outcome.figures(0, Nanos::ZERO, Nanos(u64::MAX))
+    }
+
+    fn cpu(&self, client: usize) -> f64 {
+        self.outcome.figures(client, Nanos::from_secs(1), Nanos::from_secs(LENGTH)).cpu
+    }
+
+    /// What all that are not human got, in CPU-seconds per second.
+    fn others(&self) -> f64 {
+        (self.humans..self.outcome.clients.len()).map(|client| self.cpu(client)).sum()
+    }
+
+    /// The bars: within three times the calm, nobody human refused, four fifths for the others
+    /// of what is left (all but what humans use).
+    fn holds(&self, calm: &Ran) {
+        let (busy, quiet) = (self.humans(), calm.humans());
+        assert!(busy.latency(95.0).0 <= 3 * quiet.latency(95.0).0, "{}", busy.latency(95.0));
+        assert_eq!((busy.refused, busy.aborted), (0, 0));
+        assert_eq!(busy.answered, quiet.answered);
+        let left = CORES - (0..self.humans).map(|human| calm.cpu(human)).sum::<f64>();
+        assert!(self.others() >= 0.98 * left, "{} of {left}", self.others());
+    }
+}
+
+fn calm() -> Ran {
+    run("nobody else", 1, scene(vec![human(address(1, 1, 1))]))
+}
+
+/// A human, and crawlers at these addresses with so many connections each.
+fn beside(crawlers: impl IntoIterator<Item = (IpAddr, u32)>) -> Vec<Client> {
+    let crawlers = crawlers.into_iter().map(|(at, parallel)| crawler(at, parallel));
+    std::iter::once(human(address(1, 1, 1))).chain(crawlers).collect()
+}
+
+#[test]
+fn without_a_queue_the_human_waits_behind_all() {
+    let clients = beside([(address(2, 2, 2), 32)]);
+    let open = Scene { queue: None, limits: vec![], ..scene(clients) };
+    let open = Scene { backend: Backend::new(CORES, 2, Order::Shared), ..open };
+    let ran = run("no throttle, 2 workers", 1, open);
+    assert!(ran.humans().latency(50.0) > millis(1_400));
+}
+
+#[test]
+fn one_crawler_with_32_connections() {
+    let ran = run("crawler", 1, scene(beside([(address(2, 2, 2), 32)])));
+    ran.holds(&calm());
+    assert!(ran.humans().latency(95.0) <= millis(3));
+}
+
+#[test]
+fn a_crawler_in_eight_networks() {
+    let crawlers = (0..8).map(|n| (address(20 + n, 2, 2), 4));
+    run("crawler in 8 networks", 1, scene(beside(crawlers))).holds(&calm());
+}
+
+#[test]
+fn a_crawler_with_fifty_addresses_of_a_network() {
+    let crawlers = (0..50).map(|n| (address(2, 2, n), 1));
+    run("crawler with 50 addresses of a /24", 1, scene(beside(crawlers))).holds(&calm());
+}
+
+/// The human calls itself what the crawler does.
+#[test]
+fn a_crawler_with_five_user_agents() {
+    let mut clients = beside((0..5).map(|_| (address(2, 2, 2), 7)));
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.agent = format!("browser {}", n % 5);
+    }
+    let limits = limits(true);
+    run("crawler with 5 user agents", 1, Scene { limits, ..scene(clients) }).holds(&calm());
+}
+
+#[test]
+fn a_backend_of_two_workers() {
+    let backend = || Backend::new(CORES, 2, Order::Shared);
+    let clients = beside([(address(2, 2, 2), 32)]);
+    let ran = run("crawler, 2 workers", 1, Scene { backend: backend(), ..scene(clients) });
+    assert!(ran.humans().latency(100.0) <= millis(102), "never longer than one heavy request");
+    assert_eq!(ran.humans().refused, 0);
+    assert!(ran.others() >= 0.98 * (CORES - 0.004));
+}
+
+/// How many the backend can work on at once is found out meanwhile, under attack from the start.
+#[test]
+fn nothing_is_known_of_the_backend() {
+    for workers in [2, 8, 64] {
+        let clients = beside([(address(2, 2, 2), 32)]);
+        let backend = Backend::new(CORES, workers, Order::Shared);
+        let sim = Sim::new(Scene { backend, ..scene(clients) }).with_found_concurrency(CORES);
+        let ran = report(
+            &format!("crawler, auto, {workers} workers"),
+            Ran { outcome: sim.run(), humans: 1 },
+        );
+        let later = ran.outcome.figures(0, millis(30_000), Nanos(u64::MAX));
+        println!("{:34} after half a minute p95 {}", "", later.latency(95.0));
+        // With more than two in flight before two workers, one waits where nobody gives it its
+        // turn: while it is being found out.
+        let worst = if workers == 2 { millis(250) } else { millis(6) };
+        let usual = if workers == 2 { millis(110) } else { millis(6) };
+        assert!(ran.humans().latency(95.0) <= worst, "{}", ran.humans().latency(95.0));
+        assert!(later.latency(95.0) <= usual, "{}", later.latency(95.0));
+        assert_eq!((ran.humans().refused, ran.humans().aborted), (0, 0));
+        assert!(ran.others() >= 0.98 * (CORES - 0.004), "{}", ran.others());
+    }
+}
+
+/// One processor and a backend of few workers, of which nothing is known at the start, nor of any
+/// route; the crawlers come first, from one address or fifty.
+#[test]
+fn a_small_backend_of_which_nothing_is_known() {
+    for workers in [2, 3, 4] {
+        for swarm in [false, true] {
+            let (addresses, parallel) = if swarm { (50, 1) } else { (1, 32) };
+            let mut clients = beside((0..addresses).map(|n| (address(2, 2, n), parallel)));
+            clients[0].from = millis(1_500);
+            let alone = Scene {
+                backend: Backend::new(1.0, workers, Order::Shared),
+                clock: Clock::Shared { cpus: 1.0 },
+                queue: Some(Settings { concurrency: 1, reserve: 2, ..queue() }),
+                ..scene(clients)
+            };
+            let sim = Sim::new(alone).with_found_concurrency(1.0);
+            let name = format!("{addresses} crawlers, auto, {workers} workers, 1 CPU");
+            let ran = report(&name, Ran { outcome: sim.run(), humans: 1 });
+            // Now and then it is tried whether more at once would do: with more than one heavy
+            // request before two workers a light one waits for the end of either.
+            let first = ran.outcome.figures(0, millis(1_500), millis(12_500));
+            assert!(first.latency(85.0) <= millis(6), "{}", first.latency(85.0));
+            let (most, all) = (ran.humans().latency(95.0), ran.humans().latency(100.0));
+            assert!(most <= millis(6) && all <= millis(210), "{most} and {all}");
+            let later = ran.outcome.figures(0, millis(15_000), millis(60_000));
+            assert!(later.latency(95.0) <= millis(6), "{}", later.latency(95.0));
+            assert_eq!((ran.humans().refused, ran.humans().aborted), (0, 0));
+            assert!(ran.others() >= 0.98 * (1.0 - 0.004), "{}", ran.others());
+        }
+    }
+}
+
+#[test]
+fn two_crawlers_with_32_and_4_connections() {
+    let clients = beside([(address(2, 2, 2), 32), (address(3, 3, 3), 4)]);
+    let ran = run("two crawlers", 1, scene(clients));
+    ran.holds(&calm());
+    let (many, few) = (ran.cpu(1), ran.cpu(2));
+    println!("{:34} {many:.3} and {few:.3} CPU-s/s", "");
+    assert!((many / few - 1.0).abs() < 0.1, "{many} and {few}");
+}
+
+/// A class that has four times the weight gets four times the CPU while both have enough to do, be
+/// it in credit or in debt, and all of it while the other has not.
+#[test]
+fn a_class_with_four_times_the_weight() {
+    for (share, burst) in [(1.0, 80_000), (0.001, 1)] {
+        let mut clients = vec![crawler(address(2, 2, 2), 8), crawler(address(3, 3, 3), 8)];
+        clients[1].path = "/members".into();
+        clients[0].until = Nanos::from_secs(LENGTH / 2);
+        let members = When { path: vec!["/members".into()], ..When::default() };
+        let class = limit("members", Part::All, 1.0, 80_000);
+        let class = Limit { when: members, weight: Weight::new(4_000), ..class };
+        let limits = vec![limit("ip", Part::Ip { v4: 32, v6: 64 }, share, burst), class];
+        let ran = Ran { outcome: Sim::new(Scene { limits, ..scene(clients) }).run(), humans: 0 };
+        let cpu = |client, from, until| {
+            ran.outcome.figures(client, Nanos::from_secs(from), Nanos::from_secs(until)).cpu
+        };
+        let (one, four) = (cpu(0, 5, LENGTH / 2), cpu(1, 5, LENGTH / 2));
+        println!("{:34} {one:.3} and {four:.3} CPU-s/s", "weights of 1 and 4");
+        assert!((four / one - 4.0).abs() < 0.2, "{one} and {four}");
+        let alone = cpu(1, LENGTH / 2 + 5, LENGTH);
+        assert!(alone >= 0.98 * CORES, "{alone}");
+    }
+}
+
+/// Who shares a network with a crawler of 49 addresses waits for none of their requests, once it is
+/// known what these cost: of the 392 that come in the first moment nothing is known, and they are
+/// worked off for twenty seconds.
+#[test]
+fn a_human_in_the_crawlers_network() {
+    let mut clients = beside((0..49).map(|n| (address(2, 2, n), 8)));
+    clients[0].address = address(2, 2, 200);
+    let ran = run("human in the crawler's /24", 1, scene(clients));
+    let later = ran.outcome.figures(0, millis(30_000), Nanos(u64::MAX));
+    println!("{:34} after half a minute p95 {}", "", later.latency(95.0));
+    assert!(ran.humans().latency(50.0) <= Nanos(3 * millis(2).0));
+    assert!(later.latency(95.0) <= Nanos(3 * millis(2).0), "{}", later.latency(95.0));
+    assert!(later.latency(100.0) <= millis(102), "never longer than one heavy request");
+    assert_eq!(ran.humans().refused, 0);
+    assert!(ran.others() >= 0.98 * (CORES - 0.004), "{}", ran.others());
+}
+
+/// 200 humans, some of whom call themselves what the crawler does.
+#[test]
+fn two_hundred_humans_and_a_shared_user_agent() {
+    let people = || {
+        (0..200_u8).map(|n| {
+            let mut one = human(address(30 + n % 100, n, 1));
+            one.agent = if n % 10 < 3 { "crawler".into() } else { format!("browser {n}") };
+            one.from = millis(u64::from(n) * 7);
+            one
+        })
+    };
+    let calm = run("200 humans", 200, Scene { limits: limits(true), ..scene(people().collect()) });
+    let clients = people().chain([crawler(address(2, 2, 2), 32)]).collect();
+    let shared = Scene { limits: limits(true), ..scene(clients) };
+    let ran = run("200 humans, a crawler's agent", 200, shared);
+    let own = |ran: &Ran| ran.figures((0..200).filter(|n| n % 10 >= 3)).latency(95.0);
+    let borrowed = ran.figures((0..200).filter(|n| n % 10 < 3)).latency(95.0);
+    println!("{:34} own agent p95 {}, the crawler's {borrowed}", "", own(&ran));
+    let bound = Nanos(3 * calm.humans().latency(95.0).0);
+    assert!(ran.humans().latency(95.0) <= bound, "{}", ran.humans().latency(95.0));
+    assert!(own(&ran).0 <= 3 * own(&calm).0, "{}", own(&ran));
+    assert_eq!(ran.humans().refused, 0);
+    assert!(ran.others() >= 0.98 * (CORES - 0.8), "{}", ran.others());
+}
+
+/// If strangers share one turn, people do not notice the swarm, whether they were known before or
+/// come for the first time. If each stranger has a turn of its own, there are always some that
+/// have had none yet, and those who have been served wait for ever.
+#[test]
+fn a_swarm_of_72_000_addresses() {
+    for known_max in [0, 100_000] {
+        let ran = Ran { outcome: Sim::new(swarm(known_max)).run(), humans: 200 };
+        let (people, visitors) = (ran.figures(0..100), ran.figures(100..200));
+        for (who, all) in [("known", &people), ("new", &visitors)] {
+            let (p95, worst) = (all.latency(95.0), all.latency(100.0));
+            let (answered, refused) = (all.answered, all.refused);
+            println!(
+                "swarm, {known_max:6} remembered, {who:5} p95 {p95} worst {worst}, \
+                 {answered} answered, {refused} refused"
+            );
+        }
+        if known_max > 0 {
+            assert_eq!((people.refused, visitors.refused), (0, 0));
+            let bound = Nanos(3 * millis(2).0);
+            assert!(people.latency(95.0) <= bound && visitors.latency(95.0) <= bound);
+        } else {
+            assert!(people.refused > people.answered / 10, "that is what it is for");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Who goes beside others: what is learned of those that wait, who is light, and how many a backend
+//! takes in.
+
+use super::*;
+use evenkeel_core::key::Seed;
+use evenkeel_core::meter::estimate::RouteHash;
+
+const HEAVY: u64 = 100_000_000;
+const LIGHT: u64 = 2_000_000;
+
+fn on(path: &str, arrival: Arrival) -> Arrival {
+    Arrival { route: Some(route(path)), ..arrival }
+}
+
+fn route(path: &str) -> RouteHash {
+    RouteHash::of(&Seed([7; 16]), "GET", path)
+}
+
+fn credit(from: u64, cost: u64) -> Arrival {
+    arrival(from, Place::Credit, cost)
+}
+
+fn sent(queue: &mut Queue) -> Vec<Id> {
+    std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect()
+}
+
+/// Twenty came when nothing was known of what they ask for. It is, by the time that a slot is free.
+#[test]
+fn who_waits_is_known_by_what_was_learned_meanwhile() {
+    let mut queue = Queue::new(settings(1, 1));
+    let heavy: Vec<Id> =
+        (0..20).map(|n| queue.handle_arrival(on("/heavy", credit(n, 1_000_000)), NOW)).collect();
+    assert_eq!(sent(&mut queue), heavy[..1]);
+    let human = queue.handle_arrival(credit(99, LIGHT), NOW);
+    assert_eq!(sent(&mut queue), [], "they are thought to ask for less");
+    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_estimate(route("/heavy"), Cost(HEAVY));
+    assert_eq!(sent(&mut queue), [human]);
+    queue.handle_done(human, Cost(LIGHT));
+    assert_eq!(sent(&mut queue), heavy[1..2]);
+    assert_eq!(queue.remembered(), 20 + 20 + 1, "clients, flows and one route");
+}
+
+/// Twenty whose turn it is as well came before. What the newcomer asks for is not known, so it is
+/// found out first; of those on a route that was found out meanwhile nobody goes before the others.
+#[test]
+fn of_equals_a_guess_goes_first() {
+    let mut queue = Queue::new(settings(1, 1));
+    let guess = |path, from| Arrival { is_guess: true, ..on(path, credit(from, HEAVY)) };
+    let heavy: Vec<Id> = (0..20).map(|n| queue.handle_arrival(guess("/heavy", n), NOW)).collect();
+    assert_eq!(sent(&mut queue), heavy[..1]);
+    let human = queue.handle_arrival(guess("/light", 99), NOW);
+    assert_eq!(sent(&mut queue), [], "a guess has no reserved slot");
+    queue.handle_done(heavy[0], Cost(HEAVY));
+    queue.handle_estimate(route("/heavy"), Cost(HEAVY));
+    assert_eq!(sent(&mut queue), [human]);
+    queue.handle_done(human, Cost(LIGHT));
+    assert_eq!(sent(&mut queue), heavy[1..2]);
+}
+
+/// What runs is known to be heavy as soon as another one like it is.
+#[test]
+fn what_runs_counts_for_what_was_learned_meanwhile() {
+    let mut queue = Queue::new(settings(2, 1));
+    let heavy: Vec<Id> =
+        (0..3).map(|n| queue.handle_arrival(on("/heavy", credit(n, 1)), NOW)).collect();
+    assert_eq!(sent(&mut queue), heavy[..2]);
+    let human = queue.handle_arrival(credit(99, LIGHT), NOW);
+    assert_eq!(sent(&mut queue), []);
+    queue.handle_estimate(route("/heavy"), Cost(HEAVY));
+    assert_eq!(sent(&mut queue), [human]);
+}
+
+/// Pages of a swarm that differ a little do not make the smaller ones light.
+#[test]
+fn an_uneven_swarm_leaves_the_reserved_slots_alone() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..20 {
+        queue.handle_arrival(credit(n, HEAVY - n * LIGHT), NOW);
+    }
+    assert_eq!(sent(&mut queue).len(), 2);
+    let half = queue.handle_arrival(credit(40, HEAVY / 4), NOW);
+    assert_eq!(sent(&mut queue), [half], "one slot is for whoever asks for less than half");
+    queue.handle_arrival(credit(41, HEAVY / 4), NOW);
+    assert_eq!(sent(&mut queue), [], "the last is for whoever asks for next to nothing");
+    let human = queue.handle_arrival(credit(42, LIGHT), NOW);
+    assert_eq!(sent(&mut queue), [human]);
+}
+
+/// A person in one of several networks in debt, each of which has something with the backend or
+/// waits for its turn.
+#[test]
+fn a_light_client_of_any_bucket_goes_beside_heavy_ones() {
+    for own in 0..5 {
+        let mut queue = Queue::new(settings(2, 2));
+        for n in 0..50 {
+            queue.handle_arrival(arrival(n, bucket(n % 5), HEAVY), NOW);
+        }
+        assert_eq!(sent(&mut queue).len(), 2);
+        let human = queue.handle_arrival(arrival(99, bucket(own), LIGHT), NOW);
+        assert_eq!(sent(&mut queue), [human], "in bucket {own}");
+    }
+}
+
+/// A bucket with many light clients may not run ahead of others by more than two of the heavy
+/// requests, however many these clients are.
+#[test]
+fn light_clients_do_not_take_their_bucket_far_ahead() {
+    let mut queue = Queue::new(settings(1, 2));
+    for n in 0..4 {
+        queue.handle_arrival(arrival(n, bucket(1), HEAVY), NOW);
+        queue.handle_arrival(arrival(10 + n, bucket(2), HEAVY), NOW);
+    }
+    let mut heavy = sent(&mut queue);
+    assert_eq!(heavy.len(), 1);
+    for n in 0..500 {
+        queue.handle_arrival(arrival(100 + n, bucket(1), LIGHT), NOW);
+    }
+    let mut light = 0;
+    while let Some(id) = sent(&mut queue).pop() {
+        light += 1;
+        queue.handle_done(id, Cost(LIGHT));
+    }
+    assert!((50..=101).contains(&light), "{light} went beside one request of {HEAVY}");
+    queue.handle_done(heavy.remove(0), Cost(HEAVY));
+    let next = sent(&mut queue);
+    assert!(!next.is_empty(), "the other bucket goes on");
+}
+
+/// A backend that takes in so many: a light request beyond them waits for a heavy one to end.
+fn beyond(queue: &mut Queue, from: u64, most: usize, now: Time) -> Option<bool> {
+    let human = queue.handle_arrival(credit(100 + from, LIGHT), now);
+    let Some(id) = queue.poll_dispatch(now) else {
+        queue.handle_cancel(human);
+        return None;
+    };
+    assert_eq!(id, human);
+    let cost = if queue.in_flight() > most { HEAVY / 3 } else { LIGHT };
+    Some(queue.handle_done(id, Cost(cost)))
+}
+
+#[test]
+fn a_backend_is_not_sent_more_than_it_takes_in() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..9 {
+        queue.handle_arrival(credit(n, HEAVY), NOW);
+    }
+    let heavy = sent(&mut queue);
+    assert_eq!((heavy.len(), queue.taken_in()), (2, None));
+    let told: Vec<_> = (0..20).map(|n| beyond(&mut queue, n, 2, NOW)).collect();
+    assert_eq!(told[..6], [Some(false); 6], "what they seem to have cost says nothing of others");
+    assert!(told[6..].iter().all(Option::is_none), "{told:?}");
+    assert_eq!(queue.taken_in(), Some(2));
+    // It is the first nevertheless for whom there is room.
+    let human = queue.handle_arrival(credit(99, LIGHT), NOW);
+    queue.handle_done(heavy[0], Cost(HEAVY));
+    assert_eq!(queue.poll_dispatch(NOW), Some(human));
+    queue.handle_done(human, Cost(LIGHT));
+    assert_eq!(sent(&mut queue).len(), 1);
+    // Room is looked for now and then, and found when there is some.
+    let later = |seconds| NOW.plus(Nanos::from_secs(seconds));
+    assert_eq!(beyond(&mut queue, 51, 2, later(11)), Some(false));
+    assert_eq!(beyond(&mut queue, 52, 2, later(12)), None);
+    assert_eq!(beyond(&mut queue, 53, 2, later(25)), None, "twice as long");
+    assert_eq!(beyond(&mut queue, 54, 9, later(40)), Some(true));
+    assert_eq!(beyond(&mut queue, 55, 9, later(40)), Some(true));
+    assert_eq!(queue.taken_in(), Some(3));
+}
+
+/// On a busy machine one in four takes far longer than it should.
+#[test]
+fn some_that_take_long_say_nothing_of_the_backend() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..9 {
+        queue.handle_arrival(credit(n, HEAVY), NOW);
+    }
+    assert_eq!(sent(&mut queue).len(), 2);
+    for n in 0..400 {
+        let most = if n % 4 == 0 { 2 } else { 9 };
+        assert!(beyond(&mut queue, n, most, NOW).is_some());
+    }
+    assert_eq!(queue.taken_in(), None);
+}

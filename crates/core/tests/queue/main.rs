@@ -1,0 +1,278 @@
+//! What the fair queue promises: scenes with a known end here, random traffic in `traffic`, who
+//! gets how much of it in `fairness`; who goes beside others in `light`; and how many at once, in
+//! `concurrency`.
+
+mod concurrency;
+mod fairness;
+mod light;
+mod traffic;
+
+use evenkeel_core::classify::Key;
+use evenkeel_core::key::KeyHash;
+use evenkeel_core::queue::{Arrival, Cancelled, Id, Place, Queue, Settings};
+use evenkeel_core::units::{Cost, Nanos, Time, Weight};
+
+fn client(n: u64) -> KeyHash {
+    KeyHash::from_bits(n + 1)
+}
+
+fn bucket(n: u64) -> Place {
+    Place::Debt(Key { limit: 0, hash: client(1_000 + n) })
+}
+
+fn settings(concurrency: usize, reserve: usize) -> Settings {
+    let wait_max = Nanos::from_secs(3_600);
+    Settings { concurrency, reserve, len_max: 4_096, wait_max, known_max: 0 }
+}
+
+fn arrival(from: u64, place: Place, cost: u64) -> Arrival {
+    let estimate = Cost(cost);
+    let (is_guess, route) = (false, None);
+    Arrival { client: client(from), place, estimate, is_guess, route, weight: Weight::ONE }
+}
+
+const NOW: Time = Time(1_000_000_000);
+
+/// Sends everything to the backend, one request at a time; in which order.
+fn order(queue: &mut Queue) -> Vec<Id> {
+    let mut order = Vec::new();
+    while let Some(id) = queue.poll_dispatch(NOW) {
+        queue.handle_done(id, Cost(100));
+        order.push(id);
+    }
+    order
+}
+
+#[test]
+fn who_is_in_credit_goes_first_and_has_a_slot_kept() {
+    let mut queue = Queue::new(settings(1, 1));
+    let ids: Vec<Id> =
+        (0..3).map(|_| queue.handle_arrival(arrival(1, bucket(1), 100), NOW)).collect();
+    assert_eq!(queue.poll_dispatch(NOW), Some(ids[0]));
+    assert_eq!(queue.poll_dispatch(NOW), None, "a reserved slot is not for those in debt");
+    let human = queue.handle_arrival(arrival(2, Place::Credit, 2), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(human));
+    let next = queue.handle_arrival(arrival(2, Place::Credit, 2), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), None, "it has one already");
+    queue.handle_done(human, Cost(2));
+    assert_eq!(queue.poll_dispatch(NOW), Some(next));
+    queue.handle_done(next, Cost(2));
+    assert_eq!(queue.poll_dispatch(NOW), None);
+    queue.handle_done(ids[0], Cost(100));
+    assert_eq!(order(&mut queue), &ids[1..]);
+}
+
+/// Those in debt who use little may have a reserved slot too, but never the last one.
+#[test]
+fn a_light_flow_in_debt_goes_beside_heavy_ones() {
+    let mut queue = Queue::new(settings(1, 2));
+    let heavy = queue.handle_arrival(arrival(1, bucket(1), 100), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(heavy));
+    let alike = queue.handle_arrival(arrival(2, bucket(2), 100), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), None);
+    let light = queue.handle_arrival(arrival(3, bucket(3), 2), NOW);
+    let lighter = queue.handle_arrival(arrival(4, bucket(4), 1), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(lighter));
+    assert_eq!(queue.poll_dispatch(NOW), None, "the last one is for those in credit");
+    let human = queue.handle_arrival(arrival(5, Place::Credit, 2), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(human));
+    queue.handle_done(heavy, Cost(100));
+    queue.handle_done(human, Cost(2));
+    queue.handle_done(lighter, Cost(1));
+    assert_eq!(queue.poll_dispatch(NOW), Some(light), "the smaller of equal tags");
+    queue.handle_done(light, Cost(2));
+    assert_eq!(order(&mut queue), [alike]);
+}
+
+/// Who is in credit and asks for much is let in beside those in debt, but only one at a time.
+#[test]
+fn a_heavy_flow_in_credit_goes_beside_those_in_debt() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..4 {
+        queue.handle_arrival(arrival(n, bucket(1), 100), NOW);
+    }
+    assert_eq!(std::iter::from_fn(|| queue.poll_dispatch(NOW)).count(), 2);
+    let first = queue.handle_arrival(arrival(8, Place::Credit, 100), NOW);
+    let second = queue.handle_arrival(arrival(9, Place::Credit, 100), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(first));
+    assert_eq!(queue.poll_dispatch(NOW), None);
+    let human = queue.handle_arrival(arrival(7, Place::Credit, 2), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(human));
+    queue.handle_done(human, Cost(2));
+    queue.handle_done(first, Cost(100));
+    assert_eq!(queue.poll_dispatch(NOW), Some(second));
+}
+
+/// A swarm whose members each have nothing with the backend leaves the reserved slots to who uses
+/// less than they do.
+#[test]
+fn a_swarm_does_not_fill_the_reserved_slots() {
+    let mut queue = Queue::new(settings(2, 2));
+    for n in 0..20 {
+        queue.handle_arrival(arrival(n, Place::Credit, 100), NOW);
+    }
+    let mut running: Vec<Id> = std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect();
+    for _ in 0..18 {
+        assert_eq!(running.len(), 2);
+        let human = queue.handle_arrival(arrival(99, Place::Credit, 2), NOW);
+        assert_eq!(queue.poll_dispatch(NOW), Some(human));
+        queue.handle_done(human, Cost(2));
+        queue.handle_done(running.swap_remove(0), Cost(100));
+        running.extend(std::iter::from_fn(|| queue.poll_dispatch(NOW)));
+    }
+}
+
+/// Somebody in the same network as a crawler waits behind one request of it, not behind all.
+#[test]
+fn within_a_bucket_clients_take_turns() {
+    let mut queue = Queue::new(settings(1, 0));
+    for crawler in 0..5 {
+        for _ in 0..20 {
+            queue.handle_arrival(arrival(crawler, bucket(1), 100), NOW);
+        }
+    }
+    for _ in 0..7 {
+        let id = queue.poll_dispatch(NOW).expect("one waits");
+        queue.handle_done(id, Cost(100));
+    }
+    let running = queue.poll_dispatch(NOW).expect("one waits");
+    let human = queue.handle_arrival(arrival(50, bucket(1), 2), NOW);
+    queue.handle_done(running, Cost(100));
+    assert_eq!(queue.poll_dispatch(NOW), Some(human));
+}
+
+/// A bucket with many clients is one flow beside others.
+#[test]
+fn a_swarm_in_one_bucket_counts_as_one() {
+    let mut queue = Queue::new(settings(1, 0));
+    let swarm: Vec<Id> =
+        (0..50).map(|n| queue.handle_arrival(arrival(n, bucket(1), 100), NOW)).collect();
+    for _ in 0..50 {
+        queue.handle_arrival(arrival(99, bucket(2), 100), NOW);
+    }
+    let first: Vec<Id> = order(&mut queue).into_iter().take(40).collect();
+    assert_eq!(first.iter().filter(|id| swarm.contains(id)).count(), 20);
+}
+
+#[test]
+fn a_request_takes_no_others_along_to_a_better_place() {
+    let mut queue = Queue::new(settings(1, 0));
+    let running = queue.handle_arrival(arrival(9, Place::Credit, 1), NOW);
+    assert_eq!(queue.poll_dispatch(NOW), Some(running));
+    let owing: Vec<Id> =
+        (0..3).map(|_| queue.handle_arrival(arrival(1, bucket(1), 100), NOW)).collect();
+    let better = queue.handle_arrival(arrival(1, Place::Credit, 100), NOW);
+    let others: Vec<Id> =
+        (0..5).map(|n| queue.handle_arrival(arrival(2 + n, Place::Credit, 100), NOW)).collect();
+    queue.handle_done(running, Cost(1));
+    let expected: Vec<Id> = others.into_iter().chain(owing).chain([better]).collect();
+    assert_eq!(order(&mut queue), expected);
+}
+
+#[test]
+fn the_newest_of_the_longest_line_is_refused() {
+    let mut queue = Queue::new(Settings { len_max: 10, ..settings(1, 0) });
+    let crawler: Vec<Id> =
+        (0..9).map(|_| queue.handle_arrival(arrival(1, Place::Credit, 100), NOW)).collect();
+    assert_eq!(queue.poll_dispatch(NOW), Some(crawler[0]));
+    for human in 2..6 {
+        queue.handle_arrival(arrival(human, Place::Credit, 100), NOW);
+    }
+    let refused: Vec<Id> = std::iter::from_fn(|| queue.poll_refused()).map(|r| r.id).collect();
+    assert_eq!(refused, [crawler[8], crawler[7]]);
+    assert_eq!(queue.waiting(), 10);
+    assert_eq!(queue.handle_cancel(crawler[8]), Cancelled::Unknown);
+}
+
+#[test]
+fn who_waits_for_too_long_is_refused() {
+    let wait_max = Nanos::from_secs(30);
+    let mut queue = Queue::new(Settings { wait_max, ..settings(1, 0) });
+    let ids: Vec<Id> = (0..3_u64)
+        .map(|n| {
+            let now = NOW.plus(Nanos::from_secs(n));
+            queue.handle_arrival(arrival(n, Place::Credit, 100), now)
+        })
+        .collect();
+    assert_eq!(queue.poll_dispatch(NOW), Some(ids[0]));
+    assert_eq!(queue.poll_timeout(), Some(NOW.plus(Nanos::from_secs(31))));
+    queue.handle_timeout(NOW.plus(Nanos::from_secs(31)));
+    assert_eq!(queue.poll_refused().map(|r| r.id), Some(ids[1]));
+    assert_eq!(queue.poll_refused(), None);
+    queue.handle_timeout(NOW.plus(Nanos::from_secs(32)));
+    assert_eq!(queue.poll_refused().map(|r| r.id), Some(ids[2]));
+    assert_eq!(queue.poll_timeout(), None);
+}
+
+/// Two flows beside each other, one with twenty waiting when the next is refused: as long as it
+/// says, until these are served.
+#[test]
+fn retry_after_is_when_what_waits_has_been_served() {
+    for in_debt in [false, true] {
+        let place = |n| if in_debt { bucket(n) } else { Place::Credit };
+        let cost = Nanos::from_millis(100).0;
+        let mut queue = Queue::new(Settings { len_max: 32, ..settings(2, 0) });
+        let (mut now, mut running, mut refused) = (NOW, Vec::new(), Vec::new());
+        let mut last = None;
+        for step in 0..200 {
+            for (from, waiting) in [(1, 22), (2, 10)] {
+                let count = if step == 0 { waiting } else { 3 - from };
+                for _ in 0..count {
+                    let id = queue.handle_arrival(arrival(from, place(from), cost), now);
+                    last = (from == 1).then_some(id).or(last);
+                }
+            }
+            refused.extend(std::iter::from_fn(|| queue.poll_refused()).map(|r| (now, r)));
+            running.extend(std::iter::from_fn(|| queue.poll_dispatch(now)));
+            // Two processors, a hundred milliseconds each.
+            now = now.plus(Nanos::from_millis(100));
+            running.drain(..).for_each(|id| _ = queue.handle_done(id, Cost(cost)));
+        }
+        let (_, told) = refused.last().expect("it was too much");
+        // Some 22 requests wait in the longer line, of which one is served each 100 ms.
+        let told = told.retry_after.as_secs_f64();
+        assert!((1.6..2.7).contains(&told), "{told}");
+    }
+}
+
+/// Who waited has left, and nobody came for a minute: that is not how long a request takes.
+#[test]
+fn retry_after_does_not_count_a_pause() {
+    let cost = Nanos::from_millis(100);
+    let mut queue = Queue::new(Settings { len_max: 3, ..settings(1, 0) });
+    let arrive =
+        |queue: &mut Queue, now| queue.handle_arrival(arrival(1, Place::Credit, cost.0), now);
+    let ids = [(); 3].map(|()| arrive(&mut queue, NOW));
+    let mut now = NOW;
+    for id in &ids[..2] {
+        assert_eq!(queue.poll_dispatch(now), Some(*id));
+        now = now.plus(cost);
+        queue.handle_done(*id, Cost(cost.0));
+    }
+    queue.handle_cancel(ids[2]);
+    now = now.plus(Nanos::from_secs(60));
+    for _ in 0..5 {
+        arrive(&mut queue, now);
+        queue.poll_dispatch(now);
+    }
+    let told = queue.poll_refused().expect("it was too much").retry_after;
+    assert!(told <= Nanos::from_secs(1), "{told:?}");
+}
+
+/// A flood of clients that each ask once leaves nothing behind.
+#[test]
+fn memory_is_bounded() {
+    let mut queue = Queue::new(Settings { len_max: 100, ..settings(4, 1) });
+    let mut running = Vec::new();
+    for n in 0..50_000_u64 {
+        let place = if n % 3 == 0 { bucket(n % 700) } else { Place::Credit };
+        queue.handle_arrival(arrival(n, place, 1 + n % 977), NOW);
+        while queue.poll_refused().is_some() {}
+        running.extend(std::iter::from_fn(|| queue.poll_dispatch(NOW)));
+        if n % 2 == 0 && !running.is_empty() {
+            queue.handle_done(running.swap_remove(n as usize % running.len()), Cost(n % 1_009));
+        }
+        assert!(queue.waiting() <= 100);
+        assert!(queue.remembered() < 20_000, "{}", queue.remembered());
+    }
+}

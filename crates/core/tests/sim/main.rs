@@ -1,0 +1,417 @@
+//! The rules on a virtual clock: real limiter, real meter, simulated clients and backend.
+//! `SIM_SEED=7 cargo test --test sim` runs one seed; a failing test prints the seed it ran with.
+
+mod cluster;
+mod overshoot;
+mod storm;
+
+use evenkeel_core::bucket::{Algorithm, debt::Debt};
+use evenkeel_core::classify::{self, Keys};
+use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
+use evenkeel_core::limiter::{Limiter, Policy};
+use evenkeel_core::meter::Clock;
+use evenkeel_core::sim::backend::{Backend, Order};
+use evenkeel_core::sim::client::{Arrivals, Client};
+use evenkeel_core::sim::outcome::{Fate, Figures, Outcome};
+use evenkeel_core::sim::random::{Length, Random};
+use evenkeel_core::sim::{START, Scene, Sim};
+use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Time, Weight};
+use std::net::IpAddr;
+
+const SEED_BYTES: evenkeel_core::key::Seed = evenkeel_core::key::Seed([7; 16]);
+
+fn seconds(n: f64) -> Nanos {
+    Nanos::from_secs_f64(n)
+}
+
+fn millis(n: u64) -> Nanos {
+    Nanos::from_millis(n)
+}
+
+/// Runs a test for one seed after the other, or only for that of `SIM_SEED`.
+fn for_seeds(test: impl Fn(u64)) {
+    let named = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok());
+    let count = std::env::var("SIM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(5);
+    let seeds = named.map_or(1..=count, |seed| seed..=seed);
+    for seed in seeds {
+        let _shown_if_it_fails = Shown(seed);
+        test(seed);
+    }
+}
+
+struct Shown(u64);
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with SIM_SEED={}", self.0);
+        }
+    }
+}
+
+fn ip(v4: u8, v6: u8) -> Part {
+    Part::Ip { v4, v6 }
+}
+
+/// A limit of `rate` CPU-seconds per second.
+fn cpu_limit(name: &str, by: Part, rate: f64, burst: f64) -> Limit {
+    let rate = Rate::per(Cost::cpu(seconds(rate)), seconds(1.0)).expect("a rate");
+    Limit {
+        name: name.into(),
+        by: vec![by],
+        when: When::default(),
+        unit: Unit::Cpu,
+        algorithm: Algorithm::Debt(Debt::new(rate, Cost::cpu(seconds(burst)))),
+        action: None,
+        weight: Weight::ONE,
+        keys_max: 1_000,
+        shadow: false,
+    }
+}
+
+fn rate_limit(name: &str, by: Part, rate: &str, burst: u64) -> Limit {
+    let rate: Rate = rate.parse().expect("a rate");
+    let algorithm = Algorithm::Debt(Debt::new(rate, Cost::hits(burst)));
+    Limit { unit: Unit::Hits, algorithm, ..cpu_limit(name, by, 1.0, 1.0) }
+}
+
+fn tempomat(rate: f64) -> Vec<Limit> {
+    vec![
+        cpu_limit("Slash32", ip(32, 64), rate, 30.0),
+        cpu_limit("Slash24", ip(24, 48), rate, 30.0),
+        cpu_limit("Slash16", ip(16, 32), rate, 30.0),
+        cpu_limit("UserAgent", Part::UserAgent, rate, 120.0),
+    ]
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn looping(from: &str, parallel: u32, think: Length, demand: Nanos) -> Client {
+    let arrivals = Arrivals::Closed { parallel, think };
+    Client::new(address(from), arrivals, Length::Fixed(demand))
+}
+
+fn scene(limits: Vec<Limit>, clients: Vec<Client>, cores: f64, seed: u64) -> Scene {
+    Scene {
+        backend: Backend::new(cores, 256, Order::Shared),
+        clients,
+        limits,
+        policy: Policy { action: Action::Hold, max_delay: seconds(120.0) },
+        queue: None,
+        clock: Clock::Shared { cpus: cores },
+        abort_linger: seconds(5.0),
+        length: seconds(600.0),
+        seed,
+    }
+}
+
+/// Figures from `from` seconds to the end of ten minutes.
+fn late(outcome: &Outcome, client: usize, from: f64) -> Figures {
+    outcome.figures(client, seconds(from), seconds(600.0))
+}
+
+fn level(limiter: &Limiter, limit: usize, client: &Client, now: Time) -> f64 {
+    let hash = classify::hash(&limiter.limits()[limit], &SEED_BYTES, client);
+    limiter.standing_of(limit, hash, now).level.expect("a level") as f64 / SECOND as f64
+}
+
+fn near(got: f64, expected: f64, tolerance: f64, what: &str) {
+    assert!((got - expected).abs() <= tolerance, "{what}: {got}, not {expected}");
+}
+
+/// T6, and the table of Tempomat's description: one request a second whatever the parallelism.
+#[test]
+fn one_two_and_three_in_parallel_wait_for_zero_one_and_two_seconds() {
+    for_seeds(|seed| {
+        for parallel in 1..=3 {
+            let client = looping("192.0.2.1", parallel, Length::ZERO, millis(1_000));
+            let limits = vec![cpu_limit("ip", ip(32, 64), 1.0, 30.0)];
+            let scene = Scene { clock: Clock::Wall, ..scene(limits, vec![client], 8.0, seed) };
+            let figures = late(&Sim::new(scene).run(), 0, 300.0);
+            near(figures.rate, 1.0, 0.011, "requests a second");
+            let wait = f64::from(parallel - 1);
+            near(figures.mean_wait.as_secs_f64(), wait, 0.001, "mean wait");
+            near(figures.latency(50.0).as_secs_f64(), wait + 1.0, 0.001, "median");
+            assert_eq!(figures.refused, 0);
+        }
+    });
+}
+
+/// T7 in the column "ours": twenty at once at level 0 leave two seconds apart.
+#[test]
+fn t7_twenty_at_once_are_released_one_by_one() {
+    let once =
+        Client { until: seconds(0.5), ..looping("192.0.2.1", 20, Length::ZERO, millis(1_000)) };
+    let limits = vec![cpu_limit("ip", ip(32, 64), 0.5, 0.0)];
+    let scene = Scene { clock: Clock::Wall, ..scene(limits, vec![once], 20.0, 1) };
+    let outcome = Sim::new(scene).run();
+    let ended: Vec<u64> = outcome.clients[0].iter().map(|one| one.ended.second()).collect();
+    assert_eq!(ended, (1..=20).map(|k| 2 * k).collect::<Vec<u64>>());
+}
+
+trait Second {
+    fn second(self) -> u64;
+}
+
+impl Second for Nanos {
+    fn second(self) -> u64 {
+        self.0 / SECOND
+    }
+}
+
+#[test]
+fn two_clients_on_one_cpu_get_the_same_whatever_their_parallelism() {
+    for_seeds(|seed| {
+        for (many, few) in [(2, 1), (32, 4)] {
+            let demand = Length::Exponential(millis(50));
+            let mut clients = vec![
+                looping("192.0.2.1", many, Length::ZERO, millis(0)),
+                looping("198.51.100.1", few, Length::ZERO, millis(0)),
+            ];
+            clients.iter_mut().for_each(|client| client.demand = demand);
+            let limits = vec![cpu_limit("ip", ip(32, 64), 0.5, 30.0)];
+            let outcome = Sim::new(scene(limits, clients, 1.0, seed)).run();
+            let [a, b] = [late(&outcome, 0, 200.0), late(&outcome, 1, 200.0)];
+            near(a.cpu / b.cpu, 1.0, 0.1, "shares");
+            assert!(a.cpu + b.cpu > 0.9, "the processor idles: {} {}", a.cpu, b.cpu);
+        }
+    });
+}
+
+/// Many clients that send `load` times what two processors can do, and some that go away.
+fn crowd(load: f64) -> Vec<Client> {
+    let clients = 20;
+    let demand = millis(100);
+    let gap = demand.0 as f64 * f64::from(clients) / (2.0 * load);
+    let client = |n: u32| Client {
+        patience: n.is_multiple_of(3).then(|| millis(u64::from(n) * 40)),
+        ..Client::new(
+            address(&format!("10.{n}.0.1")),
+            Arrivals::Open { gap: Length::Exponential(Nanos(gap as u64)) },
+            Length::Exponential(demand),
+        )
+    };
+    (0..clients).map(client).collect()
+}
+
+/// The law of conservation, with clients that go away while the backend works for them.
+#[test]
+fn all_charges_are_the_processor_time_at_a_tenth_at_full_and_at_four_times_the_load() {
+    for_seeds(|seed| {
+        for load in [0.1, 1.0, 4.0] {
+            let forever = vec![cpu_limit("all", Part::All, 0.001, 1e5)];
+            let scene = Scene { length: seconds(60.0), ..scene(forever, crowd(load), 2.0, seed) };
+            let sim = Sim::new(scene);
+            let keys = sim.limiter().keys(&crowd(load)[0]);
+            charge(sim.limiter(), &keys, seconds(10.0), START);
+            let outcome = sim.run();
+            let aborted = |one: &&evenkeel_core::sim::outcome::Record| one.fate == Fate::Aborted;
+            let aborts = outcome.clients.iter().flatten().filter(aborted).count();
+            assert!(aborts > 0, "no aborts at {load}");
+            let between = |a: Cost, b: Cost| a.0.abs_diff(b.0);
+            assert!(between(outcome.charged, outcome.metered) <= 1_000, "charged");
+            assert!(between(outcome.metered, outcome.used) <= 1_000_000, "metered");
+            let records = outcome.clients.iter().flatten();
+            let sum = records.map(|one| one.charged).fold(Cost::ZERO, Cost::plus);
+            assert_eq!(sum, outcome.charged);
+            // What is missing in the bucket is what was charged, less what came back since.
+            let missing = 1e5 - level(&outcome.limiter, 0, &crowd(load)[0], outcome.end);
+            let refilled = outcome.end.since(START).as_secs_f64() * 0.001;
+            let expected = 10.0 + outcome.charged.as_units() - refilled;
+            near(missing, expected, 1e-6, "missing in the bucket");
+        }
+    });
+}
+
+fn charge(limiter: &Limiter, keys: &Keys, cost: Nanos, now: Time) {
+    let (_, ticket) = limiter.ask(keys, Cost::ZERO, now);
+    limiter.settle(&ticket, Cost::cpu(cost), now);
+}
+
+/// Tempomat's limits, with some clients that owe from the start.
+fn in_debt(clients: Vec<Client>, owing: usize, debt: f64) -> Sim {
+    let scene = Scene { clock: Clock::Wall, ..scene(tempomat(0.5), clients, 8.0, 1) };
+    let sim = Sim::new(Scene { length: seconds(4.0), ..scene });
+    let owing = &sim_clients()[owing];
+    charge(sim.limiter(), &sim.limiter().keys(owing), seconds(debt), START);
+    sim
+}
+
+fn sim_clients() -> Vec<Client> {
+    let client = |from: &str, agent: &str| Client {
+        agent: agent.into(),
+        until: seconds(0.1),
+        ..looping(from, 1, Length::ZERO, millis(1_000))
+    };
+    vec![
+        client("1.2.3.4", "crawler"),
+        client("5.6.7.8", "human"),
+        client("1.2.3.5", "human"),
+        client("1.2.4.5", "human"),
+        client("9.9.9.9", "crawler"),
+    ]
+}
+
+fn wait_of(outcome: &Outcome, client: usize) -> f64 {
+    outcome.clients[client][0].waited.as_secs_f64()
+}
+
+#[test]
+fn t8_whoever_shares_nothing_with_a_client_in_debt_is_not_held() {
+    let outcome = in_debt(sim_clients()[..2].to_vec(), 0, 31.0).run();
+    near(wait_of(&outcome, 0), 3.0, 1e-6, "in debt");
+    near(wait_of(&outcome, 1), 0.0, 0.0, "another");
+}
+
+/// T9 and T10: each class is charged in full, the longest wait counts, networks add up.
+#[test]
+fn t9_t10_neighbours_share_their_networks_and_all_classes_are_charged() {
+    let neighbour = sim_clients()[2].clone();
+    let sim = in_debt(vec![neighbour.clone()], 0, 25.0);
+    let outcome = sim.run();
+    near(wait_of(&outcome, 0), 0.0, 0.0, "in credit everywhere");
+    // Both charges count from the start; a second at the backend has refilled half a unit.
+    let levels = [29.0 + 0.5, 4.0 + 0.5, 4.0 + 0.5, 119.0 + 0.5];
+    for (limit, expected) in levels.into_iter().enumerate() {
+        near(level(&outcome.limiter, limit, &neighbour, outcome.end), expected, 1e-6, "level");
+    }
+    let outcome = in_debt(vec![neighbour, sim_clients()[3].clone()], 0, 31.0).run();
+    // A unit owed, one more for each answer in the order they came, at half a unit a second; of
+    // the wait one second is spent at the backend.
+    near(wait_of(&outcome, 0), 3.0, 1e-6, "its /24 and its /16 owe");
+    near(wait_of(&outcome, 1), 5.0, 1e-6, "its /16 owes");
+}
+
+#[test]
+fn t11_a_crawler_with_many_addresses_is_held_by_its_name_after_120_seconds() {
+    let crawler = sim_clients()[4].clone();
+    for (spent, held) in [(118.9, false), (121.0, true)] {
+        let sim = in_debt(vec![crawler.clone()], 4, 0.0);
+        // Spent by the same name from elsewhere.
+        let elsewhere = Client { address: address("77.1.1.1"), ..crawler.clone() };
+        charge(sim.limiter(), &sim.limiter().keys(&elsewhere), seconds(spent), START);
+        assert_eq!(wait_of(&sim.run(), 0) > 0.0, held, "after {spent}");
+    }
+}
+
+/// The generic cell rate algorithm against a naive token bucket in whole nano-tokens.
+#[test]
+fn a_rate_limit_refuses_exactly_and_a_refusal_charges_nothing() {
+    for_seeds(|seed| {
+        let mut client = looping("192.0.2.1", 1, Length::ZERO, millis(1));
+        client.arrivals = Arrivals::Open { gap: Length::Exponential(millis(100)) };
+        let limits = vec![
+            rate_limit("second", ip(32, 64), "5/s", 5),
+            rate_limit("hour", ip(16, 32), "1 per 3600s", 1_000_000),
+            cpu_limit("cpu", Part::All, 1e-6, 1e4),
+        ];
+        let outcome = Sim::new(scene(limits, vec![client.clone()], 4.0, seed)).run();
+        let mut records = outcome.clients[0].clone();
+        records.sort_by_key(|one| one.sent);
+        let (mut tokens, mut last) = (5 * SECOND, Nanos::ZERO);
+        let mut admitted = 0;
+        for record in &records {
+            tokens = (tokens + 5 * record.sent.minus(last).0).min(5 * SECOND);
+            last = record.sent;
+            let expected = if tokens >= SECOND { Fate::Answered } else { Fate::Refused };
+            assert_eq!(record.fate, expected, "at {}", record.sent);
+            if expected == Fate::Answered {
+                tokens -= SECOND;
+                admitted += 1;
+            }
+        }
+        assert!(admitted > 2_900 && records.len() > admitted + 1_000);
+        let hour = 1e6 - level(&outcome.limiter, 1, &client, outcome.end);
+        near(
+            hour,
+            admitted as f64 - outcome.end.since(START).as_secs_f64() / 3_600.0,
+            0.01,
+            "hour",
+        );
+        let cpu = 1e4 - level(&outcome.limiter, 2, &client, outcome.end);
+        near(cpu, admitted as f64 * 0.001, 0.001, "cpu");
+    });
+}
+
+/// A person who reads for half a second to a second and a half between pages of 2 ms.
+fn human() -> Client {
+    let think = Length::Between(millis(500), millis(1_500));
+    Client { agent: "human".into(), ..looping("198.51.100.7", 1, think, millis(2)) }
+}
+
+fn default_limits(cpus: f64) -> Vec<Limit> {
+    vec![
+        cpu_limit("ip", ip(32, 64), 0.10 * cpus, 30.0),
+        cpu_limit("net24", ip(24, 48), 0.25 * cpus, 30.0),
+        cpu_limit("net16", ip(16, 32), 0.50 * cpus, 30.0),
+    ]
+}
+
+/// A share of several processors: debt builds up though each answer alone is paid for by the time
+/// it is there.
+#[test]
+fn many_at_once_are_charged_although_each_alone_would_be_refilled_by_its_end() {
+    for_seeds(|seed| {
+        let client = looping("192.0.2.1", 16, Length::ZERO, millis(200));
+        let limits = vec![cpu_limit("ip", ip(32, 64), 4.0, 30.0)];
+        let outcome = Sim::new(scene(limits, vec![client], 16.0, seed)).run();
+        near(late(&outcome, 0, 100.0).cpu, 4.0, 0.05, "CPU");
+    });
+}
+
+/// A crawler with 32 connections on pages of 100 ms against two processors.
+#[test]
+fn a_crawler_is_kept_to_its_share_and_a_person_does_not_notice_it() {
+    for_seeds(|seed| {
+        let crawler = looping("203.0.113.9", 32, Length::ZERO, millis(100));
+        let run = |limits, clients| Sim::new(scene(limits, clients, 2.0, seed)).run();
+        let calm = late(&run(default_limits(2.0), vec![human()]), 0, 120.0);
+        let bare = late(&run(vec![], vec![human(), crawler.clone()]), 0, 120.0);
+        let outcome = run(default_limits(2.0), vec![human(), crawler]);
+        let kept = late(&outcome, 0, 120.0);
+        let crawls = late(&outcome, 1, 120.0);
+        let p95 = |figures: &Figures| figures.latency(95.0).as_secs_f64() * 1e3;
+        println!(
+            "person's p95: calm {:.1} ms, unprotected {:.1} ms, protected {:.1} ms; crawler \
+             {:.3} CPU-s/s, mean wait {}",
+            p95(&calm),
+            p95(&bare),
+            p95(&kept),
+            crawls.cpu,
+            crawls.mean_wait
+        );
+        assert_eq!(kept.refused + kept.aborted, 0);
+        assert!(p95(&kept) < 1.5 * p95(&calm), "{} ms", p95(&kept));
+        assert!(p95(&bare) > 10.0 * p95(&calm), "{} ms", p95(&bare));
+        near(crawls.cpu, 0.2, 0.01, "the crawler's share");
+    });
+}
+
+#[test]
+fn the_other_actions_keep_a_crawler_to_its_share_too() {
+    for_seeds(|seed| {
+        for action in [Action::Delay, Action::Reject] {
+            let crawler = looping("203.0.113.9", 32, Length::ZERO, millis(100));
+            let policy = Policy { action, max_delay: seconds(30.0) };
+            let clients = vec![human(), crawler];
+            let scene = Scene { policy, ..scene(default_limits(2.0), clients, 2.0, seed) };
+            let outcome = Sim::new(scene).run();
+            let crawls = late(&outcome, 1, 120.0);
+            assert!(crawls.cpu < 0.25, "{} by {}", crawls.cpu, action.name());
+            assert_eq!(late(&outcome, 0, 120.0).refused, 0);
+        }
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let scene = Scene { length: seconds(30.0), ..scene(vec![], crowd(1.0), 2.0, seed) };
+        Sim::new(scene).run().clients
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+    assert_ne!(Random::new(1, 0).bits(), Random::new(2, 0).bits());
+}

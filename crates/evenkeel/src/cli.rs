@@ -1,0 +1,375 @@
+//! The command line: what can be typed, and which part of the program does it.
+//!
+//! Errors go to standard error and say what to do. Exit codes: 0 done, 1 it failed or a check
+//! found faults, 2 the command line is wrong. What a running program does: `run`.
+
+pub mod demo;
+pub mod doctor;
+pub mod remote;
+pub mod replay;
+mod top;
+
+use crate::config::cpus::{self, cgroup};
+use crate::config::fault::Faults;
+use crate::config::settings::{CostSource, Settings};
+use crate::config::source::{NoFile, Source, default_path, folder};
+use crate::config::{self, Config, Flags, secret};
+use crate::doors::ratelimit;
+use crate::run;
+use crate::tls;
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use doctor::{Form, doctor};
+use remote::Remote;
+
+/// Charges every client for the CPU time its requests cost, and keeps a web server fair.
+#[derive(Parser)]
+#[command(name = "evenkeel", version, arg_required_else_help = true, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Open every door that a configuration file names
+    Serve(Serve),
+    /// Run the reverse proxy with the default limits and no file
+    Proxy(Proxy),
+    /// Run the Envoy rate limit service as its reference server's environment variables say
+    Ratelimit,
+    /// Check configuration files and (folders of) rule files; print every fault with its place
+    Check {
+        /// Configuration files
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+    },
+    /// Print the configuration that would run, defaults filled in
+    Show {
+        /// The configuration file [default: as for `serve`]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Print the JSON schema of the configuration, for editors
+    Schema,
+    /// Print the busiest clients of a running server
+    Doctor(Doctor),
+    /// Watch the busiest clients of a running server, live in the terminal
+    Top(Top),
+    /// Run access logs through the limits: who would have been held, delayed or refused
+    Replay(replay::Options),
+    /// Print a made-up access log with people, crawlers and swarms, to try `replay` on
+    #[command(hide = true)]
+    SampleLog(replay::sample::Options),
+    /// Show what the throttle does: a site, a crawler and a human, all in this program
+    Demo(demo::Options),
+    /// Print a script that completes commands in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write one for each command into a folder
+    Man {
+        /// A folder that is there
+        #[arg(long, value_name = "FOLDER")]
+        into: Option<PathBuf>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Serve {
+    /// The configuration file [default: $EVENKEEL_CONFIG, else /etc/evenkeel/evenkeel.yaml,
+    /// else /etc/tempomat.json]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Proxy {
+    /// The server to stand in front of, such as http://127.0.0.1:80
+    #[arg(long, value_name = "URL")]
+    backend: String,
+    /// Where to listen; may be given several times [default: 0.0.0.0:8888]
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// CPU-seconds per second to share out [default: this machine's, or its cgroup's quota]
+    #[arg(long, value_name = "N")]
+    cpus: Option<String>,
+    /// What happens to a client in debt: queue, hold, delay or reject [default: queue]
+    #[arg(long, value_name = "ACTION")]
+    action: Option<String>,
+    /// How a request's cost is measured: wall, shared, header:NAME or cgroup:PATH [default: shared]
+    #[arg(long, value_name = "COST")]
+    cost: Option<String>,
+    /// Where metrics, health and `doctor` are served, or off [default: 127.0.0.1:9970]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Whose X-Forwarded-For is believed: networks, with commas between [default: nobody's]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    trusted_proxies: Vec<String>,
+}
+
+/// A running server.
+#[derive(clap::Args)]
+struct Server {
+    /// The admin address of the server
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
+    #[arg(value_parser = host_port)]
+    admin: String,
+    /// A file with the token of the server's admin.token_file; needed from another machine
+    #[arg(long, value_name = "FILE", env = "EVENKEEL_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl Server {
+    /// The token, where its file is named.
+    fn token(&self) -> anyhow::Result<Option<String>> {
+        Ok(self.token_file.as_deref().map(secret::token).transpose()?)
+    }
+}
+
+#[derive(clap::Args)]
+struct Top {
+    #[command(flatten)]
+    server: Server,
+    /// The limit to begin with [default: the first]
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+    /// Seconds from one look to the next, 0.2 to 60
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+}
+
+#[derive(clap::Args)]
+struct Doctor {
+    #[command(flatten)]
+    server: Server,
+    /// Only this limit
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+    /// Only this limit, in the columns of Tempomat's doctor, for its scripts
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["limit", "json"])]
+    bucket: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn main() -> ExitCode {
+    tls::install();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and version are no errors; clap knows which is which.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(if error.is::<Misuse>() { 2 } else { 1 })
+        }
+    }
+}
+
+/// Flags that can be typed but mean nothing that could run.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}\nFor more information, try 'evenkeel {1} --help'.")]
+struct Misuse(Faults, &'static str);
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(serve) => {
+            let mut source = Source::new(&named(serve.config)?);
+            let config = source.load(cpus::available())?;
+            run::serve(&config, Some(source))
+        }
+        Command::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
+        Command::Ratelimit => {
+            run::serve(&config::environment::from_process(cpus::available())?, None)
+        }
+        Command::Check { paths } => check(&paths),
+        Command::Show { config } => show(&named(config)?),
+        Command::Schema => print_schema(),
+        Command::Doctor(asked) => ask_doctor(&asked),
+        Command::Top(asked) => watch_top(&asked),
+        Command::Replay(options) => replay::run(&options),
+        Command::SampleLog(options) => replay::sample(options),
+        Command::Demo(options) => Ok(demo::run(&options)?),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "evenkeel", &mut script);
+            Ok(io::stdout().write_all(&script)?)
+        }
+        Command::Man { into: None } => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            Ok(io::stdout().write_all(&page)?)
+        }
+        Command::Man { into: Some(folder) } => {
+            let written = clap_mangen::generate_to(Cli::command(), &folder);
+            written.with_context(|| format!("cannot write manual pages into {}", folder.display()))
+        }
+    }
+}
+
+fn from_flags(proxy: Proxy) -> Result<Config, Misuse> {
+    let flags = Flags {
+        backend: proxy.backend,
+        listen: proxy.listen,
+        cpus: proxy.cpus,
+        action: proxy.action,
+        cost: proxy.cost,
+        trusted_proxies: proxy.trusted_proxies,
+        admin: proxy.admin,
+    };
+    config::from_flags(&flags, cpus::available()).map_err(|faults| Misuse(faults, "proxy"))
+}
+
+fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
+    let mut faulty = Vec::new();
+    for path in paths {
+        match check_one(path) {
+            Ok(warnings) => {
+                warn(&warnings);
+                writeln!(io::stdout(), "{}: good", path.display())?;
+            }
+            Err(faults) => faulty.push(faults),
+        }
+    }
+    anyhow::ensure!(faulty.is_empty(), faulty.join("\n"));
+    Ok(())
+}
+
+fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+}
+
+/// A file that names a domain holds rules; so do all files of a folder, unless configurations lie
+/// in it. Returns its warnings.
+fn check_one(path: &Path) -> Result<Vec<String>, String> {
+    let within = folder::configurations(path);
+    if !within.is_empty() {
+        let checked: Vec<_> = within.iter().map(|path| check_configuration(path)).collect();
+        let faulty: Vec<&str> =
+            checked.iter().filter_map(|c| c.as_ref().err().map(|f| &**f)).collect();
+        return match faulty.is_empty() {
+            true => Ok(checked.into_iter().flatten().flatten().collect()),
+            false => Err(faulty.join("\n")),
+        };
+    }
+    if path.is_dir() && !ratelimit::rules::lie_in(path) {
+        return Err(format!(
+            "{}: there is neither a configuration in this folder nor a rule file, which names a \
+             `domain`",
+            path.display()
+        ));
+    }
+    match ratelimit::rules::check(path) {
+        Some(checked) => checked.map_err(|faults| lines(&faults)),
+        None => check_configuration(path),
+    }
+}
+
+fn lines(faults: &[Faults]) -> String {
+    faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether `serve` would start with it, as far as can be seen without a start.
+fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
+    let mut source = Source::new(path);
+    let machine = |settings: &Settings| tls::stumbles(settings).and(run::trial::trial(settings));
+    let warnings = source.check(cpus::available(), machine);
+    let mut warnings = warnings.map_err(|faults| faults.to_string())?;
+    if let Ok(config) = source.load(cpus::available()) {
+        tell_cgroups(&config.settings);
+        let door = config.settings.ratelimit.as_ref();
+        let rules = door.and_then(|door| door.rules.path.as_deref());
+        let rules = rules.filter(|path| path.exists());
+        if let Some(checked) = rules.and_then(ratelimit::rules::check) {
+            warnings.extend(checked.map_err(|faults| lines(&faults))?);
+        }
+    }
+    Ok(warnings)
+}
+
+/// Helps to find the path for `cost: cgroup:PATH`.
+fn tell_cgroups(settings: &Settings) {
+    for proxy in settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty()) {
+        for backend in &proxy.backends {
+            if !matches!(proxy.cost, CostSource::Cgroup(_))
+                && let Some(written) = cgroup::written(backend)
+            {
+                eprintln!("note: {written}");
+            }
+        }
+    }
+}
+
+/// The file that is named, or that is there.
+fn named(config: Option<PathBuf>) -> Result<PathBuf, NoFile> {
+    config.map_or_else(default_path, Ok)
+}
+
+fn host_port(text: &str) -> Result<String, &'static str> {
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    let whole = !host.is_empty() && (bracketed || !host.contains([':', '/']));
+    let good = whole && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if good { Ok(text.to_owned()) } else { Err("not an address; write HOST:PORT") }
+}
+
+/// Seconds, with a fraction if wanted.
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok().filter(|seconds| (0.2..=60.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or("not a number of seconds from 0.2 to 60")
+}
+
+fn watch_top(asked: &Top) -> anyhow::Result<()> {
+    let token = asked.server.token()?;
+    let remote = Remote { address: &asked.server.admin, token: token.as_deref() };
+    let limit = asked.limit.as_deref();
+    Ok(top::run(&top::Options { remote, limit, every: asked.interval })?)
+}
+
+/// An unknown limit is shown as an empty table, and is a failure besides: scripts shall see it.
+fn ask_doctor(asked: &Doctor) -> anyhow::Result<()> {
+    let token = asked.server.token()?;
+    let Doctor { server, limit, bucket, json } = asked;
+    let form = match (bucket, json) {
+        (Some(_), _) => Form::Buckets,
+        (None, true) => Form::Json,
+        (None, false) => Form::Tables,
+    };
+    let limit = limit.as_deref().or(bucket.as_deref());
+    let remote = Remote { address: &server.admin, token: token.as_deref() };
+    let report = doctor(&doctor::Question { remote, limit, form })?;
+    io::stdout().write_all(report.text.as_bytes())?;
+    report.unknown.map_or(Ok(()), |names| Err(anyhow::anyhow!(names)))
+}
+
+fn show(path: &Path) -> anyhow::Result<()> {
+    let config = Source::new(path).load(cpus::available())?;
+    warn(&config.warnings);
+    Ok(io::stdout().write_all(config.native.as_bytes())?)
+}
+
+fn print_schema() -> anyhow::Result<()> {
+    Ok(writeln!(io::stdout(), "{:#}", config::show::schema::schema())?)
+}
+
+/// Whoever reads our output has seen enough, as `head` does.
+fn closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,187 @@
+//! One part of the demo: a site, the proxy in front of it, both visitors, for some seconds.
+//!
+//! The proxy is the real door on the real engine. Without the throttle it has no limits and is a
+//! plain proxy; with it, the default shares. What each visitor got is read once a second from its
+//! tally (waits), from the site's ledger (CPU time) and, at the end, from the engine (debts).
+
+use crate::cli::demo::report::{self, Account, Part, Second};
+use crate::cli::demo::site::Site;
+use crate::cli::demo::tally::{Got, Mark, Tally};
+use crate::cli::demo::visitors::{self, Errand, Visitor};
+use crate::cli::demo::{Error, Options};
+use crate::clock::Clock;
+use crate::config;
+use crate::config::settings::Proxy;
+use crate::doors::proxy::{self, Running};
+use crate::engine::Engine;
+use crate::engine::counted::Counted;
+use crate::watch::Watch;
+use evenkeel_core::key::Seed;
+use evenkeel_core::limit::Action;
+use evenkeel_core::units::{Nanos, SECOND, Time};
+use parking_lot::Mutex;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval_at};
+
+/// The default limits, but for the burst: what a client may save up is 30 s outside the demo.
+const LIMITS: &str = "{name: ip, by: ip/32, share: 10%, burst: 1s}, \
+    {name: net24, by: ip/24, share: 25%, burst: 1s}, \
+    {name: net16, by: ip/16, share: 50%, burst: 1s}";
+
+/// Keys are hashed with it. It need not be secret: nobody but the two visitors is let in.
+const SEED: Seed = Seed(*b"evenkeel's demo.");
+
+/// Everything that runs while one part is played. Ends when dropped.
+pub struct Scene {
+    action: Option<Action>,
+    connections: usize,
+    cpus: f64,
+    clock: Clock,
+    tallies: Arc<[Mutex<Tally>; Visitor::ALL.len()]>,
+    engine: Arc<Engine>,
+    door: Running,
+    site: Site,
+}
+
+/// How far both visitors and the site had come at one moment.
+#[derive(Clone, Copy)]
+struct Moment {
+    at: Time,
+    marks: [Mark; Visitor::ALL.len()],
+    used: [Nanos; Visitor::ALL.len()],
+}
+
+impl Scene {
+    /// Opens site and proxy on free ports; `action`: `None` is without the throttle.
+    ///
+    /// # Errors
+    /// A port or a thread could not be had.
+    pub fn open(options: &Options, action: Option<Action>) -> Result<Scene, Error> {
+        let workers = usize::from(options.workers);
+        let site = Site::open(workers).map_err(|why| start("its site", why))?;
+        let settings = settings(site.address(), action)?;
+        let clock = Clock::start();
+        let watch = Arc::new(Watch::new(clock.now()));
+        let engine = Engine::new(&settings, proxy::threads(), SEED, clock, Arc::clone(&watch));
+        let door = proxy::start(&settings, &engine, &watch)
+            .map_err(|why| start("its proxy", io::Error::other(why)))?;
+        Ok(Scene {
+            action,
+            connections: usize::from(options.connections),
+            cpus: settings.cpus,
+            clock,
+            tallies: Arc::default(),
+            engine,
+            door,
+            site,
+        })
+    }
+
+    /// Sends out the visitors, shows each second on `out`, sums up.
+    ///
+    /// # Errors
+    /// `out` cannot be written to.
+    pub async fn play(self, seconds: u64, out: &mut impl Write) -> Result<Part, Error> {
+        let action = self.action.map(Action::name);
+        report::heading(out, action, seconds)?;
+        let proxy = self.proxy()?;
+        let errand = Errand { proxy, clock: self.clock, tallies: Arc::clone(&self.tallies) };
+        let first = self.moment();
+        let _out = visitors::send_out(&errand, self.connections);
+        let shown = self.watch(seconds, first, out).await?;
+        let [crawler, human] = self.since(first);
+        Ok(Part {
+            action,
+            seconds: shown,
+            crawler,
+            human,
+            human_waiting_ms: self.waiting(Visitor::Human),
+            crawler_account: self.account(Visitor::Crawler),
+            human_account: self.account(Visitor::Human),
+        })
+    }
+
+    /// Counts and shows each second.
+    async fn watch(
+        &self,
+        seconds: u64,
+        first: Moment,
+        out: &mut impl Write,
+    ) -> Result<Vec<Second>, Error> {
+        let length = Duration::from_secs(1);
+        let mut ticks = interval_at(self.clock.instant(first.at) + length, length);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut shown = Vec::new();
+        let mut last = first;
+        for second in 1..=seconds {
+            ticks.tick().await;
+            let [crawler, human] = self.since(last);
+            last = self.moment();
+            shown.push(Second { second, crawler, human });
+            report::second(out, &shown[shown.len() - 1])?;
+        }
+        Ok(shown)
+    }
+
+    fn proxy(&self) -> Result<SocketAddr, Error> {
+        let address = self.door.addresses().first().copied();
+        address.ok_or_else(|| start("its proxy", io::ErrorKind::AddrNotAvailable.into()))
+    }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            at: self.clock.now(),
+            marks: Visitor::ALL.map(|visitor| self.tallies[visitor as usize].lock().mark()),
+            used: Visitor::ALL.map(|visitor| self.site.used(visitor)),
+        }
+    }
+
+    /// What both got since `then`, with their shares of the CPU time that the site could give.
+    fn since(&self, then: Moment) -> [Got; Visitor::ALL.len()] {
+        let capacity = self.clock.now().since(then.at).as_secs_f64() * self.cpus;
+        Visitor::ALL.map(|visitor| {
+            let place = visitor as usize;
+            let used = self.site.used(visitor).minus(then.used[place]);
+            let share = used.as_secs_f64() / capacity.max(f64::MIN_POSITIVE);
+            self.tallies[place].lock().since(then.marks[place], share)
+        })
+    }
+
+    /// For how long `visitor` has been waiting for an answer, in milliseconds.
+    fn waiting(&self, visitor: Visitor) -> f64 {
+        let oldest = self.tallies[visitor as usize].lock().oldest(self.clock.now());
+        oldest.unwrap_or_default().as_secs_f64() * 1e3
+    }
+
+    /// How `visitor` stands with the first limit, as the engine knows it.
+    fn account(&self, visitor: Visitor) -> Option<Account> {
+        self.action?;
+        let rows = self.engine.top(0);
+        let row = rows.into_iter().find(|row| row.row.name.starts_with(visitor.address()))?;
+        Some(Account {
+            level_cpu_s: row.level.unwrap_or_default() as f64 / SECOND as f64,
+            wait_s: row.wait.as_secs_f64(),
+        })
+    }
+}
+
+/// A configuration of the proxy in front of `site`, read as from a file: everything that is not
+/// named has its default.
+fn settings(site: SocketAddr, action: Option<Action>) -> Result<Proxy, Error> {
+    let limits = if action.is_some() { LIMITS } else { "" };
+    let action = action.unwrap_or(Action::Hold).name();
+    let text = format!(
+        "proxy: {{listen: 127.0.0.1:0, backend: \"http://{site}\", cpus: 1, \
+         action: {action}, trusted_proxies: [127.0.0.1], limits: [{limits}]}}"
+    );
+    let config = config::parse("demo", text.as_bytes(), 1.0)
+        .map_err(|faults| start("its settings", io::Error::other(faults.to_string())))?;
+    config.settings.proxy.ok_or_else(|| start("its settings", io::ErrorKind::NotFound.into()))
+}
+
+fn start(what: &'static str, why: io::Error) -> Error {
+    Error::Start { what, why }
+}

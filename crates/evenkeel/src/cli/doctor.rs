@@ -1,0 +1,192 @@
+//! `evenkeel doctor`: one snapshot of the busiest clients of a running server, as text.
+//!
+//! For `watch -n 1` and scripts. Names come from strangers; nothing they hold reaches the terminal
+//! but what can be seen.
+
+use super::remote::{Error, Remote};
+use crate::watch::printable::printable;
+use crate::watch::snapshot::{Query, ROWS_DEFAULT, ROWS_MAX, Row, Snapshot, Table, UNIT_HITS};
+use std::fmt::Write;
+use std::net::IpAddr;
+
+/// What is asked, and of whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The server.
+    pub remote: Remote<'a>,
+    /// Only this limit.
+    pub limit: Option<&'a str>,
+    /// In which form.
+    pub form: Form,
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A table of each limit.
+    Tables,
+    /// The tables of Tempomat's doctor, for its scripts.
+    Buckets,
+    /// The JSON as it comes.
+    Json,
+}
+
+/// What is to be printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// A table of each limit, or the JSON. The table of a limit that is not there is empty.
+    pub text: String,
+    /// Names the limits that there are, if there is none as was asked for.
+    pub unknown: Option<String>,
+}
+
+/// Asks the admin door.
+///
+/// # Errors
+/// [`Error`] when there is no snapshot to be had.
+pub fn doctor(question: &Question<'_>) -> Result<Report, Error> {
+    let Question { remote, limit, form } = *question;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Error::Runtime)?;
+    // Tempomat's showed all there were: as many as `hashMaxLen`, a thousand.
+    let rows = if form == Form::Buckets { ROWS_MAX } else { ROWS_DEFAULT };
+    let query = Query { limit: limit.map(String::from), rows };
+    let (text, snapshot) = runtime.block_on(remote.snapshot(&query))?;
+    let missing = limit.filter(|limit| !snapshot.known.iter().any(|name| name == limit));
+    let unknown = missing.map(|limit| unknown(limit, &snapshot.known));
+    let text = match form {
+        Form::Json => format!("{}\n", printable(text.trim_end())),
+        Form::Tables => tables(&snapshot, limit),
+        Form::Buckets => buckets(&snapshot, limit),
+    };
+    Ok(Report { text, unknown })
+}
+
+/// What is said when no limit is called `limit`.
+fn unknown(limit: &str, known: &[String]) -> String {
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    format!("no limit is called {}; there are: {}", printable(limit), printable(&known))
+}
+
+/// The tables of a snapshot. A limit that was asked for has one even if it is not there.
+fn tables(snapshot: &Snapshot, limit: Option<&str>) -> String {
+    let mut text = String::new();
+    for limit in &snapshot.limits {
+        let cost = if limit.unit == UNIT_HITS { "Hits/s" } else { "Cpu[s]" };
+        push_limit(&mut text, &limit.name, cost, &sorted(limit));
+    }
+    if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
+        push_limit(&mut text, name, "Cpu[s]", &[]);
+    }
+    push_others(&mut text, snapshot);
+    text
+}
+
+/// The same as Tempomat's doctor prints them: framed, and without a level.
+fn buckets(snapshot: &Snapshot, limit: Option<&str>) -> String {
+    let mut text = String::new();
+    for limit in &snapshot.limits {
+        push_bucket(&mut text, &limit.name, &sorted(limit));
+    }
+    if let (Some(name), true) = (limit, snapshot.limits.is_empty()) {
+        push_bucket(&mut text, name, &[]);
+    }
+    text
+}
+
+/// How those stand that it counts with, asks, tells or is told by.
+fn push_others(text: &mut String, snapshot: &Snapshot) {
+    let Snapshot { peers, store, master, gatekeepers, .. } = snapshot;
+    let others = [
+        peers.as_ref().map(ToString::to_string),
+        store.as_ref().map(ToString::to_string),
+        master.as_ref().map(ToString::to_string),
+    ];
+    let gatekeepers = gatekeepers.iter().map(ToString::to_string);
+    for other in others.into_iter().flatten().chain(gatekeepers) {
+        let _ = writeln!(text, "\n{other}");
+    }
+}
+
+/// The heaviest first; of equals the one seen last.
+fn sorted(limit: &Table) -> Vec<&Row> {
+    let mut rows: Vec<&Row> = limit.rows.iter().collect();
+    rows.sort_by(|a, b| {
+        let heavier = b.cpu_per_second.total_cmp(&a.cpu_per_second);
+        heavier.then(a.last_seen.total_cmp(&b.last_seen))
+    });
+    rows
+}
+
+fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&Row]) {
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(text, "Limit: {}", printable(name));
+    let _ = writeln!(
+        text,
+        "{:>9} {cost:>9} {:>9} {:>8}      Level  Title",
+        "Wait[s]", "Req/s", "Last[s]"
+    );
+    for row in rows {
+        let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
+        let _ = writeln!(
+            text,
+            "{:>9.2} {:>9.2} {:>9.2} {:>8.0} {level:>10}  {}",
+            row.wait_average,
+            row.cpu_per_second,
+            row.requests_per_second,
+            row.last_seen,
+            printable(&row.key)
+        );
+    }
+}
+
+/// The columns of Tempomat's doctor.
+const COLUMNS: [&str; 5] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Title"];
+
+/// A framed table: heads in the middle, figures to the right, titles to the left.
+fn push_bucket(text: &mut String, name: &str, rows: &[&Row]) {
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    let cells: Vec<[String; 5]> = rows
+        .iter()
+        .map(|row| {
+            let figures = [row.wait_average, row.cpu_per_second, row.requests_per_second];
+            let [wait, cpu, requests] = figures.map(|figure| format!("{figure:.2}"));
+            [wait, cpu, requests, format!("{:.0}", row.last_seen), title(&row.key)]
+        })
+        .collect();
+    let width = |column: usize| {
+        let widest = cells.iter().map(|row| row[column].chars().count()).max();
+        widest.unwrap_or(0).max(COLUMNS[column].len())
+    };
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let line = widths.map(|width| "-".repeat(width + 2)).join("+");
+    let head: [String; 5] =
+        std::array::from_fn(|column| format!("{:^1$}", COLUMNS[column], widths[column]));
+    let _ = writeln!(text, "Bucket: {}", printable(name));
+    let _ = writeln!(text, "+{line}+\n| {} |\n+{line}+", head.join(" | "));
+    for [wait, cpu, requests, last, title] in &cells {
+        let [a, b, c, d, e] = widths;
+        let _ = writeln!(
+            text,
+            "| {wait:>a$} | {cpu:>b$} | {requests:>c$} | {last:>d$} | {title:<e$} |"
+        );
+    }
+    let _ = writeln!(text, "+{line}+");
+}
+
+/// A client as Tempomat calls it: an address is a network of one.
+fn title(key: &str) -> String {
+    match key.parse() {
+        Ok(IpAddr::V4(_)) => format!("{key}/32"),
+        Ok(IpAddr::V6(_)) => format!("{key}/128"),
+        Err(_) => printable(key).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

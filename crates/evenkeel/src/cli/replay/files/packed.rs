@@ -1,0 +1,231 @@
+//! What gzip and zstd have packed, unpacked as far as it goes.
+//!
+//! A log may be cut off (a disk that was full, a copy that broke off, a file that is still being
+//! written). What was packed before the cut comes out, and only then why there is no more, in words
+//! for people. zstd keeps back the last part of what it has unpacked, since what follows may refer
+//! to it; where nothing follows, the decoder is handed an end of its own.
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::error::Error;
+use std::io::{self, BufRead, ErrorKind, Read};
+
+/// A last block with nothing in it, and a checksum that nobody looks at.
+const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
+
+/// Why there is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The file ends too early.
+    #[error(
+        "it is cut off in the middle of what {0} packed (or still being written): counted is what \
+         came before"
+    )]
+    Cut(&'static str),
+    /// What is there makes no sense.
+    #[error("what {0} packed is damaged here: counted is what came before")]
+    Damaged(&'static str),
+    /// More memory is needed than a log is worth.
+    #[error(
+        "zstd packed it with a window of {0} MiB, of which at most 128 MiB are unpacked here; \
+         unpack it before: zstd -dc --long=31 FILE | evenkeel replay -"
+    )]
+    Window(u64),
+    /// It can be unpacked only with a file that is not here.
+    #[error("zstd packed it with a dictionary; unpack it before: zstd -dc -D DICTIONARY FILE")]
+    Dictionary,
+}
+
+impl From<Fault> for io::Error {
+    fn from(fault: Fault) -> io::Error {
+        io::Error::other(fault)
+    }
+}
+
+/// What gzip has packed.
+pub struct Gzip<R>(MultiGzDecoder<R>);
+
+impl<R: BufRead> Gzip<R> {
+    pub fn new(source: R) -> Gzip<R> {
+        Gzip(MultiGzDecoder::new(source))
+    }
+}
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|why| match why.kind() {
+            ErrorKind::UnexpectedEof => Fault::Cut("gzip").into(),
+            ErrorKind::InvalidInput | ErrorKind::InvalidData => Fault::Damaged("gzip").into(),
+            _ => why,
+        })
+    }
+}
+
+/// What zstd has packed, frame by frame.
+pub struct Zstd<R> {
+    source: R,
+    decoder: FrameDecoder,
+    /// Whether the decoder is within a frame.
+    open: bool,
+    /// Why nothing follows what the decoder still has.
+    fault: Option<io::Error>,
+}
+
+impl<R: BufRead> Zstd<R> {
+    pub fn new(source: R) -> Zstd<R> {
+        Zstd { source, decoder: FrameDecoder::new(), open: false, fault: None }
+    }
+
+    /// Begins the next frame that has something in it; false at the end.
+    fn begin(&mut self) -> io::Result<bool> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
+        while !self.source.fill_buf()?.is_empty() {
+            match self.decoder.init(&mut self.source) {
+                Ok(()) => {
+                    self.open = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    let mut skipped = self.source.by_ref().take(u64::from(length));
+                    io::copy(&mut skipped, &mut io::sink())?;
+                }
+                Err(why) => return Err(fault(&why)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Unpacks one block more. Where that fails, the frame ends with what came before.
+    fn unpack(&mut self) {
+        let some = BlockDecodingStrategy::UptoBlocks(1);
+        let Err(why) = self.decoder.decode_blocks(&mut self.source, some) else { return };
+        self.fault = Some(fault(&why));
+        let all = BlockDecodingStrategy::All;
+        if self.decoder.decode_blocks(&mut &END[..], all).is_err() {
+            self.open = false;
+        }
+    }
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.open && !self.begin()? {
+                return Ok(0);
+            }
+            while self.open && self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                self.unpack();
+            }
+            if !self.open {
+                continue;
+            }
+            let read = self.decoder.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.open = false;
+        }
+    }
+}
+
+/// What a decoder's error comes to; of one in reading, that.
+fn fault(why: &FrameDecoderError) -> io::Error {
+    match why {
+        FrameDecoderError::WindowSizeTooBig { requested, .. } => {
+            return Fault::Window(requested >> 20).into();
+        }
+        FrameDecoderError::DictNotProvided { .. } => return Fault::Dictionary.into(),
+        _ => {}
+    }
+    let mut cause: Option<&(dyn Error + 'static)> = Some(why);
+    while let Some(error) = cause {
+        if let Some(read) = error.downcast_ref::<io::Error>() {
+            return match read.kind() {
+                ErrorKind::UnexpectedEof => Fault::Cut("zstd").into(),
+                kind => io::Error::new(kind, read.to_string()),
+            };
+        }
+        cause = error.source();
+    }
+    Fault::Damaged("zstd").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::io::{Cursor, Write};
+
+    /// Lines that do not pack well, so that there are many blocks.
+    fn text() -> Vec<u8> {
+        let mut chance = evenkeel_core::sim::random::Random::new(7, 0);
+        let mut text = Vec::new();
+        while text.len() < 1 << 20 {
+            writeln!(text, "{:x} {:x}", chance.bits(), chance.bits()).expect("memory");
+        }
+        text
+    }
+
+    /// All that comes out, and why it ends.
+    fn unpacked(mut packed: impl Read) -> (Vec<u8>, Option<String>) {
+        let (mut all, mut buffer) = (Vec::new(), [0; 4_096]);
+        loop {
+            match packed.read(&mut buffer) {
+                Ok(0) => return (all, None),
+                Ok(read) => all.extend_from_slice(&buffer[..read]),
+                Err(why) => return (all, Some(why.to_string())),
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_packed_before_a_cut_comes_out_and_then_why_there_is_no_more() {
+        let text = text();
+        let zstd = compress_to_vec(&text[..], CompressionLevel::Fastest);
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(&text).expect("memory");
+        let gzip = gzip.finish().expect("memory");
+        for parts in [1, 2, 3, 5, 9] {
+            let cut = |packed: &[u8]| packed[..packed.len() * parts / 10].to_vec();
+            let (all, why) = unpacked(Zstd::new(Cursor::new(cut(&zstd))));
+            // All but what the block holds that was cut.
+            let least = (text.len() * parts / 10).saturating_sub(2 * 128 * 1024);
+            assert!(all.len() >= least && text.starts_with(&all), "{parts}: {}", all.len());
+            assert_eq!(why, Some(Fault::Cut("zstd").to_string()), "{parts}");
+            let (all, why) = unpacked(Gzip::new(Cursor::new(cut(&gzip))));
+            assert!(all.len() >= least && text.starts_with(&all), "{parts}: {}", all.len());
+            assert_eq!(why, Some(Fault::Cut("gzip").to_string()), "{parts}");
+        }
+        assert_eq!(unpacked(Zstd::new(Cursor::new(zstd))), (text.clone(), None));
+        assert_eq!(unpacked(Gzip::new(Cursor::new(gzip))), (text, None));
+    }
+
+    #[test]
+    fn damage_is_told_in_words() {
+        let text = text();
+        let mut zstd = compress_to_vec(&text[..], CompressionLevel::Fastest);
+        let cut = zstd.len();
+        zstd.extend(b"something else behind it");
+        let (all, why) = unpacked(Zstd::new(Cursor::new(zstd.clone())));
+        assert_eq!((all, why), (text, Some(Fault::Damaged("zstd").to_string())));
+        // Every length of a cut and any damage comes to an end, with words and no dump.
+        for at in [4, 5, 9, 100, cut / 2] {
+            let mut broken = zstd[..cut].to_vec();
+            broken[at..].iter_mut().step_by(3).for_each(|byte| *byte ^= 0x5a);
+            let (_, why) = unpacked(Zstd::new(Cursor::new(broken)));
+            assert!(why.is_none_or(|why| !why.contains(['{', '('])), "{at}");
+        }
+        // A window of 2 GiB.
+        let large = [0x28, 0xb5, 0x2f, 0xfd, 0, 21 << 3, 1, 0, 0];
+        let (_, why) = unpacked(Zstd::new(Cursor::new(large)));
+        assert_eq!(why, Some(Fault::Window(2_048).to_string()));
+    }
+}

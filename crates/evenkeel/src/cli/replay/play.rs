@@ -1,0 +1,329 @@
+//! Requests of the past before the engine that decides on those of the present, on their own clock.
+//!
+//! The engine is the proxy's: limits, keys, learned costs, meter and queue are those that would
+//! have stood in front of the site. Here it is driven as the proxy drives it: ask, wait, ask for
+//! room, work, head of the answer, hold, settle. What takes time is simulated: the site's
+//! processors ([`processors`]) and what each request needs of them, as found out from the log
+//! ([`was`]).
+//!
+//! Not simulated: that who waits asks later for the next page, and clients that go away.
+
+pub mod processors;
+pub mod was;
+
+use crate::clock::Clock;
+use crate::config::settings::{Proxy, hosts::Hosts};
+use crate::engine::{Asked, Charge, Engine, Entered, Lane, Note, Turn};
+use crate::watch::Watch;
+use evenkeel_core::key::Seed;
+use evenkeel_core::units::{Nanos, Time};
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use processors::Processors;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use was::{RUNNING_MAX, Was};
+
+/// How often who has waited for too long is refused, as the proxy looks for them.
+const EXPIRE_EVERY: Nanos = Nanos::from_millis(250);
+/// Results shall be the same each time.
+const SEED: Seed = Seed([0x74; 16]);
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Which one in turn it was, from 0.
+    pub number: u64,
+    /// It, and how it went without limits.
+    pub was: Was,
+    /// What was decided on it, in that order, by limits in shadow as well; nothing if it passed at
+    /// once and no limit minded.
+    pub notes: Vec<Note>,
+    /// Whether it was refused.
+    pub refused: bool,
+    /// For how long it was delayed, queued and held.
+    pub waited: Nanos,
+    /// When its answer went out, or it was refused.
+    pub ended: Time,
+}
+
+impl Outcome {
+    /// What decided most on it: a refusal, else what was decided last. Limits in shadow have no
+    /// say.
+    #[must_use]
+    pub fn decisive(&self) -> Option<&Note> {
+        self.notes.iter().rfind(|note| !note.shadow)
+    }
+
+    /// From its coming to its answer.
+    #[must_use]
+    pub fn took(&self) -> Nanos {
+        self.ended.since(self.was.entry.start)
+    }
+}
+
+/// The engine, and all requests on their way.
+pub struct Play {
+    engine: Arc<Engine>,
+    lane: Lane,
+    processors: Processors,
+    flights: HashMap<u64, Flight, RandomState>,
+    agenda: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    planned: u64,
+    numbered: u64,
+    now: Time,
+    /// How many wait for room, and when who waits for too long is refused.
+    turns: usize,
+    expire: Time,
+    rung: Arc<Mutex<Vec<u64>>>,
+    over: Vec<Outcome>,
+    /// The most that ran at once, and the most that waited for room.
+    pub peak: (usize, usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A delay is over.
+    Enter(u64),
+    /// A held answer goes out.
+    Release(u64),
+}
+
+struct Flight {
+    was: Was,
+    charge: Charge,
+    turn: Option<Turn>,
+    notes: Vec<Note>,
+    waited: Nanos,
+    /// When it began to wait for room.
+    since: Time,
+}
+
+/// Rings when the turn of a request has come.
+struct Bell {
+    id: u64,
+    rung: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Bell>) {
+        self.rung.lock().push(self.id);
+    }
+}
+
+impl Play {
+    /// Before the limits of this proxy. Names of clients are not looked up. A whole door in shadow
+    /// is played as if it were not, to show what it would do; single limits in shadow stop nobody,
+    /// as they do in front of the site.
+    #[must_use]
+    pub fn new(proxy: &Proxy) -> Play {
+        let shadow = false;
+        // Who is heaviest is found out elsewhere.
+        let names_max = 1;
+        let hosts = Hosts::default();
+        let proxy = Proxy { shadow, names_max, hosts, ..proxy.clone() };
+        let clock = Clock::start();
+        let watch = Arc::new(Watch::new(Time::ZERO));
+        let engine = Engine::new(&proxy, 1, SEED, clock, watch);
+        Play {
+            lane: engine.playback(),
+            engine,
+            processors: Processors::new(proxy.cpus),
+            flights: HashMap::default(),
+            agenda: BinaryHeap::new(),
+            planned: 0,
+            numbered: 0,
+            now: Time::ZERO,
+            turns: 0,
+            expire: Time::ZERO,
+            rung: Arc::default(),
+            over: Vec::new(),
+            peak: (0, 0),
+        }
+    }
+
+    /// What decides.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// What became of requests since this was last asked.
+    pub fn outcomes(&mut self) -> std::vec::Drain<'_, Outcome> {
+        self.over.drain(..)
+    }
+
+    /// A request comes; none came later before.
+    pub fn push(&mut self, was: Was) {
+        self.go_on(Some(was.entry.start));
+        self.at(was.entry.start);
+        let number = self.numbered;
+        self.numbered += 1;
+        match self.lane.ask(&was.entry) {
+            Asked::Refused(_) => {
+                let notes = self.notes();
+                self.over.push(Outcome {
+                    number,
+                    notes,
+                    refused: true,
+                    waited: Nanos::ZERO,
+                    ended: self.now,
+                    was,
+                });
+            }
+            Asked::Pass(charge) => self.admit(number, was, charge),
+        }
+        self.ring();
+    }
+
+    /// No more requests come: what is on its way is brought to its end.
+    pub fn finish(&mut self) {
+        self.go_on(None);
+    }
+
+    fn notes(&self) -> Vec<Note> {
+        let mut notes = Vec::new();
+        self.lane.notes(&mut notes);
+        notes
+    }
+
+    fn at(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.lane.stand_at(self.now);
+    }
+
+    fn plan(&mut self, at: Time, event: Event) {
+        self.planned += 1;
+        self.agenda.push(Reverse((at, self.planned, event)));
+    }
+
+    /// Everything happens that is due by `until`.
+    fn go_on(&mut self, until: Option<Time>) {
+        while let Some(next) = self.next().filter(|next| until.is_none_or(|until| *next <= until)) {
+            self.at(next);
+            while let Some(over) = self.processors.poll_over(self.now) {
+                self.worked(over.id);
+                self.ring();
+            }
+            while self.agenda.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
+                match self.agenda.pop() {
+                    Some(Reverse((_, _, Event::Enter(id)))) => self.enter(id),
+                    Some(Reverse((_, _, Event::Release(id)))) => self.end(id, false),
+                    None => {}
+                }
+                self.ring();
+            }
+            if self.turns > 0 && self.expire <= self.now {
+                self.lane.expire();
+                self.expire = self.now.plus(EXPIRE_EVERY);
+                self.ring();
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Time> {
+        let planned = self.agenda.peek().map(|Reverse((at, ..))| *at);
+        let expire = (self.turns > 0).then_some(self.expire);
+        [planned, self.processors.poll_timeout(), expire].into_iter().flatten().min()
+    }
+
+    fn admit(&mut self, id: u64, was: Was, charge: Charge) {
+        let notes = self.notes();
+        let until = charge.delay_until().filter(|until| *until > self.now);
+        let waited = until.map_or(Nanos::ZERO, |until| until.since(self.now));
+        let flight = Flight { was, charge, turn: None, notes, waited, since: self.now };
+        self.flights.insert(id, flight);
+        match until {
+            Some(until) => self.plan(until, Event::Enter(id)),
+            None => self.enter(id),
+        }
+    }
+
+    /// It asks for room.
+    fn enter(&mut self, id: u64) {
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        match flight.charge.enter() {
+            Entered::Room => self.work(id),
+            Entered::Refused(_) => self.end(id, true),
+            Entered::Waits(turn) => {
+                (flight.turn, flight.since) = (Some(turn), self.now);
+                if self.turns == 0 {
+                    self.expire = self.now.plus(EXPIRE_EVERY);
+                }
+                self.turns += 1;
+                self.peak.1 = self.peak.1.max(self.turns);
+                self.look(id);
+            }
+        }
+    }
+
+    /// Whoever's turn has come goes on.
+    fn ring(&mut self) {
+        loop {
+            let rung = std::mem::take(&mut *self.rung.lock());
+            if rung.is_empty() {
+                return;
+            }
+            rung.into_iter().for_each(|id| self.look(id));
+        }
+    }
+
+    /// Looks whether a turn has come.
+    fn look(&mut self, id: u64) {
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        let Some(turn) = &mut flight.turn else { return };
+        let waker = Waker::from(Arc::new(Bell { id, rung: Arc::clone(&self.rung) }));
+        let Poll::Ready(turned) = Pin::new(turn).poll(&mut Context::from_waker(&waker)) else {
+            return;
+        };
+        flight.turn = None;
+        flight.waited = flight.waited.plus(self.now.since(flight.since));
+        self.turns -= 1;
+        let turned = flight.charge.turned(turned);
+        self.lane.notes(&mut flight.notes);
+        match turned {
+            Ok(()) => self.work(id),
+            Err(_) => self.end(id, true),
+        }
+    }
+
+    /// The site has it.
+    fn work(&mut self, id: u64) {
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        flight.charge.work();
+        // Where so many run, nothing is true any more; it is counted by who brings it here.
+        let room = self.processors.running() < RUNNING_MAX;
+        let needed = if room { flight.was.needed } else { Nanos::ZERO };
+        self.processors.begin(id, needed, self.now);
+        self.peak.0 = self.peak.0.max(self.processors.running());
+    }
+
+    /// The site is done with it.
+    fn worked(&mut self, id: u64) {
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        let stated = flight.was.entry.cost.as_deref().map(str::as_bytes);
+        let stated = stated.filter(|_| flight.charge.cost_header().is_some());
+        let until = flight.charge.head(stated).filter(|until| *until > self.now);
+        self.lane.notes(&mut flight.notes);
+        match until {
+            Some(until) => {
+                flight.waited = flight.waited.plus(until.since(self.now));
+                self.plan(until, Event::Release(id));
+            }
+            None => self.end(id, false),
+        }
+    }
+
+    /// It is over.
+    fn end(&mut self, number: u64, refused: bool) {
+        let Some(flight) = self.flights.remove(&number) else { return };
+        let Flight { was, charge, mut notes, waited, .. } = flight;
+        drop(charge);
+        self.lane.notes(&mut notes);
+        self.over.push(Outcome { number, was, notes, refused, waited, ended: self.now });
+    }
+}

@@ -1,0 +1,70 @@
+//! Which share of the processors somebody gets along with: a bucket for each share that may be
+//! suggested, charged with what it really needed.
+//!
+//! The arithmetic is the limits' own. What is made of it: `report/suggest`.
+
+use evenkeel_core::bucket::debt::Debt;
+use evenkeel_core::units::{Cost, Nanos, Share, Time};
+
+/// The shares that are tried, in ascending order.
+pub const SHARES: [f64; 8] = [0.01, 0.02, 0.05, 0.1, 0.15, 0.25, 0.35, 0.5];
+/// What can be saved up under each: the default of limits.
+pub const BURST: Nanos = Nanos::from_secs(30);
+
+/// How somebody stands under each share.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Needs {
+    full_at: [Time; SHARES.len()],
+    /// A bit for each share under which it was in debt at some time.
+    short: u8,
+}
+
+/// The buckets' numbers on a machine.
+#[derive(Clone, Debug)]
+pub struct Buckets(Vec<Debt>);
+
+impl Buckets {
+    /// Shares of so many processors.
+    #[must_use]
+    pub fn new(cpus: f64) -> Buckets {
+        let rate = |share: f64| Share::new(share).and_then(|share| share.of(cpus));
+        let rates = SHARES.iter().filter_map(|share| rate(*share));
+        Buckets(rates.map(|rate| Debt::new(rate, Cost::cpu(BURST))).collect())
+    }
+}
+
+impl Needs {
+    /// It needed so much for a request that came at `at`.
+    pub fn add(&mut self, buckets: &Buckets, needed: Nanos, at: Time) {
+        for (place, (full_at, debt)) in self.full_at.iter_mut().zip(&buckets.0).enumerate() {
+            *full_at = debt.charge(*full_at, Cost::cpu(needed), at).0;
+            let short = debt.wait(*full_at, Cost::ZERO, at) > Nanos::ZERO;
+            self.short |= u8::from(short) << place;
+        }
+    }
+
+    /// Whether the share at `place` was enough all the time.
+    #[must_use]
+    pub fn suffices(&self, place: usize) -> bool {
+        self.short & (1 << place) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_decides_which_share_is_enough() {
+        let buckets = Buckets::new(2.0);
+        let mut needs = Needs::default();
+        let mut at = Time(1_000_000_000_000);
+        // A tenth of a processor for an hour: 0.05 of two, less what is saved up.
+        for _ in 0..3_600 {
+            needs.add(&buckets, Nanos::from_millis(150), at);
+            at = at.plus(Nanos::from_secs(1));
+        }
+        let enough: Vec<bool> = (0..SHARES.len()).map(|place| needs.suffices(place)).collect();
+        assert_eq!(enough, [false, false, false, true, true, true, true, true]);
+    }
+}

@@ -1,0 +1,181 @@
+//! Draws a view: what the backends do, the limits, the clients of one, what keys do.
+//!
+//! Names come from strangers; nothing they hold reaches the terminal but what can be seen.
+
+use super::view::{Mode, Order, View};
+use crate::watch::printable::printable;
+use crate::watch::snapshot::{Load, Row, Table, UNIT_HITS};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph};
+
+/// Columns of a bar.
+const BAR: usize = 16;
+const KEYS: &str = " q quit   Tab limit   s sort   r reverse   / filter   p pause   ? help";
+const HELP: [&str; 14] = [
+    "Level   what is left to the client: CPU-seconds or hits; below zero it is debt",
+    "Wait    seconds that its requests waited, on average, of late",
+    "Would   of a limit in shadow: for how many seconds it would act on the client;",
+    "        nobody waits for it",
+    "/s      CPU-seconds (or hits) per second, of late; Share: of all that are listed",
+    "Total   since it is listed;  Last: seconds since it was last seen",
+    "",
+    "Tab, arrows   the next limit, the one before",
+    "s, r          order by the next column; the other way round",
+    "/             show only clients whose names hold what is typed; Esc: all",
+    "up, down      scroll, also by pages; Home: to the first",
+    "p, space      stop the picture; again: go on",
+    "q, Esc        leave",
+    "any key closes this",
+];
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, view: &View) {
+    let loads = view.snapshot.as_ref().map(|snapshot| &snapshot.load[..]).unwrap_or_default();
+    let height = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
+    let parts = [height(1), height(loads.len()), height(1), Constraint::Fill(1), height(1)];
+    let [title, load, tabs, table, foot] = Layout::vertical(parts).areas(frame.area());
+    frame.render_widget(headline(view), title);
+    let lines = loads.iter().enumerate();
+    let lines = lines.map(|(at, load)| load_line(load, view.busy.get(at).copied().flatten()));
+    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), load);
+    frame.render_widget(limits(view), tabs);
+    clients(frame, view, table);
+    frame.render_widget(footer(view), foot);
+    if view.mode == Mode::Help {
+        help(frame, table);
+    }
+}
+
+fn headline(view: &View) -> Line<'static> {
+    let mut line = Line::from(vec![" evenkeel ".bold(), Span::raw(view.address.clone())]);
+    if let Some(snapshot) = &view.snapshot {
+        line.push_span(format!("  {} UTC", time_of_day(snapshot.now)));
+    }
+    if view.paused() {
+        line.push_span("  paused".yellow().bold());
+    }
+    if let Some(fault) = &view.fault {
+        line.push_span(format!("  {}", printable(fault)).red().bold());
+    } else if view.snapshot.is_none() {
+        line.push_span("  asking ...");
+    }
+    line
+}
+
+/// `now` in seconds since the Unix epoch, as hours, minutes and seconds of its day.
+fn time_of_day(now: f64) -> String {
+    let seconds = now as u64 % 86_400;
+    format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
+}
+
+fn load_line(load: &Load, busy: Option<f64>) -> Line<'static> {
+    let share = busy.map_or(0.0, |busy| busy / load.cpus.max(f64::MIN_POSITIVE));
+    let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+    let color = if share > 0.9 { Color::Red } else { Color::Green };
+    let busy = busy.map_or_else(|| "-".to_owned(), |busy| format!("{busy:.2}"));
+    let mut line = Line::from(vec![
+        Span::raw(format!(" {:<10}[", printable(&load.door))),
+        Span::styled("|".repeat(full), Style::new().fg(color)),
+        Span::raw(format!("{}] {busy} of {} CPUs", " ".repeat(BAR - full), load.cpus)),
+        Span::raw(format!("  working {}", load.working)),
+    ]);
+    if let Some(crowd) = load.crowd {
+        line.push_span(format!("  waiting {}", crowd.waiting));
+        line.push_span(format!("  slots {}/{}", crowd.running, crowd.concurrency));
+    }
+    line
+}
+
+fn limits(view: &View) -> Line<'static> {
+    let mut line = Line::from(" ");
+    for (at, table) in view.limits().iter().enumerate() {
+        let name = format!(" {} ", printable(&table.name));
+        let name = if at == view.shown() { name.reversed() } else { Span::raw(name) };
+        line.push_span(name);
+    }
+    let Some(table) = view.limits().get(view.shown()) else { return line };
+    line.push_span(format!("  {}, ", printable(&table.door)));
+    if table.shadow {
+        line.push_span("shadow: ".magenta().bold());
+        line.push_span(format!("would {}", printable(&table.action)));
+        if let Some(rate) = view.would.get(view.shown()).copied().flatten() {
+            line.push_span(format!(" {rate:.1}/s"));
+        }
+        line.push_span(format!(", {} so far; nothing is enforced", table.would));
+    } else {
+        line.push_span(printable(&table.action).into_owned());
+    }
+    line
+}
+
+fn clients(frame: &mut Frame<'_>, view: &View, area: Rect) {
+    let Some(table) = view.limits().get(view.shown()) else { return };
+    let all: f64 = table.rows.iter().map(|row| row.cpu_per_second).sum();
+    let mut lines = vec![head(table, view.order)];
+    let rows = view.rows();
+    let shown = rows.iter().take(usize::from(area.height));
+    lines.extend(shown.map(|row| client(row, all, table.shadow)));
+    if rows.is_empty() {
+        let none =
+            if table.rows.is_empty() { "no client yet" } else { "no client fits the filter" };
+        lines.push(format!(" {none}").dim().into());
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn head(table: &Table, order: Order) -> Line<'static> {
+    let cost = if table.unit == UNIT_HITS { "Hits/s" } else { "Cpu/s" };
+    let columns = [
+        (format!("{:>10}", "Level"), order == Order::Debt),
+        (format!("{:>9}", if table.shadow { "Would" } else { "Wait" }), order == Order::Wait),
+        (format!("{cost:>9}"), order == Order::Cost),
+        (format!("{:>7}", "Share"), false),
+        (format!("{:>9}", "Req/s"), order == Order::Requests),
+        (format!("{:>10}", "Total"), order == Order::Total),
+        (format!("{:>6}", "Last"), order == Order::Seen),
+        ("  Client".to_owned(), order == Order::Name),
+    ];
+    let spans = columns.map(|(text, by)| if by { text.bold().underlined() } else { text.bold() });
+    Line::from(spans.to_vec())
+}
+
+/// In `shadow` nobody waits: shown is until when the limit would do something about the client.
+fn client(row: &Row, all: f64, shadow: bool) -> Line<'static> {
+    let share = if all > 0.0 { 100.0 * row.cpu_per_second / all } else { 0.0 };
+    let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));
+    let line = Line::from(format!(
+        "{level:>10}{:>9.2}{:>9.2}{share:>6.0}%{:>9.2}{:>10.1}{:>6.0}  {}",
+        if shadow { row.wait } else { row.wait_average },
+        row.cpu_per_second,
+        row.requests_per_second,
+        row.cpu_total,
+        row.last_seen,
+        printable(&row.key)
+    ));
+    let in_debt = row.level.is_some_and(|level| level < 0.0);
+    match (in_debt, shadow) {
+        (true, false) => line.red().bold(),
+        (true, true) => line.magenta().bold(),
+        (false, _) => line,
+    }
+}
+
+fn footer(view: &View) -> Line<'static> {
+    match view.mode {
+        Mode::Filter => Line::from(format!(" show names with: {}_", printable(&view.filter))),
+        _ if view.filter.is_empty() => Line::from(KEYS).dim(),
+        _ => Line::from(format!("{}   [{}]", KEYS, printable(&view.filter))),
+    }
+}
+
+fn help(frame: &mut Frame<'_>, area: Rect) {
+    frame.render_widget(Clear, area);
+    let lines: Vec<Line<'_>> = HELP.iter().map(|text| Line::from(format!(" {text}"))).collect();
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+use super::*;
+use crate::watch::snapshot::{Crowd, Snapshot};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::io;
+
+fn row(key: &str, cpu: f64, level: Option<f64>) -> Row {
+    Row {
+        key: key.to_owned(),
+        id: String::new(),
+        level,
+        wait: 4.5,
+        cpu_per_second: cpu,
+        requests_per_second: 12.0 - cpu,
+        wait_average: 2.0,
+        last_seen: 3.0,
+        cpu_total: 100.0,
+    }
+}
+
+fn snapshot(now: f64, busy_seconds: f64) -> Snapshot {
+    let table = |name: &str, unit: &str, rows| Table {
+        door: "proxy".to_owned(),
+        name: name.to_owned(),
+        unit: unit.to_owned(),
+        action: "queue".to_owned(),
+        shadow: false,
+        would: 0,
+        rows,
+    };
+    let clients = vec![
+        row("198.51.100.1", 0.5, Some(29.0)),
+        row("203.0.113.7", 1.5, Some(-12.25)),
+        row("evil\x1b[2J", 0.0, None),
+    ];
+    Snapshot {
+        now,
+        load: vec![Load {
+            door: "proxy".to_owned(),
+            working: 2,
+            cpus: 2.0,
+            busy_seconds,
+            crowd: Some(Crowd { waiting: 14, running: 2, concurrency: 4 }),
+        }],
+        known: vec!["ip".to_owned(), "hits".to_owned()],
+        limits: vec![
+            table("ip", "cpu", clients),
+            table("hits", "hits", vec![row("198.51.100.9", 3.0, None)]),
+        ],
+        peers: None,
+        store: None,
+        master: None,
+        gatekeepers: Vec::new(),
+    }
+}
+
+fn screen(view: &View) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(80, 18)).expect("a terminal");
+    terminal.draw(|frame| draw(frame, view)).expect("drawn");
+    let lines = terminal.backend().to_string();
+    let lines = lines.lines().map(|line| line.trim_matches('"').trim_end());
+    lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+}
+
+fn seen() -> View {
+    let mut view = View::new("127.0.0.1:9970", None);
+    view.answered(Ok((String::new(), snapshot(1_790_000_000.0, 100.0))));
+    view.answered(Ok((String::new(), snapshot(1_790_000_002.0, 103.0))));
+    view
+}
+
+fn press(view: &mut View, keys: &str) {
+    for key in keys.chars() {
+        let code = match key {
+            '\t' => KeyCode::Tab,
+            '\n' => KeyCode::Enter,
+            '\x1b' => KeyCode::Esc,
+            key => KeyCode::Char(key),
+        };
+        assert!(view.pressed(KeyEvent::new(code, KeyModifiers::NONE)).is_continue());
+    }
+}
+
+#[test]
+fn the_whole_screen() {
+    let expected = [
+        " evenkeel 127.0.0.1:9970  14:13:22 UTC",
+        " proxy     [||||||||||||    ] 1.50 of 2 CPUs  working 2  waiting 14  slots 2/4",
+        "  ip  hits   proxy, queue",
+        "     Level     Wait    Cpu/s  Share    Req/s     Total  Last  Client",
+        "    -12.25     2.00     1.50    75%    10.50     100.0     3  203.0.113.7",
+        "     29.00     2.00     0.50    25%    11.50     100.0     3  198.51.100.1",
+        "         -     2.00     0.00     0%    12.00     100.0     3  evil\\u001b[2J",
+    ];
+    let drawn = screen(&seen());
+    let lines: Vec<_> = drawn.lines().collect();
+    assert_eq!(lines[..expected.len()], expected);
+    assert_eq!(lines.last(), Some(&KEYS));
+}
+
+#[test]
+fn a_limit_in_shadow_shows_what_it_would_do() {
+    let in_shadow = |now, would| {
+        let mut snapshot = snapshot(now, 100.0);
+        snapshot.limits[0].shadow = true;
+        snapshot.limits[0].would = would;
+        snapshot.limits[0].rows[0].wait = 0.0;
+        snapshot.limits[0].rows[1].wait = 8.25;
+        snapshot
+    };
+    let mut view = View::new("127.0.0.1:9970", None);
+    view.answered(Ok((String::new(), in_shadow(1_790_000_000.0, 312))));
+    assert!(screen(&view).contains("shadow: would queue, 312 so far; nothing is enforced"));
+    view.answered(Ok((String::new(), in_shadow(1_790_000_002.0, 319))));
+    let expected = [
+        "  ip  hits   proxy, shadow: would queue 3.5/s, 319 so far; nothing is enforced",
+        "     Level    Would    Cpu/s  Share    Req/s     Total  Last  Client",
+        "    -12.25     8.25     1.50    75%    10.50     100.0     3  203.0.113.7",
+        "     29.00     0.00     0.50    25%    11.50     100.0     3  198.51.100.1",
+    ];
+    let drawn = screen(&view);
+    assert_eq!(drawn.lines().skip(2).take(4).collect::<Vec<_>>(), expected);
+    press(&mut view, "ssr");
+    assert_eq!(view.rows().last().map(|row| &*row.key), Some("203.0.113.7"), "by what it would");
+    // The other limit is enforced, and says so.
+    press(&mut view, "\t");
+    assert!(screen(&view).contains("proxy, queue\n"), "{}", screen(&view));
+    // A server that was started anew counts from nothing.
+    press(&mut view, "\t");
+    view.answered(Ok((String::new(), in_shadow(1_790_000_004.0, 2))));
+    assert!(screen(&view).contains("shadow: would queue, 2 so far"), "{}", screen(&view));
+}
+
+#[test]
+fn keys_choose_limit_order_and_filter() {
+    let mut view = seen();
+    let clients = |view: &View| {
+        let rows = view.rows();
+        rows.iter().map(|row| row.key.chars().take(5).collect::<String>()).collect::<Vec<_>>()
+    };
+    press(&mut view, "sss");
+    assert_eq!((view.order, clients(&view)[0].as_str()), (Order::Requests, "evil\x1b"));
+    press(&mut view, "r");
+    assert_eq!(clients(&view), ["203.0", "198.5", "evil\x1b"]);
+    press(&mut view, "/EvIl");
+    assert_eq!(clients(&view), ["evil\x1b"]);
+    assert!(screen(&view).ends_with("show names with: EvIl_"), "{}", screen(&view));
+    press(&mut view, "q?");
+    assert_eq!(view.filter, "EvIlq?", "keys are letters while a filter is typed");
+    assert!(screen(&view).contains("no client fits the filter"));
+    press(&mut view, "\x1b\t");
+    assert_eq!((view.shown(), clients(&view)), (1, vec!["198.5".to_owned()]));
+    assert!(screen(&view).contains("Hits/s"));
+    press(&mut view, "\t?");
+    assert_eq!(view.shown(), 0);
+    assert!(screen(&view).contains("any key closes this"));
+    press(&mut view, "q");
+    assert_eq!(view.mode, Mode::Look);
+    assert!(view.pressed(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)).is_break());
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert!(seen().pressed(interrupt).is_break());
+}
+
+#[test]
+fn a_server_that_goes_away_stays_as_it_was_last_seen() {
+    let mut view = seen();
+    let why = io::Error::new(io::ErrorKind::ConnectionRefused, "refused\x1b[1m");
+    view.answered(Err(crate::cli::remote::Error::Unreachable { address: "x:1".into(), why }));
+    let drawn = screen(&view);
+    assert!(drawn.contains("nothing answers at x:1") && drawn.contains("203.0.113.7"), "{drawn}");
+    assert!(!drawn.contains('\x1b'));
+    // Started anew, it counts from nothing: how busy it was is not known.
+    view.answered(Ok((String::new(), snapshot(1_790_000_004.0, 1.0))));
+    assert!(screen(&view).contains("- of 2 CPUs"));
+}
+
+#[test]
+fn the_limit_that_was_asked_for_or_a_word_that_there_is_none() {
+    let mut view = View::new("x", Some("hits"));
+    assert!(screen(&view).contains("asking ..."));
+    view.answered(Ok((String::new(), snapshot(1.0, 1.0))));
+    assert_eq!(view.shown(), 1);
+    let mut view = View::new("x", Some("nosuch"));
+    view.answered(Ok((String::new(), snapshot(1.0, 1.0))));
+    assert!(screen(&view).contains("no limit is called nosuch; there are: ip, hits"));
+}
+
+#[test]
+fn any_size_of_a_terminal_is_drawn_on() {
+    let mut view = seen();
+    for key in ["", "/", "\x1b?"] {
+        press(&mut view, key);
+        for (width, height) in [(0, 0), (1, 1), (5, 3), (300, 2), (20, 100)] {
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+            terminal.draw(|frame| draw(frame, &view)).expect("drawn");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Configuration: as written, checked, as it runs.
+//!
+//! The only part of the program that reads files of settings and the environment. The way of a
+//! file: `tree` (text to places), `section` (tree to settings, through `reader`), `settings` (what
+//! doors get), `show` (back to YAML). A file of Tempomat or Smockron becomes a native tree first
+//! (`foreign`).
+//! What is wrong is told all at once (`fault`). `source` looks for changes of the file.
+
+mod address;
+pub mod cpus;
+pub mod environment;
+pub mod fault;
+mod foreign;
+mod reader;
+pub mod secret;
+mod section;
+pub mod settings;
+pub mod show;
+pub mod source;
+pub mod tree;
+
+use fault::{Fault, Faults, Place};
+use secret::SecretFault;
+use settings::Settings;
+use settings::openings::Way;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tree::Node;
+
+/// A configuration that has no faults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// What runs.
+    pub settings: Settings,
+    /// The same as native YAML, defaults filled in: what `show` prints.
+    pub native: String,
+    /// What does not mean here what it meant elsewhere, with its places: of files of other programs
+    /// only, for in a native file nothing is passed over.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a configuration from the bytes of `file`, which is only named in faults. `cpus` is what
+/// the machine has to share out.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
+    let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
+    decode(file, &root, cpus)
+}
+
+/// Whether a file is a configuration, good or faulty: a section of ours is in it, or it is one of a
+/// program whose place we take. What names a `domain` has rules for the rate limit service.
+#[must_use]
+pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
+    let Ok(root) = tree::parse(bytes) else { return false };
+    let tree::Value::Map(entries) = &root.value else { return false };
+    let sections = &show::schema::schema()["properties"];
+    let has_section = entries.iter().any(|(key, _)| sections.get(&key.name).is_some());
+    let (mut faults, mut notes) = (Vec::new(), Vec::new());
+    let native = |file| foreign::native(file, &root, 1.0, &mut faults, &mut notes);
+    root.find(&["domain"]).is_none()
+        && (has_section || Some(&*file.display().to_string()).and_then(native).is_some())
+}
+
+/// Why a configuration that opens no door does not run, and what to do.
+pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
+                           no `check`, `line`, `ratelimit` or `master`; add one, or start \
+                           `evenkeel proxy --backend URL`";
+
+/// What keeps a program from starting, and what it starts with all the same.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// It would not start.
+    pub faults: Vec<Stumble>,
+    /// It would start, or might: what is missing may come before it does.
+    pub doubts: Vec<Stumble>,
+}
+
+impl Found {
+    /// With what somebody else has found.
+    #[must_use]
+    pub fn and(mut self, other: Found) -> Found {
+        self.faults.extend(other.faults);
+        self.doubts.extend(other.doubts);
+        self
+    }
+}
+
+/// Everything that keeps a configuration from running: its own faults, and if it has none, what
+/// the program would stumble over when it starts: no door, a token that cannot be read, and what
+/// `more` finds, each with the way to its key. Returns its warnings, those of a start among them.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn check(
+    file: &str,
+    bytes: &[u8],
+    cpus: f64,
+    more: impl Fn(&Settings) -> Found,
+) -> Result<Vec<String>, Faults> {
+    let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
+    let Config { mut settings, mut warnings, .. } = decode(file, &root, cpus)?;
+    settings.line.as_mut().map(source::read_limits).transpose()?;
+    let mut faults = Vec::new();
+    if settings.doors().is_empty() {
+        faults.push(Fault::new(Place { line: 1, column: 1 }, NO_DOOR));
+    }
+    let found = secrets(&settings).and(doubts(&settings)).and(more(&settings));
+    faults.extend(found.faults.into_iter().map(|(way, why)| {
+        let place = root.find(way).map_or(root.place, |node| node.place);
+        Fault::new(place, why)
+    }));
+    if !faults.is_empty() {
+        return Err(Faults::new(file, faults));
+    }
+    warnings.extend(found.doubts.into_iter().map(|(way, what)| {
+        let place = root.find(way).map_or(root.place, |node| node.place);
+        Faults::new(file, vec![Fault::new(place, what)]).to_string()
+    }));
+    Ok(warnings)
+}
+
+/// What a start would warn of, or stumble over if it is not mended by then: folders may come with
+/// the program (`StateDirectory=` of a systemd unit).
+fn doubts(settings: &Settings) -> Found {
+    let mut doubts: Vec<Stumble> = Vec::new();
+    let mut folder_of = |way, path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            let name = path.file_name().unwrap_or_default().display();
+            let what = format!("`{name}` is to be in {}, which is not there", folder.display());
+            doubts.push((way, what));
+        }
+    };
+    if let Some(path) = &settings.state.file {
+        folder_of(&["state", "file"], path);
+    }
+    if let Some(proxy) = &settings.proxy
+        && let settings::CostSource::Cgroup(path) = &proxy.cost
+        && let Err(error) = cpus::cgroup::used(path)
+    {
+        let mut what = format!("cannot read {}: {error}", cpus::cgroup::file(path).display());
+        for written in proxy.backends.iter().filter_map(cpus::cgroup::written) {
+            what.push_str("; ");
+            what.push_str(&written);
+        }
+        what.push_str("; until it can be read, costs are shared");
+        doubts.push((&["proxy", "cost"], what));
+    }
+    if let Some(proxy) = &settings.proxy
+        && let settings::CostSource::Cgroup(path) = &proxy.cost
+    {
+        let wrong = proxy.backends.iter().filter_map(|one| cpus::cgroup::elsewhere(path, one));
+        let whole = (path == Path::new("/")).then(|| {
+            "the root cgroup is the whole machine, so requests are charged what others use too"
+                .to_owned()
+        });
+        let wrong = wrong.chain(whole);
+        doubts.extend(wrong.map(|what| -> Stumble { (&["proxy", "cost"], what) }));
+    }
+    let trusted = settings.proxy.iter().flat_map(|proxy| &proxy.trusted_proxies);
+    if let Some(everybody) = trusted.into_iter().find(|network| network.prefix_len() == 0) {
+        let what = format!("{everybody} is everybody, so each client chooses its own address");
+        doubts.push((&["proxy", "trusted_proxies"], what));
+    }
+    let rules = settings.ratelimit.as_ref().and_then(|door| door.rules.path.as_ref());
+    if let Some(path) = rules.filter(|path| !path.exists()) {
+        let what = format!("{} is not there; everything passes until it is", path.display());
+        doubts.push((&["ratelimit", "rules"], what));
+    }
+    if settings.master.as_ref().is_some_and(settings::Master::is_open) {
+        doubts.push((&["master"], settings::Master::OPEN.to_owned()));
+    }
+    if settings.proxy.as_ref().is_some_and(|proxy| !proxy.exempt_when.is_empty()) {
+        let what = "whoever sends a cookie of the exempt name is exempt, whatever its value, \
+                    so the backend must not serve strangers who make one up";
+        doubts.push((&["proxy", "exempt"], what.to_owned()));
+    }
+    Found { doubts, ..Found::default() }
+}
+
+/// What a start would stumble over: the way to the key, and what is wrong with what it names.
+pub type Stumble = (Way, String);
+
+fn secrets(settings: &Settings) -> Found {
+    let mut faults: Vec<Stumble> = Vec::new();
+    let mut look = |way, path: Option<&PathBuf>, read: fn(&Path) -> Result<String, SecretFault>| {
+        let fault = path.and_then(|path| read(path).err());
+        faults.extend(fault.map(|why| (way, why.to_string())));
+    };
+    let token = settings.admin.as_ref().and_then(|admin| admin.token_file.as_ref());
+    look(&["admin", "token_file"], token, secret::token);
+    if let Some(peers) = &settings.peers {
+        look(&["peers", "secret_file"], peers.secret_file.as_ref(), secret::token);
+        if let settings::peers::Via::Nats { credentials_file, .. } = &peers.via {
+            let way = &["peers", "credentials_file"];
+            look(way, credentials_file.as_ref(), secret::credentials);
+        }
+    }
+    if let Some(store) = &settings.store {
+        let way = &["store", "credentials_file"];
+        look(way, store.place.credentials_file.as_ref(), secret::credentials);
+        let way = &["store", "per_second", "credentials_file"];
+        let other = store.per_second.as_ref();
+        let file = other.and_then(|place| place.credentials_file.as_ref());
+        look(way, file, secret::credentials);
+    }
+    let prometheus = settings.ratelimit.as_ref().and_then(|door| door.prometheus.as_ref());
+    let mapper = prometheus.and_then(|prometheus| prometheus.mapper.as_deref());
+    if let Some(Err(why)) = mapper.map(source::mapper::read) {
+        faults.push((&["ratelimit", "prometheus", "mapper"], why.to_string()));
+    }
+    Found { faults, ..Found::default() }
+}
+
+/// What takes a restart to change: the way to each key.
+const KEPT: [&[&str]; 34] = [
+    &["admin"],
+    &["store"],
+    &["log", "format"],
+    &["state"],
+    &["traces"],
+    &["peers"],
+    &["gatekeeper"],
+    &["proxy", "listen"],
+    &["proxy", "tls"],
+    &["check"],
+    &["line", "listen"],
+    &["line", "socket_mode"],
+    &["line", "resp"],
+    &["ratelimit", "grpc"],
+    &["ratelimit", "grpc_unix"],
+    &["ratelimit", "http"],
+    &["ratelimit", "debug"],
+    &["ratelimit", "rules"],
+    &["ratelimit", "xds"],
+    &["ratelimit", "ignore_dot_files"],
+    &["ratelimit", "merge_domains"],
+    &["ratelimit", "compat_keys"],
+    &["ratelimit", "calendar"],
+    &["ratelimit", "keys_max"],
+    &["ratelimit", "rlqs"],
+    &["ratelimit", "connections"],
+    &["ratelimit", "tls"],
+    &["ratelimit", "handshake_timeout"],
+    &["ratelimit", "connection_age"],
+    &["ratelimit", "connection_age_grace"],
+    &["ratelimit", "healthy_with_rules"],
+    &["ratelimit", "healthy_with_store"],
+    &["ratelimit", "statsd"],
+    &["ratelimit", "prometheus"],
+];
+
+impl Config {
+    /// This configuration as a reload of `running` can take it over, and the keys that have
+    /// changed and stay as they run until a restart.
+    ///
+    /// # Errors
+    /// If the two do not go together, such as a backend where the proxy still listens.
+    pub fn reloaded(&self, running: &Config) -> Result<(Config, Vec<String>), Faults> {
+        let tree = |config: &Config| tree::parse(config.native.as_bytes());
+        let fault = |fault| Faults::new(TOGETHER, vec![fault]);
+        let (mut new, old) = (tree(self).map_err(fault)?, tree(running).map_err(fault)?);
+        let mut changed = Vec::new();
+        for way in KEPT {
+            let [sections @ .., key] = way else { continue };
+            if let (Some(new), Some(old)) = (new.find_mut(sections), old.find(sections))
+                && keep(new, old, key)
+            {
+                changed.push(way.join("."));
+            }
+        }
+        let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
+        let warnings = self.warnings.clone();
+        let mut config = Config { warnings, ..decode(TOGETHER, &new, cpus)? };
+        // Those of another file are in no tree.
+        if let (Some(line), Some(read)) = (&mut config.settings.line, &self.settings.line) {
+            line.rules = Arc::clone(&read.rules);
+        }
+        Ok((config, changed))
+    }
+}
+
+/// Gives the section `new` the value that `key` has in `old`, or none if it has none there. Whether
+/// that changes anything.
+fn keep(new: &mut Node, old: &Node, key: &str) -> bool {
+    let text = |node: Option<&Node>| node.map(|node| show::yaml(&Node::map([("", node.clone())])));
+    let before = old.find(&[key]);
+    if text(new.find(&[key])) == text(before) {
+        return false;
+    }
+    if let tree::Value::Map(entries) = &mut new.value {
+        entries.retain(|(known, _)| known.name != key);
+        let key = tree::Key { place: Place::default(), plain: true, name: key.to_owned() };
+        entries.extend(before.map(|node| (key, node.clone())));
+    }
+    true
+}
+
+/// What faults of [`Config::reloaded`] name in place of a file.
+const TOGETHER: &str = "with what stays as it is until a restart";
+
+/// The flags of `evenkeel proxy`: what would otherwise stand in a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `proxy.backend`.
+    pub backend: String,
+    /// `proxy.listen`.
+    pub listen: Vec<String>,
+    /// `proxy.cpus`.
+    pub cpus: Option<String>,
+    /// `proxy.action`.
+    pub action: Option<String>,
+    /// `proxy.cost`.
+    pub cost: Option<String>,
+    /// `proxy.trusted_proxies`.
+    pub trusted_proxies: Vec<String>,
+    /// `admin.listen`, or `off`.
+    pub admin: Option<String>,
+}
+
+/// The configuration that flags stand for.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
+    let one = |key, value: &Option<String>| value.as_ref().map(|text| (key, typed(key, text)));
+    let many = |key, values: &[String]| {
+        let list = values.iter().map(|text| typed(key, text)).collect();
+        let list = tree::Value::List(list);
+        let list = Node { place: flag_place(key), ..Node::made(list) };
+        (!values.is_empty()).then_some((key, list))
+    };
+    let proxy = [
+        Some(("backend", typed("backend", &flags.backend))),
+        many("listen", &flags.listen),
+        one("cpus", &flags.cpus),
+        one("action", &flags.action),
+        one("cost", &flags.cost),
+        many("trusted_proxies", &flags.trusted_proxies),
+    ];
+    let admin = flags.admin.as_deref().map(|text| match text {
+        "off" => ("admin", Node::text("off")),
+        _ => ("admin", Node::map([("listen", typed("admin", text))])),
+    });
+    let proxy = ("proxy", Node::map(proxy.into_iter().flatten()));
+    let root = Node::map([Some(proxy), admin].into_iter().flatten());
+    decode("command line", &root, cpus).map_err(as_flags)
+}
+
+/// The flags' keys; a place in this list stands for a place in a file.
+const FLAGS: [&str; 7] =
+    ["backend", "listen", "cpus", "action", "cost", "trusted_proxies", "admin"];
+
+fn flag_place(key: &str) -> Place {
+    Place { line: 0, column: FLAGS.iter().position(|flag| *flag == key).map_or(0, |at| at + 1) }
+}
+
+fn typed(key: &str, text: &str) -> Node {
+    Node { place: flag_place(key), ..Node::text(text) }
+}
+
+/// Speaks of flags where a file has keys.
+fn as_flags(mut faults: Faults) -> Faults {
+    for Fault { place, what } in &mut faults.faults {
+        let Some(flag) = place.column.checked_sub(1).and_then(|at| FLAGS.get(at)) else { continue };
+        let typed = format!("`--{}`", flag.replace('_', "-"));
+        // `--admin` is the `listen` of that section.
+        let key = if *flag == "admin" { "listen" } else { flag };
+        *what = what.replace(&format!("`{flag}`"), &typed).replace(&format!("`{key}`"), &typed);
+    }
+    faults
+}
+
+fn decode(file: &str, root: &Node, cpus: f64) -> Result<Config, Faults> {
+    let (mut faults, mut notes) = (Vec::new(), Vec::new());
+    let native = foreign::native(file, root, cpus, &mut faults, &mut notes);
+    let (settings, shown) = section::settings(native.as_ref().unwrap_or(root), cpus, &mut faults);
+    if !faults.is_empty() {
+        return Err(Faults::new(file, faults));
+    }
+    let warnings = Faults::new(file, notes).to_string().lines().map(String::from).collect();
+    Ok(Config { settings, native: show::yaml(&shown), warnings })
+}

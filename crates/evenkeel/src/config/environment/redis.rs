@@ -1,0 +1,129 @@
+//! The reference's variables for Redis, as the `store` section.
+//!
+//! They are asked for by `BACKEND_TYPE=redis` or a `REDIS_URL`. Each instance has one connection
+//! for each thread, over which all goes at once, so what the reference says of pools and pipelines
+//! has no meaning here. As a server that takes the reference's place, this one writes its keys,
+//! unless it is told not to.
+
+use super::{Form, Keys, Reader, map, named};
+use crate::config::section::escaped;
+use crate::config::tree::{Node, Value};
+
+/// The sockets that the reference takes where nothing is said.
+const SOCKETS: [(&str, &str); 2] = [
+    ("REDIS_", "/var/run/nutcracker/ratelimit.sock"),
+    ("REDIS_PERSECOND_", "/var/run/nutcracker/ratelimitpersecond.sock"),
+];
+
+/// Variables that are one key each.
+const PLAIN: [(&str, &str, Form); 7] = [
+    // In the reference 0 is no bound of its own.
+    ("REDIS_TIMEOUT", "connect_timeout", Form::Bounded(60_000, [10, 60_000])),
+    ("EVENKEEL_STORE_DEADLINE", "deadline", Form::Duration),
+    ("EVENKEEL_STORE_PERIOD", "period", Form::Duration),
+    ("EVENKEEL_STORE_MODE", "mode", Form::Text),
+    ("EVENKEEL_STORE_FAIL", "fail", Form::Text),
+    ("EVENKEEL_STORE_OWED_MAX", "owed_max", Form::Text),
+    ("CACHE_KEY_PREFIX", "prefix", Form::Text),
+];
+
+impl Reader<'_> {
+    /// The section, if it is asked for.
+    pub(super) fn store(&mut self) -> Option<Node> {
+        let kind = self.text_or("BACKEND_TYPE", "");
+        match kind.as_str() {
+            "redis" => {}
+            "" if self.text("REDIS_URL").is_some() => {}
+            "" => return None,
+            "memcache" => {
+                self.fault(
+                    "BACKEND_TYPE=memcache: there is no memcache here; set BACKEND_TYPE=redis, or \
+                     unset it to count in this process"
+                        .to_owned(),
+                );
+                return None;
+            }
+            other => {
+                self.fault(format!("BACKEND_TYPE={other}: must be redis, or unset"));
+                return None;
+            }
+        }
+        let mut keys = self.place(0);
+        if self.truth("REDIS_PERSECOND", false) {
+            keys.push((named("per_second"), map(self.place(1))));
+        }
+        self.plain(&PLAIN, &mut keys);
+        let compatible = self.truth("EVENKEEL_COMPATIBLE_KEYS", true).to_string();
+        keys.push((named("compatible_keys"), Node::text(compatible)));
+        let jitter = self.text_or("EXPIRATION_JITTER_MAX_SECONDS", "300");
+        let name = "EXPIRATION_JITTER_MAX_SECONDS";
+        keys.push(self.pair("expiration_jitter", name, format!("{jitter}s")));
+        Some(map(keys))
+    }
+
+    /// One of the two places where counters may be.
+    fn place(&mut self, which: usize) -> Keys {
+        let (start, socket) = SOCKETS[which];
+        let variable = |name: &str| format!("{start}{name}");
+        let url = self.text_or(&variable("URL"), socket);
+        let tls = self.truth(&variable("TLS"), false);
+        let auth = self.text(&variable("AUTH"));
+        let kind = self.text_or(&variable("TYPE"), "SINGLE").to_lowercase();
+        let mut parts: Vec<&str> = url.split(',').map(str::trim).collect();
+        let mut keys = Keys::new();
+        let layout = match kind.as_str() {
+            "single" | "cluster" => kind.as_str(),
+            "sentinel" => {
+                keys.push((named("master"), Node::text(parts.remove(0))));
+                "sentinel"
+            }
+            _ => {
+                let name = variable("TYPE");
+                self.fault(format!("{name}={kind}: must be SINGLE, SENTINEL or CLUSTER"));
+                "single"
+            }
+        };
+        let login = match layout {
+            "sentinel" => self.text(&variable("SENTINEL_AUTH")),
+            _ => auth.clone(),
+        };
+        let servers = parts.iter().map(|part| Node::text(address(part, login.as_deref(), tls)));
+        keys.push((named("redis"), Node::made(Value::List(servers.collect()))));
+        keys.push((named("layout"), Node::text(layout)));
+        if let Some(auth) = auth.filter(|_| layout == "sentinel") {
+            keys.push((named("credentials"), Node::text(auth)));
+        }
+        keys.extend(self.store_tls().map(|tls| (named("tls"), map(tls))));
+        keys
+    }
+
+    fn store_tls(&mut self) -> Option<Keys> {
+        let mut keys = Keys::new();
+        let files = [
+            ("REDIS_TLS_CACERT", "ca", Form::Text),
+            ("REDIS_TLS_CLIENT_CERT", "cert", Form::Text),
+            ("REDIS_TLS_CLIENT_KEY", "key", Form::Text),
+        ];
+        self.plain(&files, &mut keys);
+        if self.truth("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", false) {
+            keys.push((named("any_name"), Node::text("true")));
+        }
+        (!keys.is_empty()).then_some(keys)
+    }
+}
+
+/// An address as the section has it. What is no URL is a host and a port, or a socket's path.
+fn address(part: &str, login: Option<&str>, tls: bool) -> String {
+    let login = login.map_or(String::new(), |login| {
+        let (user, password) = login.split_once(':').unwrap_or(("", login));
+        format!("{}:{}@", escaped(user), escaped(password))
+    });
+    let (scheme, rest) = match part.split_once("://") {
+        Some((scheme, rest)) => (scheme, rest),
+        None if part.starts_with('/') => ("unix", part),
+        None => ("redis", part),
+    };
+    let scheme = if tls && scheme == "redis" { "rediss" } else { scheme };
+    let login = if rest.contains('@') { String::new() } else { login };
+    format!("{scheme}://{login}{rest}")
+}

@@ -1,0 +1,317 @@
+//! A `tempomat.json`, read as Tempomat read it and written as a native configuration.
+//!
+//! Whatever made Tempomat run makes this run: names of keys in any case, keys that nobody knows,
+//! the last of two equal ones. What means nothing here is told in a warning, never a fault. What
+//! comes out is a tree like that of a native file, so that `section` checks it once more and `show`
+//! prints it. What the figures were in the original: docs/guide/from-tempomat.md.
+
+use super::super::fault::{Fault, Place, quoted};
+use super::super::tree::{Key, Node, Value};
+use super::placed;
+use evenkeel_core::table::EXACT_KEYS_MAX;
+use evenkeel_core::units::Nanos;
+use std::path::Path;
+
+/// Its keys.
+const KEYS: [&str; 13] = [
+    "debug",
+    "delayThresholdSec",
+    "backend",
+    "listenPort",
+    "graphite",
+    "graphitePrefix",
+    "trustedProxies",
+    "cpuCount",
+    "slash32Share",
+    "slash24Share",
+    "slash16Share",
+    "userAgentShare",
+    "hashMaxLen",
+];
+
+/// Of these, what might as well be a slip in a native file.
+const COMMON: [&str; 3] = ["backend", "debug", "graphite"];
+
+/// Keys of its early versions, which only watched.
+const EARLY: [&str; 8] = [
+    "lowCreditThreshold",
+    "statsFile",
+    "syslogStats",
+    "logFile",
+    "slash32CPUs",
+    "slash24CPUs",
+    "slash16CPUs",
+    "userAgentCPUs",
+];
+
+/// Native sections that it may hold besides: what Tempomat had nothing of.
+const PASSED: [&str; 3] = ["admin", "log", "state"];
+
+/// Each limit: its name, its key, the key of its share, its burst.
+const LIMITS: [(&str, &str, &str, &str); 4] = [
+    ("Slash32", "ip/32", "slash32Share", "30s"),
+    ("Slash24", "ip/24", "slash24Share", "30s"),
+    ("Slash16", "ip/16", "slash16Share", "30s"),
+    ("UserAgent", "user-agent", "userAgentShare", "120s"),
+];
+
+/// What is held is reported from this wait on, in seconds, if the file does not say.
+const DELAY_THRESHOLD: f64 = 3.0;
+/// Entries per table if the file does not say.
+const HASH_MAX_LEN: f64 = 1_000.0;
+/// Where it listens if the file does not say.
+const PORT: f64 = 8_888.0;
+/// A day, in seconds: the longest time here.
+const DAY: f64 = 86_400.0;
+
+/// Whether `file` with this content is a `tempomat.json`: it has a key that only those have, or all
+/// its keys are of those and it is JSON by its name.
+#[must_use]
+pub fn is_one(file: &str, root: &Node) -> bool {
+    let Value::Map(entries) = &root.value else { return false };
+    let known = |key: &Key, of: &[&str]| of.iter().any(|name| name.eq_ignore_ascii_case(&key.name));
+    let all = |of: &[&str]| entries.iter().all(|(key, _)| known(key, of));
+    let certain = |key: &Key| known(key, &EARLY) || (known(key, &KEYS) && !known(key, &COMMON));
+    let named = Path::new(file).file_name().is_some_and(|name| name == "tempomat.json");
+    let json = Path::new(file).extension().is_some_and(|ending| ending == "json");
+    let telling = entries.iter().any(|(key, _)| known(key, &["debug", "graphite"]));
+    entries.iter().any(|(key, _)| certain(key))
+        || (named && !entries.iter().any(|(key, _)| key.name == "proxy"))
+        || (!entries.is_empty() && (json || telling) && all(&COMMON))
+}
+
+/// The native tree that means the same. `cpus` is what the machine has.
+pub fn native(root: &Node, cpus: f64, faults: &mut Vec<Fault>, notes: &mut Vec<Fault>) -> Node {
+    let entries: &[(Key, Node)] = match &root.value {
+        Value::Map(entries) => entries,
+        _ => &[],
+    };
+    let mut file = File { entries, faults, notes };
+    file.look_at_keys();
+    let passed = PASSED.iter().filter_map(|name| {
+        let found = entries.iter().rev().find(|(key, _)| key.name == *name);
+        found.map(|(_, node)| (*name, node.clone()))
+    });
+    let passed: Vec<_> = passed.collect();
+    let metrics = ("metrics", file.metrics());
+    let proxy = ("proxy", file.proxy(cpus));
+    Node::map(passed.into_iter().chain([metrics, proxy]))
+}
+
+/// The keys and values of a section.
+type Entries = Vec<(&'static str, Node)>;
+
+/// A file being read.
+struct File<'a> {
+    entries: &'a [(Key, Node)],
+    faults: &'a mut Vec<Fault>,
+    notes: &'a mut Vec<Fault>,
+}
+
+impl<'a> File<'a> {
+    /// The value of a key; of several the last. `null` counts as absent.
+    fn node(&self, name: &str) -> Option<&'a Node> {
+        let found = self.entries.iter().rev().find(|(key, _)| key.name.eq_ignore_ascii_case(name));
+        found.map(|(_, node)| node).filter(|node| node.value != Value::Null)
+    }
+
+    fn fault(&mut self, place: Place, what: impl Into<String>) {
+        self.faults.push(Fault::new(place, what));
+    }
+
+    fn note(&mut self, place: Place, what: impl Into<String>) {
+        self.notes.push(Fault::new(place, what));
+    }
+
+    /// Tells which keys mean nothing here.
+    fn look_at_keys(&mut self) {
+        for (key, _) in self.entries {
+            let is = |of: &[&str]| of.iter().any(|name| name.eq_ignore_ascii_case(&key.name));
+            let name = quoted(&key.name);
+            if is(&KEYS) || PASSED.contains(&key.name.as_str()) || key.name == "dummy" {
+                continue;
+            }
+            if is(&EARLY) {
+                self.note(key.place, format!("{name} is of Tempomat before 0.3 and does nothing"));
+            } else if ["proxy", "metrics"].contains(&key.name.as_str()) {
+                let what = format!(
+                    "{name} is of a native configuration, and the rest of this file is a \
+                     tempomat.json; `evenkeel show` on it without {name} prints it as native"
+                );
+                self.fault(key.place, what);
+            } else {
+                self.note(key.place, format!("{name} is no key of Tempomat and does nothing"));
+            }
+        }
+    }
+
+    fn text(&mut self, name: &str) -> Option<(&'a str, Place)> {
+        let node = self.node(name)?;
+        match &node.value {
+            Value::Text(text) => Some((text.as_str(), node.place)),
+            _ => {
+                self.fault(node.place, format!("`{name}` must be a single value"));
+                None
+            }
+        }
+    }
+
+    /// A number that is not negative, or else the default.
+    fn number(&mut self, name: &str, default: f64) -> f64 {
+        let Some((text, place)) = self.text(name) else { return default };
+        match text.parse::<f64>() {
+            Ok(number) if number.is_finite() && number >= 0.0 => number,
+            _ => {
+                let what = format!("`{name}` is {}: not a number from 0 on", quoted(text));
+                self.fault(place, what);
+                default
+            }
+        }
+    }
+
+    fn metrics(&mut self) -> Node {
+        let held_above = self.number("delayThresholdSec", DELAY_THRESHOLD).min(DAY);
+        // Cut to whole milliseconds, as it was there.
+        let held_above = Nanos::from_millis((held_above * 1_000.0) as u64);
+        let mut metrics = vec![("held_above", Node::text(held_above.to_string()))];
+        let graphite = self.text("graphite").filter(|(text, _)| !text.is_empty());
+        let prefix = self.text("graphitePrefix").filter(|(text, _)| !text.is_empty());
+        if let Some((address, place)) = graphite {
+            metrics.push(("graphite", placed(address, place)));
+            metrics.push(("graphite_lines", Node::text("limits")));
+            match prefix {
+                Some((prefix, place)) => metrics.push(("graphite_prefix", placed(prefix, place))),
+                None => self.fault(place, "`graphite` needs a `graphitePrefix`; name one"),
+            }
+        }
+        Node::map(metrics)
+    }
+
+    fn proxy(&mut self, machine: f64) -> Node {
+        if let Some((_, place)) = self.text("debug").filter(|(text, _)| *text != "false") {
+            self.note(place, "`debug` does nothing; `evenkeel show` prints the configuration");
+        }
+        let (backend, place) = self.text("backend").unwrap_or(("http://localhost:80", START));
+        let port = self.port();
+        let (cpus, limits) = self.limits(machine);
+        let keys = self.keys_max();
+        let limits = limits.into_iter().map(|limit| {
+            let keys = ("keys_max", Node::text(keys.1.to_string()));
+            Node::map(limit.into_iter().chain([keys]))
+        });
+        let limits = Node::made(Value::List(limits.collect()));
+        let mut proxy = vec![
+            ("listen", Node::text(format!("{}:{port}", everywhere()))),
+            ("backend", placed(backend, place)),
+            ("cost", Node::text("wall")),
+            ("action", Node::text("hold")),
+            ("max_delay", Node::text("120s")),
+            ("trusted_proxies", self.trusted_proxies()),
+            ("timeouts", Node::map([("backend", Node::text("1h"))])),
+            ("names_max", Node::text(keys.0.to_string())),
+            ("limits", limits),
+        ];
+        proxy.extend(cpus.map(|cpus| ("cpus", Node::text(cpus.to_string()))));
+        Node::map(proxy)
+    }
+
+    fn port(&mut self) -> f64 {
+        let port = self.number("listenPort", PORT);
+        if port.fract() == 0.0 && port <= f64::from(u16::MAX) {
+            return port;
+        }
+        let place = self.node("listenPort").map_or(START, |node| node.place);
+        self.fault(place, "`listenPort` must be a whole number from 0 to 65535");
+        PORT
+    }
+
+    /// The CPUs, unless they are the machine's, and the limits. A share above 1 makes the CPUs more
+    /// and all shares less: what each comes to is the same.
+    fn limits(&mut self, machine: f64) -> (Option<f64>, Vec<Entries>) {
+        let count = self.number("cpuCount", 0.0);
+        let shares = LIMITS.map(|(_, _, key, _)| match self.number(key, 0.0) {
+            0.0 => 1.0,
+            share => share,
+        });
+        let most = shares.into_iter().fold(1.0, f64::max);
+        let named = (count > 0.0).then_some(count);
+        let mut cpus = named;
+        if most > 1.0 {
+            cpus = Some(named.unwrap_or(machine) * most);
+            let place = self.node("cpuCount").map_or(START, |node| node.place);
+            let what = format!(
+                "a share is {most}, and none can be above 1 here: `cpus` is that many times as \
+                 much, and all shares are as much smaller; what clients get is the same"
+            );
+            self.note(place, what);
+        }
+        let limits = LIMITS.iter().zip(shares).map(|((name, by, _, burst), share)| {
+            vec![
+                ("name", Node::text(*name)),
+                ("by", Node::text(*by)),
+                ("share", Node::text((share / most).to_string())),
+                ("burst", Node::text(*burst)),
+            ]
+        });
+        (cpus, limits.collect())
+    }
+
+    /// How many names are kept, and how many keys: never more than `hashMaxLen`. A large table has
+    /// half as many places again as keys that it is made for, so it is made for fewer.
+    fn keys_max(&mut self) -> (usize, usize) {
+        let most = HASH_LEN_MAX as f64;
+        let mut length = self.number("hashMaxLen", HASH_MAX_LEN).trunc();
+        let place = self.node("hashMaxLen").map_or(START, |node| node.place);
+        if length < 1.0 || length > most {
+            let used = if length < 1.0 { HASH_MAX_LEN } else { most };
+            self.note(place, format!("`hashMaxLen` must be from 1 to {most}; {used} is used"));
+            length = used;
+        }
+        let length = length as usize;
+        if length <= EXACT_KEYS_MAX {
+            return (length, length);
+        }
+        let keys = (length / 8 * 16 / 3).max(EXACT_KEYS_MAX);
+        let what = format!(
+            "`hashMaxLen: {length}` becomes a table for {keys} keys: in one that large some keys \
+             find no place before it is full, so it is given more room"
+        );
+        self.note(place, what);
+        (length, keys)
+    }
+
+    /// Commas between; what is no address never matched anybody.
+    fn trusted_proxies(&mut self) -> Node {
+        let Some((text, place)) = self.text("trustedProxies") else {
+            return Node::made(Value::List(Vec::new()));
+        };
+        let mut list = Vec::new();
+        for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+            match super::super::address::network(one) {
+                Ok(_) if one.contains('/') => {
+                    let one = quoted(one);
+                    self.note(place, format!("all of {one} is trusted; Tempomat trusted nobody"));
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    let one = quoted(one);
+                    self.note(place, format!("{one} is no address, and trusts nobody"));
+                    continue;
+                }
+            }
+            list.push(placed(one, place));
+        }
+        Node::made(Value::List(list))
+    }
+}
+
+/// The most names and keys.
+const HASH_LEN_MAX: usize = 1 << 20;
+/// The place of what the file does not say.
+const START: Place = Place { line: 1, column: 1 };
+
+/// All addresses of this machine, those of IPv6 included where it has any.
+fn everywhere() -> &'static str {
+    let six = std::fs::read_to_string("/proc/net/if_inet6");
+    if six.is_ok_and(|text| !text.trim().is_empty()) { "[::]" } else { "0.0.0.0" }
+}

@@ -1,0 +1,70 @@
+//! The keys of `proxy` that speak of clients by name: `exempt`, `merge`, `resolver`.
+//!
+//! What they mean: `settings::hosts`. Addresses stand in `exempt` too.
+
+use crate::config::address::{self, Exempt};
+use crate::config::reader::{Read, Section};
+use crate::config::settings::hosts::{Hosts, Merge, host_name};
+use crate::config::tree::Value;
+use evenkeel_core::limit::When;
+use ipnet::IpNet;
+
+/// The most entries of `merge`.
+const MERGE_MAX: usize = 1024;
+
+/// Reads `exempt`: networks; names go into `hosts`, what requests are like into `requests`.
+pub fn exempt(
+    proxy: &mut Section<'_, '_>,
+    hosts: &mut Hosts,
+    requests: &mut Vec<When>,
+) -> Vec<IpNet> {
+    let mut nets = Vec::new();
+    for exempt in proxy.list("exempt", Vec::new(), address::exempt) {
+        match exempt {
+            Exempt::Net(net) => nets.push(net),
+            Exempt::Host(pattern) => hosts.exempt.push(pattern),
+            Exempt::Cookie(name) => {
+                requests.push(When { cookie: vec![name], ..When::default() });
+            }
+        }
+    }
+    nets
+}
+
+/// Reads what else there is about `hosts`.
+pub fn read(proxy: &mut Section<'_, '_>, mut hosts: Hosts) -> Hosts {
+    hosts.merge = merge(proxy);
+    hosts.resolver = proxy.values("resolver", address::name_server);
+    if !hosts.resolver.is_empty() && !hosts.matter() {
+        let what = "`resolver` is asked for names only where `exempt` or `merge` has `host:`; \
+                    remove it, or name hosts";
+        proxy.fault("resolver", what);
+    }
+    hosts
+}
+
+fn merge(proxy: &mut Section<'_, '_>) -> Vec<Merge> {
+    let Some(node) = proxy.node("merge") else { return Vec::new() };
+    let nodes = match &node.value {
+        Value::List(nodes) => nodes.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if nodes.len() > MERGE_MAX {
+        proxy.fault("merge", format!("more than {MERGE_MAX} entries; remove some"));
+    }
+    let merged = proxy.sections("merge", nodes, &[], |section| {
+        for key in ["match", "as"] {
+            if !section.has(key) {
+                section.fault(key, format!("an entry of `merge` needs `{key}`"));
+            }
+        }
+        let pattern = section.optional("match", address::host);
+        let name = section.optional("as", name);
+        Some(Merge { pattern: pattern?, name: name? })
+    });
+    merged.into_iter().flatten().collect()
+}
+
+fn name(text: &str) -> Read<Box<str>> {
+    host_name(text).ok_or_else(|| "a name such as googlebot.com".to_owned())
+}

@@ -1,0 +1,34 @@
+//! The `state` section: what outlives the program.
+//!
+//! Each key is read with its default and its range. What the settings mean: `settings`; what is
+//! done with them: `crate::store::snapshot`. Nothing is written or looked for here.
+
+use crate::config::reader::{Section, within};
+use crate::config::section::limits::keys_max;
+use crate::config::section::proxy::duration;
+use crate::config::settings::State;
+use evenkeel_core::units::Nanos;
+use std::time::Duration;
+
+/// Snapshots more often than this would do nothing else; rarer than a day is none.
+const EVERY: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::from_secs(86_400);
+
+/// Reads the section.
+pub fn read(state: &mut Section<'_, '_>) -> State {
+    let file = state.optional("file", crate::config::section::path);
+    let every = match &file {
+        None if !state.has("every") => {
+            state.allow("every");
+            Nanos::from_secs(5)
+        }
+        _ => state.value("every", Nanos::from_secs(5), |text| within(duration(text)?, EVERY)),
+    };
+    if file.is_none() && state.has("every") {
+        state.fault("every", "`every` needs a `file` to write to; name one, or remove it");
+    }
+    State {
+        file,
+        every: Duration::from_nanos(every.0),
+        keys_max: state.optional("keys_max", keys_max),
+    }
+}

@@ -1,0 +1,274 @@
+//! The admin door: health, metrics, the busiest clients, the configuration that runs, and a page
+//! that shows it all as it happens.
+//!
+//! It has a thread and a runtime of its own, so that it answers when the proxy is busy and costs
+//! the proxy nothing. Who may ask what: `guard`. What is answered: `answer`; the page: `page`, what
+//! it is sent: `live`; what an operator may change: `act`. Everything is bounded: connections,
+//! watchers, heads, bodies, time.
+
+mod act;
+mod answer;
+mod guard;
+mod live;
+mod observe;
+mod page;
+mod room;
+
+pub use observe::observed;
+
+use crate::clock::Clock;
+use crate::config::secret::SecretFault;
+use crate::config::settings;
+use crate::engine::counted::Counted;
+use crate::run::handover::Sockets;
+use crate::run::thread::Thread;
+use crate::run::watchdog;
+use crate::watch::Watch;
+use crate::watch::counts::AdminCounts;
+use answer::{Desk, Watching};
+use guard::Guard;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use live::Live;
+use room::{Room, Seat};
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+/// Connections at once; the one that has asked nothing for longest makes room for one more.
+const CONNECTIONS_MAX: usize = 64;
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// For a request's head to arrive, also on an idle connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this a connection takes no more requests,
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(30);
+/// and has so long to take the rest of its answer.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the admin door shows.
+pub struct Sources {
+    /// What is counted.
+    pub watch: Arc<Watch>,
+    /// The clock that everything is counted by.
+    pub clock: Clock,
+    /// The engine of each door that has one.
+    pub engines: Vec<DoorEngine>,
+    /// The configuration that runs, as YAML; called for each question, as it can be reloaded.
+    pub show: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+/// The engine of one door.
+#[derive(Clone)]
+pub struct DoorEngine {
+    /// What the door is called in metrics: `proxy`, `line`.
+    pub door: &'static str,
+    /// Its engine.
+    pub engine: Arc<dyn Counted>,
+}
+
+/// Why the admin door could not be opened. Nothing of it is open then.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be had.
+    #[error("admin: cannot listen on {address}: {why}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        why: io::Error,
+    },
+    /// It would be open to everybody.
+    #[error("admin: to listen on {0}, beyond loopback, `token_file` is needed")]
+    TokenMissing(SocketAddr),
+    /// The token cannot be had.
+    #[error("admin: {0}")]
+    Token(SecretFault),
+    /// No thread or runtime was to be had.
+    #[error("admin: cannot start its thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What `/readyz` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Stage {
+    Starting,
+    Ready,
+    Draining,
+}
+
+/// The stage that the program is in, as threads share it.
+#[derive(Debug)]
+struct Readiness(AtomicU8);
+
+impl Readiness {
+    fn set(&self, stage: Stage) {
+        self.0.store(stage as u8, Ordering::Release);
+    }
+
+    fn get(&self) -> Stage {
+        match self.0.load(Ordering::Acquire) {
+            0 => Stage::Starting,
+            1 => Stage::Ready,
+            _ => Stage::Draining,
+        }
+    }
+}
+
+/// The open admin door; it closes when this is dropped.
+pub struct Running {
+    addresses: Vec<SocketAddr>,
+    readiness: Arc<Readiness>,
+    _thread: Thread<oneshot::Sender<()>>,
+}
+
+impl Running {
+    /// Where it listens: nowhere if its default address was taken.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// All listeners are open: `/readyz` says so from now on.
+    pub fn ready(&self) {
+        self.readiness.set(Stage::Ready);
+    }
+
+    /// No more requests are wanted: `/readyz` says so from now on.
+    pub fn draining(&self) {
+        self.readiness.set(Stage::Draining);
+    }
+}
+
+/// Opens the admin door, on `sockets` if its addresses are among them. A default address that is
+/// taken is a warning: the door stays shut.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start(
+    settings: &settings::Admin,
+    sources: Sources,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
+    let guard = Guard::new(settings)?;
+    let listeners = bind(settings, sockets)?;
+    let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    let readiness = Arc::new(Readiness(AtomicU8::new(Stage::Starting as u8)));
+    let counts = AdminCounts::new(sources.watch.registry());
+    let desk =
+        Desk { guard, counts, sources, readiness: Arc::clone(&readiness), live: Live::default() };
+    let (stop, stopped) = oneshot::channel();
+    let run = move || serve(listeners, Arc::new(desk), stopped);
+    let thread = Thread::serve("admin", stop, (), run).map_err(StartError::Thread)?;
+    Ok(Running { addresses, readiness, _thread: thread })
+}
+
+fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener>, StartError> {
+    let mut listeners = Vec::new();
+    for address in &settings.listen {
+        let listener = sockets.listen(*address);
+        match listener {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if !settings.asked_for && error.kind() == io::ErrorKind::AddrInUse => {
+                tracing::warn!(
+                    target: "evenkeel::admin", %address,
+                    "the default admin address is taken: no metrics, health or doctor; \
+                     give another with `admin: {{listen: ...}}`, or say `admin: off`"
+                );
+            }
+            Err(why) => return Err(StartError::Listen { address: *address, why }),
+        }
+    }
+    Ok(listeners)
+}
+
+async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::Receiver<()>) {
+    let room = Room::new(CONNECTIONS_MAX);
+    for listener in listeners {
+        match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => {
+                tokio::spawn(accept(listener, Arc::clone(&desk), Arc::clone(&room)));
+            }
+            Err(error) => tracing::error!(target: "evenkeel::admin", %error, "cannot listen"),
+        }
+    }
+    let (beats, clock) = (desk.sources.watch.beats.clone(), desk.sources.clock);
+    tokio::spawn(watchdog::beat("admin", beats, clock));
+    tokio::spawn(live::run(desk));
+    // An error means that the sender is gone, and that is the sign.
+    let _ = stopped.await;
+}
+
+async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, room: Arc<Room>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => match room.take() {
+                Some((seat, shed)) => {
+                    desk.counts.shed.increment(u64::from(shed));
+                    tokio::spawn(serve_on(stream, peer, Arc::clone(&desk), seat));
+                    // Who has asked already is answered before it could lose its place.
+                    tokio::task::yield_now().await;
+                }
+                None => desk.counts.shed.increment(1),
+            },
+            Err(error) => {
+                tracing::warn!(target: "evenkeel::admin", %error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Serves a connection as long as it has its place.
+async fn serve_on(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: Seat) {
+    tokio::select! {
+        () = connection(stream, peer, desk, &seat) => {}
+        () = seat.wanted() => {}
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: &Seat) {
+    let _open = desk.counts.connections.hold();
+    desk.counts.accepted.increment(1);
+    let watching = Watching::default();
+    let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
+        seat.asks();
+        let (head, body) = request.into_parts();
+        let answer = desk.answer(&head, body, peer.ip(), &watching).await;
+        if watching.lock().is_some() {
+            seat.stays();
+        }
+        Ok::<_, Infallible>(answer)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    // What goes wrong on a connection is the caller's business and ends with it.
+    if let Ok(_ended) = tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
+        return;
+    }
+    let watcher = watching.lock().take();
+    if let Some(watcher) = watcher {
+        // Who watches may stay as long as it reads.
+        tokio::select! {
+            _ended = connection.as_mut() => {}
+            _dropped = watcher => {}
+        }
+        return;
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(LAST_ANSWER_TIMEOUT, connection).await;
+}
+
+#[cfg(test)]
+mod tests;

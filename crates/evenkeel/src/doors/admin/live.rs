@@ -1,0 +1,186 @@
+//! What happens now, and what happened within the last hour, for pages that watch.
+//!
+//! Once a second one look is taken at everything: a point of the history is kept of it, and if
+//! anybody watches, one event is made and sent to all. Every few seconds the heaviest clients of
+//! each limit get a point of their own. Everything has a bound: points, clients, watchers, and
+//! how far a watcher may fall behind. Nothing here decides anything.
+
+mod clients;
+mod history;
+mod hub;
+mod now;
+
+pub use clients::{Clients, Who};
+pub use hub::{Feed, Watcher};
+
+#[cfg(test)]
+pub use hub::WATCHERS_MAX;
+
+use super::Stage;
+use super::answer::Desk;
+use bytes::Bytes;
+use evenkeel_core::units::{Nanos, SECOND, Time};
+use history::{History, Look};
+use hub::Hub;
+use now::{Listed, Now};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::MissedTickBehavior;
+
+/// Clients of each limit that watchers are sent.
+const ROWS: usize = 25;
+/// Clients of each limit that are looked at to count those in debt.
+const LOOKED_AT: usize = 250;
+/// From one point of a client's history to the next.
+const CLIENTS_EVERY: Nanos = Nanos::from_secs(clients::STEP_SECS);
+
+/// What is kept for those who watch.
+#[derive(Default)]
+pub struct Live {
+    history: Mutex<History>,
+    clients: Mutex<Clients>,
+    hub: Mutex<Hub>,
+    /// The last event, and when it was made.
+    last: Mutex<Option<(Time, Bytes)>>,
+}
+
+/// Looks once a second, for as long as the door is open.
+pub async fn run(desk: Arc<Desk>) {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut clients_at = Time::ZERO;
+    loop {
+        seconds.tick().await;
+        let now = desk.sources.clock.now();
+        desk.look(now);
+        if now >= clients_at {
+            clients_at = now.plus(CLIENTS_EVERY);
+            desk.note_clients(now);
+        }
+        desk.end_overrides();
+        if desk.live.hub.lock().is_watched() {
+            let event = desk.event(now);
+            desk.live.hub.lock().send(&event);
+        }
+    }
+}
+
+impl Desk {
+    /// Takes a look at everything that is kept over time.
+    fn look(&self, now: Time) {
+        let mut look = Look::at(now);
+        for door in &self.sources.engines {
+            let Some(work) = door.engine.work() else { continue };
+            look.cpus += work.cpus;
+            look.busy += work.busy.as_units();
+            look.working += f64::from(work.working);
+            if let Some(crowd) = work.crowd {
+                look.waiting += crowd.waiting as f64;
+                look.slots += crowd.concurrency as f64;
+            }
+        }
+        look.count(&self.sources.watch);
+        self.live.history.lock().note(&look);
+    }
+
+    /// Gives the heaviest clients of each limit a point of their history.
+    fn note_clients(&self, now: Time) {
+        let mut clients = self.live.clients.lock();
+        let lists: usize =
+            self.sources.engines.iter().map(|door| door.engine.held().limits().len()).sum();
+        let each = clients::of_each(lists);
+        for door in &self.sources.engines {
+            let limiter = door.engine.held();
+            for (index, limit) in limiter.limits().iter().enumerate() {
+                for standing in door.engine.heaviest(index, each) {
+                    let who = Who::new(door.door, &limit.name, standing.row.hash);
+                    clients.note(who, &standing, now);
+                }
+            }
+        }
+    }
+
+    /// What overrides have ended is told.
+    fn end_overrides(&self) {
+        for door in &self.sources.engines {
+            for ended in door.engine.end_overrides() {
+                tracing::info!(
+                    target: "evenkeel::admin", door = door.door, limit = ended.limit,
+                    key = ended.key, "an override has ended"
+                );
+            }
+        }
+    }
+
+    /// The event of this second; the same for all who watch.
+    fn event(&self, now: Time) -> Bytes {
+        let mut last = self.live.last.lock();
+        if let Some((at, event)) = &*last
+            && now.since(*at) < Nanos(SECOND / 2)
+        {
+            return event.clone();
+        }
+        let json = serde_json::to_string(&self.now(now)).unwrap_or_else(|_| "{}".to_owned());
+        let event = Bytes::from(format!("event: now\ndata: {json}\n\n"));
+        *last = Some((now, event.clone()));
+        event
+    }
+
+    /// Begins to watch; `None`: as many do as may.
+    pub fn watch(&self) -> Option<(Feed, Watcher)> {
+        let first = self.event(self.sources.clock.now());
+        self.live.hub.lock().join(first)
+    }
+
+    /// The history of the last hour as JSON, or of the last `seconds`.
+    pub fn history(&self, seconds: u64) -> String {
+        let since = self.sources.clock.now().minus(Nanos::from_secs(seconds));
+        self.live.history.lock().json(since)
+    }
+
+    /// Everything as it stands now.
+    fn now(&self, now: Time) -> Now {
+        let sources = &self.sources;
+        let mut limits = Vec::new();
+        for door in &sources.engines {
+            let limiter = door.engine.held();
+            for (index, limit) in limiter.limits().iter().enumerate() {
+                let standings = door.engine.heaviest(index, LOOKED_AT);
+                let mut listed = Listed::of_limit(door.door, &limiter, limit, standings, now);
+                listed.shadow = door.engine.shadows(index);
+                listed.open = door.engine.overrides().is_some();
+                limits.push(listed);
+            }
+            let views = door.engine.views(ROWS).into_iter();
+            limits.extend(views.map(|(name, rows)| Listed::of_view(door.door, name, rows, now)));
+        }
+        let stage = match self.readiness.get() {
+            Stage::Starting => "starting",
+            Stage::Ready => "ready",
+            Stage::Draining => "draining",
+        };
+        Now {
+            now: now.0 as f64 / SECOND as f64,
+            version: env!("CARGO_PKG_VERSION"),
+            host: self.guard.own_name().unwrap_or_default().to_owned(),
+            stage,
+            point: self.live.history.lock().last(),
+            doors: now::doors(&sources.engines),
+            limits,
+            overrides: self.overrides(),
+            peers: sources.watch.peers.read(),
+            store: sources.watch.store.read(),
+        }
+    }
+
+    /// Whether a client was among the heaviest within the last hour or so.
+    pub fn remembers(&self, who: &Who) -> bool {
+        self.live.clients.lock().knows(who)
+    }
+
+    /// The history of one client as JSON; no points if nothing is known of it.
+    pub fn client_history(&self, who: &Who) -> String {
+        self.live.clients.lock().json(who)
+    }
+}

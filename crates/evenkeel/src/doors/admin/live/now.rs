@@ -1,0 +1,112 @@
+//! One second as it goes to pages that watch: what doors do, who costs most, what is said of whom.
+//!
+//! The form alone; it is the page's (`page/`) and changes with it. What scripts ask for is
+//! `/api/top` (`watch::snapshot`).
+
+use super::ROWS;
+use super::history::Point;
+use crate::doors::admin::act::Shown;
+use crate::doors::admin::{DoorEngine, observe};
+use crate::engine::Standing;
+use crate::watch::counts::{peers, store};
+use crate::watch::snapshot::{Load, Row, UNIT_CPU};
+use evenkeel_core::limit::Limit;
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::top;
+use evenkeel_core::units::{Nanos, Time};
+use serde::Serialize;
+
+/// Everything.
+#[derive(Serialize)]
+pub struct Now {
+    /// In seconds since the Unix epoch.
+    pub now: f64,
+    pub version: &'static str,
+    /// What this machine calls itself.
+    pub host: String,
+    /// As `/readyz` says it.
+    pub stage: &'static str,
+    pub point: Option<Point>,
+    pub doors: Vec<Door>,
+    pub limits: Vec<Listed>,
+    pub overrides: Vec<Shown>,
+    pub peers: Option<peers::Report>,
+    pub store: Option<store::Report>,
+}
+
+/// One door with a backend.
+#[derive(Serialize)]
+pub struct Door {
+    #[serde(flatten)]
+    load: Load,
+    /// How costs are known.
+    measured: String,
+}
+
+/// What all doors do that have a backend.
+pub fn doors(engines: &[DoorEngine]) -> Vec<Door> {
+    let of = |door: &DoorEngine| {
+        let work = door.engine.work()?;
+        Some(Door { load: observe::load(door.door, &work), measured: work.measured })
+    };
+    engines.iter().filter_map(of).collect()
+}
+
+/// The heaviest clients of a limit, or the heaviest by something that no limit counts by.
+#[derive(Serialize)]
+pub struct Listed {
+    pub door: String,
+    pub name: String,
+    /// As in [`crate::watch::snapshot::Table`].
+    pub unit: String,
+    /// What happens to who is over it; empty where it is no limit.
+    pub action: String,
+    /// Decided but not enforced.
+    pub shadow: bool,
+    /// Whether operators can say something of its clients.
+    pub open: bool,
+    /// How many of those that were looked at are in debt.
+    pub in_debt: usize,
+    pub rows: Vec<Row>,
+}
+
+impl Listed {
+    pub fn of_limit(
+        door: &str,
+        limiter: &Limiter,
+        limit: &Limit,
+        standings: Vec<Standing>,
+        now: Time,
+    ) -> Listed {
+        let in_debt = |standing: &&Standing| {
+            standing.wait > Nanos::ZERO || standing.level.is_some_and(|level| level < 0)
+        };
+        let in_debt = standings.iter().filter(in_debt).count();
+        let rows = standings.into_iter().take(ROWS).map(|standing| observe::row(standing, now));
+        let table = observe::table(door, limiter.policy().action, limit, rows.collect());
+        Listed {
+            door: table.door,
+            name: table.name,
+            unit: table.unit,
+            action: table.action,
+            shadow: table.shadow,
+            open: true,
+            in_debt,
+            rows: table.rows,
+        }
+    }
+
+    pub fn of_view(door: &str, name: &str, rows: Vec<top::Row>, now: Time) -> Listed {
+        let row = |row| observe::row(Standing { row, level: None, wait: Nanos::ZERO }, now);
+        Listed {
+            door: door.to_owned(),
+            name: name.to_owned(),
+            unit: UNIT_CPU.to_owned(),
+            action: String::new(),
+            shadow: false,
+            open: false,
+            in_debt: 0,
+            rows: rows.into_iter().map(row).collect(),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+// The page: what the server tells each second goes to its parts.
+
+import { Charts, Past } from "/charts.js";
+import { Client, Overrides } from "/client.js";
+import { Clients } from "/clients.js";
+import { get, keep, watch } from "/server.js";
+import { count, element, number, percent, put, time } from "/text.js";
+import { verdict } from "/verdict.js";
+
+const at = (id) => document.getElementById(id);
+const past = new Past();
+const charts = new Charts(past);
+const overrides = new Overrides(changed, undone_not, wanted);
+const client = new Client(changed, wanted);
+const clients = new Clients((limit, row) => client.open(limit, row));
+let now;
+
+function changed(all) {
+  if (now) now.overrides = all;
+  overrides.update(all);
+  clients.draw();
+}
+
+function undone_not(why) {
+  const told = element("p", "done bad", why.message);
+  at("overrides").append(told);
+  setTimeout(() => told.remove(), 5_000);
+}
+
+function event(data) {
+  now = data;
+  state("live", `live, ${new Date(now.now * 1000).toLocaleTimeString()}`);
+  past.add(now.point);
+  put(at("host"), now.host);
+  put(at("version"), `Evenkeel ${now.version}`);
+  tiles();
+  sentence();
+  charts.update();
+  overrides.update(now.overrides);
+  clients.update(now);
+  client.update(now);
+  others();
+}
+
+function state(kind, text) {
+  put(at("state"), text);
+  at("state").className = `state ${kind}`;
+  document.body.classList.toggle("stale", kind === "lost");
+}
+
+function lost(why) {
+  const reason = why?.status === 503 ? "too many watch; trying again" : "connection lost; trying again";
+  state("lost", reason);
+  document.title = "Evenkeel: connection lost";
+}
+
+function sentence() {
+  const { kind, said, more } = verdict(now, past);
+  at("verdict").className = `verdict ${kind}`;
+  put(at("verdict").querySelector(".said"), said);
+  put(at("verdict").querySelector(".more"), more);
+  document.title = `Evenkeel${now.host ? ` ${now.host}` : ""}: ${said}`;
+}
+
+function tile(id, value, note, kind = "") {
+  const [text, small] = at(`tile-${id}`).querySelectorAll("b, span");
+  put(text, value);
+  put(small, note);
+  at(`tile-${id}`).className = `tile ${kind}`;
+}
+
+function tiles() {
+  const sum = (value) => now.doors.reduce((all, door) => all + (value(door) ?? 0), 0);
+  const cpus = sum((door) => door.cpus);
+  const busy = past.mean("busy", 5) ?? 0;
+  const debt = Math.min(past.mean("debt", 5) ?? 0, busy);
+  const part = cpus > 0 ? busy / cpus : 0;
+  const measured = [...new Set(now.doors.map((door) => door.measured))].join(", ");
+  tile("cpu", cpus > 0 ? percent(part) : "–", `of ${count(cpus, "CPU", "CPUs")}`, part > 0.95 ? "warn" : "");
+  const [others, theirs] = at("tile-cpu").querySelectorAll("i");
+  const width = (value) => `${Math.max(0, Math.min(100, (100 * value) / (cpus || 1)))}%`;
+  others.style.width = width(busy - debt);
+  theirs.style.width = width(debt);
+  at("tile-cpu").title = `${number(debt)} of ${number(busy)} CPUs used by those in debt`;
+  const slots = sum((door) => door.crowd?.concurrency);
+  tile("working", `${sum((door) => door.working)}`, slots ? `of ${slots} at once` : "");
+  put(at("measured"), measured ? `CPUs; costs are known by: ${measured}` : "CPUs");
+  const waiting = sum((door) => door.crowd?.waiting);
+  const queues = now.doors.some((door) => door.crowd);
+  tile("waiting", queues ? `${waiting}` : "–", queues ? "" : "nobody has to", waiting ? "warn" : "");
+  const debtors = now.limits.filter((limit) => limit.in_debt > 0);
+  const first = debtors[0];
+  tile("debt", `${first?.in_debt ?? 0}`, debtors.map((limit) => limit.name).join(", "), first ? "bad" : "");
+  spread("credit");
+  spread("debt", "slow");
+}
+
+function spread(side, id = side) {
+  const [half, most] = [past.last(`${side}_p50`), past.last(`${side}_p95`)];
+  tile(id, time(most), most == null ? "nobody asks" : `half in ${time(half)}`);
+}
+
+function others() {
+  const { peers, store } = now;
+  at("others").hidden = !peers && !store;
+  at("peers").hidden = !peers;
+  at("store").hidden = !store;
+  if (peers) show_peers(peers);
+  if (store) show_store(store);
+}
+
+function show_peers({ peers, live, via, cluster }) {
+  const rows = peers.map((peer) => [
+    peer.name, peer.address, peer.live ? "live" : `silent for ${time(peer.silent_seconds)}`,
+    peer.behind_seconds > 0 ? time(peer.behind_seconds) : "–", `${peer.lost_in + peer.lost_out}`,
+  ]);
+  const bad = peers.map((peer) => !peer.live);
+  const head = ["Instance", "Address", "State", "Behind", "Frames lost"];
+  table(at("peers"), `${live} of ${peers.length + 1} instances live (${via}, cluster ${cluster})`, head, rows, bad);
+}
+
+function show_store({ servers, good, failed, why, owed, local, answered, mode }) {
+  const text = `Store ${servers.join(", ")} (${mode}): ${good} of ${good + failed} connections good`;
+  const rows = [[`${answered}`, `${local}`, `${owed}`, why || "–"]];
+  table(at("store"), text, ["Answered", "Decided here", "To be told", "Last fault"], rows, [failed > 0]);
+}
+
+function table(into, text, head, rows, bad) {
+  if (!into.firstChild) {
+    const made = element("table");
+    made.append(element("thead"), element("tbody"));
+    const wide = element("div", "wide");
+    wide.append(made);
+    into.append(element("p"), wide);
+  }
+  put(into.firstChild, text);
+  const line = (cells, name) => {
+    const row = element("tr");
+    row.append(...cells.map((cell) => element(name, "", cell)));
+    return row;
+  };
+  into.querySelector("thead").replaceChildren(line(head, "th"));
+  into.querySelector("tbody").replaceChildren(...rows.map((cells, index) => {
+    const row = line(cells, "td");
+    row.classList.toggle("lost-row", Boolean(bad[index]));
+    return row;
+  }));
+}
+
+// Asks for the token; false if nobody gives one.
+function wanted() {
+  const dialog = at("token");
+  const form = at("token-form");
+  put(form.querySelector(".done"), dialog.asked ? "The server does not take this one." : "");
+  dialog.asked = true;
+  if (!dialog.open) dialog.showModal();
+  return new Promise((given) => {
+    form.onsubmit = (submitted) => {
+      submitted.preventDefault();
+      keep(form.elements.token.value);
+      form.reset();
+      given(true);
+      dialog.close();
+    };
+    dialog.onclose = () => given(false);
+  });
+}
+
+at("ranges").addEventListener("click", ({ target }) => {
+  const chosen = target.closest("button");
+  if (!chosen) return;
+  for (const button of at("ranges").children) {
+    button.setAttribute("aria-pressed", String(button === chosen));
+  }
+  charts.show(Number(chosen.dataset.seconds));
+});
+
+watch({
+  event,
+  lost,
+  wanted: () => {
+    state("", "a token is needed");
+    return wanted();
+  },
+  begun: async () => past.take(await get("/api/history")),
+});

@@ -1,0 +1,138 @@
+//! The rate limit quota service: Envoys decide by themselves what passes, of what they are given.
+//!
+//! Each tells from time to time what it let pass, and is told how much it may let pass next. What
+//! it names a bucket is looked up in the same rules as descriptors and charged to the same
+//! counters. Here are the lock and the figures around it; the wire is `grpc::talk`'s.
+
+pub mod book;
+pub mod bucket;
+pub mod share;
+
+use super::decide::Decider;
+use super::wire::quota::RateLimitQuotaResponse;
+use super::wire::reports::Reports;
+use crate::config::settings::Rlqs;
+use crate::watch::metrics::{RLQS_BUCKETS, RLQS_LEFT_OUT, RLQS_REPORTS, RLQS_STREAMS};
+use crate::watch::registry::{Counter, Gauge, Registry};
+use book::{Book, Moment, WrongDomain};
+use evenkeel_core::key::Seed;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Waker;
+
+/// The service, shared by all threads.
+pub struct Quotas {
+    decider: Arc<Decider>,
+    /// Never held over anything that waits.
+    book: Mutex<Book>,
+    ending: AtomicBool,
+    counts: Counts,
+}
+
+struct Counts {
+    streams: Gauge,
+    buckets: Gauge,
+    reports: Counter,
+    /// Streams and buckets that there was no room for.
+    left_out: [Counter; 2],
+}
+
+/// One Envoy's part; given back when dropped.
+pub struct Part {
+    quotas: Arc<Quotas>,
+    stream: u64,
+}
+
+impl Quotas {
+    /// A service that nobody takes part in, which charges to the counters of `decider`.
+    #[must_use]
+    pub fn new(
+        settings: Rlqs,
+        decider: Arc<Decider>,
+        seed: Seed,
+        registry: &Registry,
+    ) -> Arc<Quotas> {
+        let counts = Counts {
+            streams: registry.gauge(&RLQS_STREAMS, &[]),
+            buckets: registry.gauge(&RLQS_BUCKETS, &[]),
+            reports: registry.counter(&RLQS_REPORTS, &[]),
+            left_out: ["stream", "bucket"].map(|what| registry.counter(&RLQS_LEFT_OUT, &[what])),
+        };
+        let (book, ending) = (Mutex::new(Book::new(settings, seed)), AtomicBool::new(false));
+        Arc::new(Quotas { decider, book, ending, counts })
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { steady: self.decider.steady_now(), wall: self.decider.now() }
+    }
+
+    /// An Envoy takes part; `None`: too many do.
+    #[must_use]
+    pub fn join(self: &Arc<Quotas>) -> Option<Part> {
+        let stream = self.book.lock().open();
+        if stream.is_none() {
+            self.counts.left_out[0].increment(1);
+        }
+        stream.map(|stream| Part { quotas: Arc::clone(self), stream })
+    }
+
+    /// To be called once a second.
+    pub fn tick(&self) {
+        let moment = self.moment();
+        let mut book = self.book.lock();
+        book.tick(&self.decider, moment);
+        let (streams, buckets) = book.sizes();
+        drop(book);
+        let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.counts.streams.set(signed(streams));
+        self.counts.buckets.set(signed(buckets));
+    }
+
+    /// Ends all streams: their Envoys go elsewhere.
+    pub fn end(&self) {
+        self.ending.store(true, Relaxed);
+        self.book.lock().wake_all();
+    }
+
+    /// Whether streams are to end.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Relaxed)
+    }
+}
+
+impl Part {
+    /// The service.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// Takes what the Envoy reports.
+    ///
+    /// # Errors
+    /// [`WrongDomain`]
+    pub fn report(&self, reports: Reports<'_>) -> Result<(), WrongDomain> {
+        let quotas = &self.quotas;
+        let moment = quotas.moment();
+        let taken = quotas.book.lock().report(self.stream, reports, &quotas.decider, moment)?;
+        quotas.counts.reports.increment(taken.reports as u64);
+        quotas.counts.left_out[1].increment(taken.left_out as u64);
+        Ok(())
+    }
+
+    /// What it is to be told now; if nothing, `waker` is woken when there is something.
+    #[must_use]
+    pub fn tell(&self, waker: &Waker) -> Option<RateLimitQuotaResponse> {
+        let moment = self.quotas.moment();
+        let bucket_action = self.quotas.book.lock().tell(self.stream, waker, moment);
+        (!bucket_action.is_empty()).then_some(RateLimitQuotaResponse { bucket_action })
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.quotas.book.lock().close(self.stream);
+    }
+}

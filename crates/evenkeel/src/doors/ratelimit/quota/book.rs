@@ -1,0 +1,389 @@
+//! Who takes part: streams, their buckets, and the limits that buckets of several streams share.
+//!
+//! Each stream is an Envoy. A limit that few share is shared out anew at every report; one that
+//! many share, once a second, so that no report costs more than another. Nothing waits here, and
+//! nothing is queued: what an Envoy is to be told is made when it is ready to read it, so a slow
+//! one is told the latest. Time is passed in. What counts is `decide`'s; what a part is, `share`'s.
+
+use super::bucket::{Bucket, Strategy};
+use super::share::{self, Claim};
+use crate::config::settings::Rlqs;
+use crate::doors::ratelimit::decide::Decider;
+use crate::doors::ratelimit::decide::used::{Bound, Standing, Used};
+use crate::doors::ratelimit::rules::{Limit, Unit};
+use crate::doors::ratelimit::wire::quota::rate_limit_quota_response::BucketAction;
+use crate::doors::ratelimit::wire::reports::{Reports, Usage};
+use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
+use evenkeel_core::units::{Nanos, Time};
+use evenkeel_core::windows::{Algorithm, Length};
+use foldhash::fast::RandomState;
+use std::collections::HashMap;
+use std::task::Waker;
+
+/// Buckets of one stream; its further ones are not tracked.
+pub const BUCKETS_PER_STREAM_MAX: usize = 10_000;
+/// Limits that more buckets share are shared out once a second.
+const PROMPT_MAX: usize = 64;
+/// Windows up to this length are shared as rates: no report is so fast.
+const SHORT_SECS: u32 = 10;
+/// An assignment of a window outlives it by so much, for the next one to arrive.
+const GRACE_SECS: u32 = 5;
+/// Buckets in one message.
+const ACTIONS_MAX: usize = 1_000;
+
+/// A moment by both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// By the clock that nobody sets.
+    pub steady: Time,
+    /// By the system's: windows follow it.
+    pub wall: Time,
+}
+
+/// A bucket by its stream and the hash of its name. (Two names of one stream have the same hash
+/// once in 2^63 pairs.)
+type Id = (u64, u64);
+
+/// One Envoy.
+#[derive(Default)]
+struct Stream {
+    domain: Box<str>,
+    buckets: Vec<u64>,
+    /// Buckets that it has to be told of.
+    untold: Vec<u64>,
+    waker: Option<Waker>,
+}
+
+/// A limit that buckets share.
+struct Pool {
+    limit: Limit,
+    members: Vec<Id>,
+    /// The end of the window that it was shared out in.
+    end: u32,
+    /// It has to be shared out.
+    stale: bool,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Buckets that were reported.
+    pub reports: usize,
+    /// Buckets that are not tracked.
+    pub left_out: usize,
+}
+
+/// The domain of a message is missing, or another one than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the first message of a stream must name a domain, and the others the same or none")]
+pub struct WrongDomain;
+
+/// All who take part.
+pub struct Book {
+    settings: Rlqs,
+    seed: Seed,
+    streams: HashMap<u64, Stream>,
+    buckets: HashMap<Id, Bucket, RandomState>,
+    pools: HashMap<KeyHash, Pool, RandomState>,
+    next: u64,
+}
+
+impl Book {
+    /// Nobody.
+    pub fn new(settings: Rlqs, seed: Seed) -> Book {
+        let (streams, buckets, pools) = Default::default();
+        Book { settings, seed, streams, buckets, pools, next: 0 }
+    }
+
+    /// A stream begins; `None`: there are too many.
+    pub fn open(&mut self) -> Option<u64> {
+        if self.streams.len() >= self.settings.streams_max {
+            return None;
+        }
+        self.next += 1;
+        self.streams.insert(self.next, Stream::default());
+        Some(self.next)
+    }
+
+    /// A stream has ended; its parts are for the others.
+    pub fn close(&mut self, stream: u64) {
+        let Some(gone) = self.streams.remove(&stream) else { return };
+        for name in gone.buckets {
+            self.remove((stream, name));
+        }
+    }
+
+    /// Streams and buckets.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.streams.len(), self.buckets.len())
+    }
+
+    /// Takes one message of a stream over.
+    ///
+    /// # Errors
+    /// [`WrongDomain`]; nothing was taken over.
+    pub fn report(
+        &mut self,
+        stream: u64,
+        reports: Reports<'_>,
+        decider: &Decider,
+        moment: Moment,
+    ) -> Result<Taken, WrongDomain> {
+        let Some(own) = self.streams.get_mut(&stream) else { return Ok(Taken::default()) };
+        if own.domain.is_empty() {
+            own.domain = reports.domain.into();
+        }
+        if own.domain.is_empty() || !(reports.domain.is_empty() || *own.domain == *reports.domain) {
+            return Err(WrongDomain);
+        }
+        let domain = own.domain.clone();
+        let mut taken = Taken { reports: reports.usages.len(), left_out: reports.left_out };
+        for usage in reports.usages {
+            let tracked = self.one(stream, &domain, usage, decider, moment);
+            taken.left_out += usize::from(!tracked);
+        }
+        Ok(taken)
+    }
+
+    /// Takes the report of one bucket over; false: it is not tracked, and was charged all the same.
+    fn one(
+        &mut self,
+        stream: u64,
+        domain: &str,
+        mut usage: Usage<'_>,
+        decider: &Decider,
+        moment: Moment,
+    ) -> bool {
+        let id = (stream, self.hash(&usage.name));
+        let known = self.buckets.contains_key(&id);
+        if !known && self.has_room(stream) {
+            self.buckets.insert(id, Bucket::new(&usage.name, moment.steady));
+            self.streams.entry(stream).or_default().buckets.push(id.1);
+        }
+        let Usage { allowed, denied, .. } = usage;
+        let untracked = Used { allowed, denied, elapsed: Nanos::ZERO, before: 0 };
+        let used = self.buckets.get(&id);
+        let used = used.map_or(untracked, |bucket| bucket.used(allowed, denied, moment.steady));
+        let (bound, counted) = decider.charge(domain, &mut usage.name, used, moment.wall);
+        self.bind(id, bound);
+        if let Bound::Limit(key, _) = bound {
+            self.turn(key, moment);
+        }
+        let Some(bucket) = self.buckets.get_mut(&id) else { return false };
+        let steady = matches!(bound, Bound::Limit(_, limit) if self.settings.is_steady(limit));
+        bucket.report(used, counted, steady, moment.steady);
+        match bound {
+            Bound::Free if bucket.settle(Strategy::Allow) => self.wake(id),
+            Bound::Free => {}
+            Bound::Limit(key, _) => self.changed(key, decider, moment),
+        }
+        true
+    }
+
+    fn has_room(&self, stream: u64) -> bool {
+        let own = self.streams.get(&stream).map_or(usize::MAX, |stream| stream.buckets.len());
+        self.buckets.len() < self.settings.buckets_max && own < BUCKETS_PER_STREAM_MAX
+    }
+
+    /// Lets a bucket take part in the limit that it meets, which the rules may have changed.
+    fn bind(&mut self, id: Id, bound: Bound) {
+        let Some(bucket) = self.buckets.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut bucket.bound, bound);
+        let key = |bound| match bound {
+            Bound::Free => None,
+            Bound::Limit(key, _) => Some(key),
+        };
+        if key(before) != key(bound) {
+            bucket.held = 0;
+            bucket.due = true;
+            self.leave(id, before);
+        }
+        if let Bound::Limit(key, limit) = bound {
+            let fresh = || Pool { limit, members: Vec::new(), end: 0, stale: true };
+            let pool = self.pools.entry(key).or_insert_with(fresh);
+            pool.stale |= pool.limit != limit;
+            pool.limit = limit;
+            if before != bound && !pool.members.contains(&id) {
+                pool.members.push(id);
+            }
+        }
+    }
+
+    fn leave(&mut self, id: Id, bound: Bound) {
+        let Bound::Limit(key, _) = bound else { return };
+        let Some(pool) = self.pools.get_mut(&key) else { return };
+        pool.members.retain(|member| *member != id);
+        pool.stale = true;
+        if pool.members.is_empty() {
+            self.pools.remove(&key);
+        }
+    }
+
+    fn remove(&mut self, id: Id) {
+        if let Some(bucket) = self.buckets.remove(&id) {
+            self.leave(id, bucket.bound);
+        }
+    }
+
+    /// Something has changed about a limit: it is shared out, or will be within a second.
+    fn changed(&mut self, key: KeyHash, decider: &Decider, moment: Moment) {
+        let Some(pool) = self.pools.get_mut(&key) else { return };
+        pool.stale = true;
+        if pool.members.len() <= PROMPT_MAX {
+            self.share_out(key, decider, moment);
+        }
+    }
+
+    /// To be called once a second: windows end, assignments run out, buckets are used no more.
+    pub fn tick(&mut self, decider: &Decider, moment: Moment) {
+        let keys: Vec<KeyHash> = self.pools.keys().copied().collect();
+        for key in keys {
+            self.share_out(key, decider, moment);
+        }
+        let idle = self.settings.idle.as_nanos();
+        let idle = Nanos(u64::try_from(idle).unwrap_or(u64::MAX));
+        let looked = self.buckets.iter_mut();
+        let told =
+            looked.filter_map(|(id, bucket)| bucket.look(idle, moment.steady).then_some(*id));
+        let told: Vec<Id> = told.collect();
+        told.into_iter().for_each(|id| self.wake(id));
+    }
+
+    /// Notes it if a window of a limit begins.
+    fn turn(&mut self, key: KeyHash, moment: Moment) {
+        let Some(pool) = self.pools.get_mut(&key) else { return };
+        let end = pool.limit.length.window(moment.wall).end;
+        if std::mem::replace(&mut pool.end, end) == end {
+            return;
+        }
+        pool.stale = true;
+        let steady = self.settings.is_steady(pool.limit);
+        for id in &pool.members {
+            self.buckets.get_mut(id).into_iter().for_each(|bucket| bucket.begin(steady));
+        }
+    }
+
+    /// Shares a limit out if anything has changed.
+    fn share_out(&mut self, key: KeyHash, decider: &Decider, moment: Moment) {
+        self.turn(key, moment);
+        let Some(pool) = self.pools.get_mut(&key) else { return };
+        let limit = pool.limit;
+        let mut standing = decider.standing(key, limit, moment.wall);
+        let steady = self.settings.is_steady(limit);
+        if steady {
+            standing.left = limit.requests;
+            standing.seconds_left = seconds(limit, standing);
+        }
+        let total = u64::from(standing.left);
+        let claim = |bucket: &Bucket| bucket.claim(steady, &standing, moment.steady);
+        // Every member has its bucket; a claim for each keeps both lists side by side.
+        let claims = pool.members.iter().map(|id| self.buckets.get(id).map(claim));
+        let claims: Vec<Claim> = claims.map(Option::unwrap_or_default).collect();
+        let held: u64 = claims.iter().map(|claim| claim.held).sum();
+        let wanting = claims.iter().any(|claim| claim.hungry || claim.due);
+        if !std::mem::take(&mut pool.stale) && !wanting && held <= total {
+            return;
+        }
+        let members = pool.members.clone();
+        let given = share::balance(total, &claims);
+        for ((id, claim), part) in members.into_iter().zip(&claims).zip(given) {
+            let Some(part) = part else { continue };
+            let strategy = self.settings.strategy(limit, part, standing.seconds_left);
+            let bucket = self.buckets.get_mut(&id);
+            if bucket.is_some_and(|bucket| bucket.give(part, claim.unreported, strategy)) {
+                self.wake(id);
+            }
+        }
+    }
+
+    /// A bucket has something to be told of.
+    fn wake(&mut self, (stream, name): Id) {
+        let bucket = self.buckets.get_mut(&(stream, name));
+        let listed = bucket.is_none_or(|bucket| std::mem::replace(&mut bucket.listed, true));
+        let Some(stream) = self.streams.get_mut(&stream) else { return };
+        if !listed {
+            stream.untold.push(name);
+        }
+        stream.waker.iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// What a stream has to be told now; if nothing, `waker` is woken when there is something.
+    pub fn tell(&mut self, stream: u64, waker: &Waker, moment: Moment) -> Vec<BucketAction> {
+        let mut actions = Vec::new();
+        let Some(own) = self.streams.get_mut(&stream) else { return actions };
+        own.waker = Some(waker.clone());
+        let rest = own.untold.len().saturating_sub(ACTIONS_MAX);
+        let names = own.untold.split_off(rest);
+        for name in names {
+            self.tell_one((stream, name), moment, &mut actions);
+        }
+        actions
+    }
+
+    fn tell_one(&mut self, id: Id, moment: Moment, actions: &mut Vec<BucketAction>) {
+        let Some(bucket) = self.buckets.get_mut(&id) else { return };
+        bucket.listed = false;
+        let length = match bucket.bound {
+            Bound::Limit(_, limit) => Some(limit.length.window(moment.wall).left(moment.wall)),
+            Bound::Free => None,
+        };
+        let all = u32::try_from(self.settings.ttl.as_secs()).unwrap_or(u32::MAX).max(1);
+        let secs = |strategy| match (strategy, length) {
+            (Strategy::Tokens(_) | Strategy::Deny, Some(left)) => all.min(left + GRACE_SECS),
+            _ => all,
+        };
+        if !bucket.tell(secs, moment.steady, |action| actions.push(action)) {
+            self.remove(id);
+            if let Some(stream) = self.streams.get_mut(&id.0) {
+                stream.buckets.retain(|name| *name != id.1);
+            }
+        }
+    }
+
+    /// Wakes every stream, so that it can end.
+    pub fn wake_all(&self) {
+        let wakers = self.streams.values().filter_map(|stream| stream.waker.as_ref());
+        wakers.for_each(Waker::wake_by_ref);
+    }
+
+    fn hash(&self, name: &[(&str, &str)]) -> u64 {
+        let mut hasher = KeyHasher::new(&self.seed);
+        for (key, value) in name {
+            hasher.part(key.as_bytes());
+            hasher.part(value.as_bytes());
+        }
+        hasher.finish().bits()
+    }
+}
+
+/// How long a limit's window is.
+fn seconds(limit: Limit, standing: Standing) -> u32 {
+    match limit.length {
+        Length::Seconds(seconds) => seconds,
+        Length::Months(_) => standing.seconds_left,
+    }
+}
+
+impl Rlqs {
+    /// Whether parts of a limit are rates, and not hits of its window.
+    fn is_steady(&self, limit: Limit) -> bool {
+        let short = matches!(limit.length, Length::Seconds(seconds) if seconds <= SHORT_SECS);
+        short || limit.algorithm == Algorithm::Bucket || self.per_unit(limit).is_some()
+    }
+
+    /// The unit that parts of a limit are written in, if they are to be.
+    fn per_unit(&self, limit: Limit) -> Option<Unit> {
+        let whole = limit.length == Length::Seconds(limit.unit.seconds());
+        (self.per_unit && whole && limit.unit != Unit::Week).then_some(limit.unit)
+    }
+
+    fn strategy(&self, limit: Limit, part: u64, secs: u32) -> Strategy {
+        let part = u32::try_from(part).unwrap_or(u32::MAX);
+        match self.per_unit(limit) {
+            _ if part == 0 => Strategy::Deny,
+            Some(unit) => Strategy::PerUnit(part, unit),
+            None if self.is_steady(limit) => Strategy::Rate(part, secs),
+            None => Strategy::Tokens(part),
+        }
+    }
+}

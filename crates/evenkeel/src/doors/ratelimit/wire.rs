@@ -1,0 +1,50 @@
+//! The messages of the rate limit service, and what reflection shows of it.
+//!
+//! Written from `evenkeel/proto` by the test `wire`, which also checks that they are current. The
+//! older packages (v2, and lyft's first) are the same on the wire as far as they go, so one set
+//! of messages serves all. What is done with them: `decide`.
+
+pub mod reports;
+pub mod view;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+#[expect(missing_docs, reason = "they are generated; the protos explain them")]
+mod messages {
+    include!("wire/messages.in");
+}
+
+pub use messages::envoy::config::core::v3::HeaderValue;
+pub use messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Descriptor;
+pub use messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride as Override,
+};
+pub use messages::envoy::service::rate_limit_quota::v3 as quota;
+pub use messages::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus as Status, RateLimit as CurrentLimit,
+};
+pub use messages::envoy::service::ratelimit::v3::{
+    RateLimitRequest as Request, RateLimitResponse as Response,
+};
+pub use messages::envoy::r#type::v3::{RateLimitStrategy, TokenBucket, rate_limit_strategy};
+
+pub use messages::envoy::config::core::v3::Node;
+pub use messages::envoy::service::discovery::v3 as discovery;
+pub use messages::google::rpc::Status as RpcStatus;
+pub use messages::grpc::health::v1 as health;
+pub use messages::ratelimit::config::ratelimit::v3 as conf;
+
+/// A message in the frame that gRPC wants.
+#[must_use]
+pub fn framed(message: &impl prost::Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(5 + length);
+    bytes.put_u8(0);
+    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    // It fails only for want of room, and there is room.
+    let _ = message.encode(&mut bytes);
+    bytes.freeze()
+}
+
+/// Every file of the protos that are served, as reflection shows them.
+pub const DESCRIPTORS: &[u8] = include_bytes!("wire/descriptors.bin");

@@ -1,0 +1,265 @@
+//! The master's door: gatekeepers tell of their requests over ZeroMQ, and are told whom to hold.
+//!
+//! Two sockets, as Smockron has them: on `accounting` gatekeepers publish and we subscribe, on
+//! `control` it is the other way round. This file opens and closes; `accounts` is a connection of
+//! the one kind, `orders` of the other, `hub` knows who is to be told of what, `link` is what both
+//! kinds of connection share, `elsewhere` asks the store where there is one, and `zmtp` is the
+//! protocol. What is decided: `engine::domains`. The
+//! other end of both sockets, for those who keep a gate themselves, is `gatekeeper`.
+//!
+//! One thread, which never waits for a gatekeeper: whoever reads too slowly misses messages, which
+//! is counted. Nothing here can hold up a request: it has run, or been delayed, before we hear of
+//! it.
+
+mod accounts;
+mod elsewhere;
+pub mod gatekeeper;
+mod hub;
+mod link;
+mod orders;
+mod wall;
+mod zmtp;
+
+use crate::clock::Clock;
+use crate::config::settings::Master;
+use crate::engine::domains::Domains;
+use crate::run::handover::{Passed, Sockets};
+use crate::run::thread::Thread;
+use crate::run::watchdog;
+use crate::store::redis::Store;
+use crate::watch::Watch;
+use crate::watch::counts::master::MasterCounts;
+use elsewhere::Elsewhere;
+use hub::Hub;
+use ipnet::IpNet;
+use link::Ended;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
+
+/// Why the door could not be opened. Nothing of it is open then.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be had.
+    #[error("master: cannot listen on {address}: {why}; name another in `master`")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        why: io::Error,
+    },
+    /// No thread or runtime was to be had.
+    #[error("master: cannot start its thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What the thread is to do.
+#[derive(Clone, Copy)]
+enum Phase {
+    Serve,
+    /// Accept no more, send what is to be sent, until then.
+    Drain(Instant),
+    Stop,
+}
+
+/// The open door.
+pub struct Running {
+    addresses: [SocketAddr; 2],
+    /// Closed when the thread has ended.
+    alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
+    thread: Thread<watch::Sender<Phase>>,
+}
+
+/// Opens the door. What gatekeepers tell is counted in the store too, if there is one.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start(
+    settings: &Master,
+    (domains, store): (&Arc<Domains>, Option<Arc<Store>>),
+    clock: Clock,
+    watch: &Watch,
+) -> Result<Running, StartError> {
+    start_on(settings, (domains, store), clock, watch, &Sockets::default())
+}
+
+/// The same on those of `sockets` that listen where the settings say; the others are bound, and
+/// noted there.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start_on(
+    settings: &Master,
+    (domains, store): (&Arc<Domains>, Option<Arc<Store>>),
+    clock: Clock,
+    watch: &Watch,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
+    let listen = |address| {
+        let listener = sockets.listen(address);
+        listener.map_err(|why| StartError::Listen { address, why })
+    };
+    let accounting = listen(settings.accounting)?;
+    let control = listen(settings.control)?;
+    let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
+    let addresses =
+        [address(&accounting, settings.accounting), address(&control, settings.control)];
+    let (phase, phases) = watch::channel(Phase::Serve);
+    let (ended, alive) = mpsc::channel(1);
+    let counts = || Arc::new(MasterCounts::new(watch.registry(), addresses));
+    let counts = Arc::clone(watch.master.get_or_init(counts));
+    let (domains, settings) = (Arc::clone(domains), settings.clone());
+    let (passed, beats) = (sockets.passed(), watch.beats.clone());
+    let run = async move || {
+        tokio::task::spawn_local(watchdog::beat("master", beats, clock));
+        let (hub, store) = (Hub::new(), store.as_ref().map(Elsewhere::new));
+        let desk = Rc::new(Desk { hub, domains, store, clock, counts });
+        serve(desk, &settings, ([accounting, control], passed), phases).await;
+    };
+    let thread = Thread::serve("master", phase, ended, run).map_err(StartError::Thread)?;
+    Ok(Running { addresses, alive: tokio::sync::Mutex::new(alive), thread })
+}
+
+impl Running {
+    /// Where it is told, and where it tells.
+    #[must_use]
+    pub fn addresses(&self) -> [SocketAddr; 2] {
+        self.addresses
+    }
+
+    /// Accepts no more, and lets what is to be told be sent for at most `timeout`.
+    pub fn drain(&self, timeout: Duration) {
+        self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
+    }
+
+    /// Closes everything.
+    pub fn stop_now(&self) {
+        self.thread.orders.send_replace(Phase::Stop);
+    }
+
+    /// Until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    pub async fn ended(&self) {
+        // Nothing is ever sent: it ends when the sender is dropped.
+        let _ = self.alive.lock().await.recv().await;
+    }
+}
+
+/// What all connections share.
+struct Desk {
+    hub: Hub,
+    domains: Arc<Domains>,
+    /// Who counts for all masters, if somebody does.
+    store: Option<Elsewhere>,
+    clock: Clock,
+    counts: Arc<MasterCounts>,
+}
+
+/// Until it is told to end.
+async fn serve(
+    desk: Rc<Desk>,
+    settings: &Master,
+    ([accounting, control], passed): ([TcpListener; 2], Passed),
+    mut phases: watch::Receiver<Phase>,
+) {
+    let gate = |listener| Gate {
+        listener,
+        allow: settings.allow.clone(),
+        slots: Arc::new(Semaphore::new(settings.connections)),
+        passed: passed.clone(),
+    };
+    let heard = accept(Rc::clone(&desk), gate(accounting), accounts::run);
+    let heard = tokio::task::spawn_local(heard);
+    let told = tokio::task::spawn_local(accept(Rc::clone(&desk), gate(control), orders::run));
+    loop {
+        let until = match *phases.borrow_and_update() {
+            Phase::Serve => None,
+            Phase::Drain(until) => Some(until),
+            Phase::Stop => return,
+        };
+        if until.is_some() {
+            heard.abort();
+            told.abort();
+        }
+        tokio::select! {
+            changed = phases.changed() => if changed.is_err() { return },
+            () = sent(&desk.hub, until) => return,
+        }
+    }
+}
+
+/// Until all that is to be told has been sent, at most until then; for ever while nothing is
+/// drained.
+async fn sent(hub: &Hub, until: Option<Instant>) {
+    match until {
+        Some(until) => drop(tokio::time::timeout_at(until, hub.emptied()).await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Who comes in, and how many.
+struct Gate {
+    listener: TcpListener,
+    allow: Vec<IpNet>,
+    slots: Arc<Semaphore>,
+    passed: Passed,
+}
+
+impl Gate {
+    fn lets_in(&self, peer: IpAddr) -> bool {
+        self.allow.is_empty() || self.allow.iter().any(|net| net.contains(&peer.to_canonical()))
+    }
+}
+
+async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
+    desk: Rc<Desk>,
+    mut gate: Gate,
+    run: fn(TcpStream, IpAddr, Rc<Desk>) -> F,
+) {
+    let listener = gate.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(target: "evenkeel::master", %error, "cannot listen"),
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = gate.passed.wait() => return,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(target: "evenkeel::master", %error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if !gate.lets_in(peer.ip()) {
+            desk.counts.strangers.increment(1);
+            continue;
+        }
+        let Ok(slot) = Arc::clone(&gate.slots).try_acquire_owned() else {
+            desk.counts.shed.increment(1);
+            continue;
+        };
+        desk.counts.accepted.increment(1);
+        let desk = Rc::clone(&desk);
+        tokio::task::spawn_local(async move {
+            let _open = desk.counts.connections.hold();
+            match run(stream, peer.ip(), Rc::clone(&desk)).await {
+                // That a gatekeeper goes away is no fault.
+                Err(Ended::Io(_)) | Ok(_) => {}
+                Err(ended) => {
+                    desk.counts.refused(peer.ip(), ended.kind(), ended, desk.clock.now());
+                }
+            }
+            drop(slot);
+        });
+    }
+}

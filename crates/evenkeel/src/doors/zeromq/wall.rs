@@ -1,0 +1,92 @@
+//! The system's clock, by which gatekeepers tell times, beside ours, which nobody sets.
+//!
+//! On the wire times are milliseconds since the Unix epoch. How far the two clocks are apart is
+//! taken in whole milliseconds, so that a time that is sent back is the same to the last digit.
+
+use crate::clock::Clock;
+use evenkeel_core::units::Time;
+
+/// Nanoseconds of a millisecond.
+const MILLI: u64 = 1_000_000;
+/// Nanoseconds that may be due to rounding.
+const ROUNDING: u64 = 1_000;
+
+/// Both clocks at one moment.
+pub struct Wall {
+    /// Ours.
+    pub now: Time,
+    /// How far the system's is ahead, in nanoseconds.
+    step: i64,
+}
+
+impl Wall {
+    pub fn read(clock: &Clock) -> Wall {
+        let milli = MILLI as i64;
+        Wall { now: clock.now(), step: (clock.step() + milli / 2).div_euclid(milli) * milli }
+    }
+
+    #[cfg(test)]
+    pub fn fixed(now: Time) -> Wall {
+        Wall { now, step: 0 }
+    }
+
+    /// A time as it is sent, by our clock; `None` if it is none. A fraction is kept.
+    pub fn time(&self, frame: &[u8]) -> Option<Time> {
+        let text = std::str::from_utf8(frame).ok()?;
+        let nanos = match text.parse::<u64>() {
+            Ok(millis) => millis.saturating_mul(MILLI),
+            Err(_) => {
+                let millis: f64 = text.parse().ok()?;
+                let fits = millis.is_finite() && millis >= 0.0;
+                let fraction = (millis.fract() * MILLI as f64) as u64;
+                fits.then(|| (millis as u64).saturating_mul(MILLI).saturating_add(fraction))?
+            }
+        };
+        Some(Time(nanos.saturating_add_signed(self.step.saturating_neg())))
+    }
+
+    /// A moment that is past as it is sent: what is told never lies ahead.
+    pub fn millis_before(&self, at: Time) -> u64 {
+        at.0.saturating_add_signed(self.step) / MILLI
+    }
+
+    /// A time of our clock as it is sent: whoever comes then is not too early, but for what a rate
+    /// that is no whole number of nanoseconds is rounded by.
+    pub fn millis(&self, at: Time) -> u64 {
+        at.0.saturating_add_signed(self.step).saturating_sub(ROUNDING).div_ceil(MILLI)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_come_back_as_they_were_sent() {
+        for step in [0, 7 * MILLI as i64, -3_600_000 * MILLI as i64] {
+            let wall = Wall { now: Time(0), step };
+            for millis in [1_795_206_188_293, u64::MAX / MILLI - 3_600_000] {
+                let time = wall.time(millis.to_string().as_bytes()).expect("a time");
+                assert_eq!(wall.millis(time), millis);
+            }
+            let half = wall.time(b"1795206188293.5").expect("a time");
+            assert_eq!(wall.millis(half), 1_795_206_188_294);
+            assert_eq!(wall.millis_before(half), 1_795_206_188_293);
+        }
+        let wall = Wall { now: Time(0), step: 0 };
+        for text in [&b""[..], b"soon", b"-1", b"NaN", b"inf", b"1 ", b"\xff"] {
+            assert_eq!(wall.time(text), None, "{}", text.escape_ascii());
+        }
+        assert_eq!(wall.time(b"1e300"), Some(Time(u64::MAX)));
+    }
+
+    #[test]
+    fn fuzz_any_time_is_read_or_refused_and_what_is_read_can_be_sent() {
+        bolero::check!().with_type::<(i64, Vec<u8>)>().for_each(|(step, frame)| {
+            let wall = Wall { now: Time(0), step: *step };
+            if let Some(time) = wall.time(frame) {
+                assert!(wall.millis_before(time) <= wall.millis(time));
+            }
+        });
+    }
+}

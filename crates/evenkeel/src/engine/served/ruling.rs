@@ -1,0 +1,88 @@
+//! What becomes of a request, told: counted and logged, or noted for whoever plays back what has
+//! been.
+//!
+//! Nothing is decided here. The form of the line and the count: `watch`.
+
+use super::Note;
+use crate::engine::{Lane, Rules, named};
+use crate::watch::decision::Decision;
+use evenkeel_core::classify::Key;
+use evenkeel_core::limiter::{Reason, Shadowed, Ticket};
+use evenkeel_core::meter::Measure;
+use evenkeel_core::units::{Cost, Time};
+use std::net::IpAddr;
+
+/// `hold`, `delay`, `queue` or `reject`.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct Ruling {
+    verdict: &'static str,
+    /// Whether it only would have been so.
+    shadow: bool,
+}
+
+impl Ruling {
+    pub(in crate::engine) fn new(verdict: &'static str, shadow: bool) -> Ruling {
+        Ruling { verdict, shadow }
+    }
+}
+
+impl Lane {
+    /// Counts and logs a request that was held, delayed or refused, or in shadow would have been.
+    pub(in crate::engine) fn report(
+        &self,
+        ruling: Ruling,
+        rules: &Rules,
+        client: IpAddr,
+        reason: Reason,
+        cost: Option<(Cost, Measure)>,
+    ) {
+        let Ruling { verdict, shadow } = ruling;
+        if let Some(notes) = &self.0.notes {
+            return notes.lock().push(Note { verdict, reason, shadow });
+        }
+        let index = usize::from(reason.key.limit);
+        let name = self.0.books.lock().name(index, reason.key.hash);
+        let limit = rules.limiter.limits().get(index);
+        let name = name.or_else(|| {
+            let known = rules.known(client.to_canonical(), self.0.now());
+            named::name(limit?, reason.key.hash, client, rules.group(known))
+        });
+        let decision = Decision {
+            verdict,
+            limit: limit.map_or("", |limit| &limit.name),
+            key: name.as_deref().unwrap_or("?"),
+            client: Some(client),
+            level: reason.level,
+            wait: reason.wait,
+            cost,
+            shadow,
+        };
+        self.0.engine.watch.decided(&decision, self.0.now());
+    }
+
+    /// Tells what limits in shadow would have done to a request that is let in; whether that is
+    /// anything. `latest` is its bucket furthest in debt.
+    pub(in crate::engine) fn report_shadows(
+        &self,
+        rules: &Rules,
+        ticket: &Ticket,
+        latest: Option<Key>,
+        client: IpAddr,
+        now: Time,
+    ) -> bool {
+        let shadowed = ticket.shadowed();
+        if let Some(Shadowed { action, reason }) = shadowed {
+            self.report(Ruling::new(action.name(), true), rules, client, reason, None);
+        }
+        let behind = match rules.shadow {
+            true => latest,
+            false => rules.limiter.latest_in_shadow(ticket.keys(), now),
+        };
+        if let Some(key) = behind {
+            // In shadow nobody knows how long it would have waited, but behind whom.
+            let reason = rules.limiter.standing_beside(ticket, key, now);
+            self.report(Ruling::new("queue", true), rules, client, reason, None);
+        }
+        behind.is_some() || shadowed.is_some()
+    }
+}

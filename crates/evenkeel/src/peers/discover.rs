@@ -1,0 +1,220 @@
+//! Finds peers: all addresses of a DNS name, looked up again and again, and the instances that
+//! announce themselves on the local network.
+//!
+//! What is found replaces what the same source found before; a source that finds nothing because
+//! nobody answers takes nothing back. Nothing here connects to anybody, and what is found proves
+//! nothing: whoever is connected to has to show that it belongs here. One's own address is among
+//! those found; `mesh` notices.
+
+use super::mesh::wire::Instance;
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::lookup_ip::LookupIp;
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use mdns_sd::{IfKind, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, SocketAddrV6};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The most addresses that one source finds; further ones are left out.
+pub const ADDRESSES_MAX: usize = 1_024;
+/// For one answer, and how often it is asked for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const ATTEMPTS: usize = 2;
+/// A name is looked up again when its answer is no longer good, within these seconds.
+const AGAIN: std::ops::RangeInclusive<u32> = 1..=30;
+/// When nobody answered.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// What instances announce themselves as.
+const SERVICE: &str = "_evenkeel._tcp.local.";
+
+/// What a source has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Which source.
+    pub source: usize,
+    /// Everything that it knows of, in order.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// One that asks the system's name servers, or these.
+///
+/// # Errors
+/// If the system's settings cannot be read.
+pub fn resolver(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
+    let mut builder = if servers.is_empty() {
+        TokioResolver::builder_tokio()?
+    } else {
+        let servers = servers.iter().copied().map(server).collect();
+        let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+        let mut builder =
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        builder.options_mut().use_hosts_file = ResolveHosts::Never;
+        builder
+    };
+    limit(builder.options_mut());
+    builder.build()
+}
+
+fn server(address: SocketAddr) -> NameServerConfig {
+    let mut server = NameServerConfig::udp_and_tcp(address.ip());
+    server.connections.iter_mut().for_each(|connection| connection.port = address.port());
+    server
+}
+
+fn limit(options: &mut ResolverOpts) {
+    options.timeout = ANSWER_TIMEOUT;
+    options.attempts = ATTEMPTS;
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    // We ask when an answer is no longer good, and not before.
+    options.cache_size = 0;
+}
+
+/// Looks up `authority`, a name and a port, until nobody wants to know any more.
+pub async fn dns(
+    source: usize,
+    authority: String,
+    resolver: TokioResolver,
+    found: mpsc::Sender<Found>,
+) {
+    let (name, port) = authority.rsplit_once(':').unwrap_or((&authority, ""));
+    let port = port.parse().unwrap_or(0);
+    let mut failing = false;
+    loop {
+        let pause = match resolver.lookup_ip(name).await {
+            Ok(lookup) => {
+                failing = false;
+                let addresses = addresses(&lookup, port);
+                if found.send(Found { source, addresses }).await.is_err() {
+                    return;
+                }
+                Duration::from_secs(again(&lookup).into())
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(
+                        target: "evenkeel::peers", name, %error,
+                        "no addresses for this name; those known before stay"
+                    );
+                }
+                AFTER_FAILURE
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = found.closed() => return,
+        }
+    }
+}
+
+fn addresses(lookup: &LookupIp, port: u16) -> Vec<SocketAddr> {
+    let mut all: Vec<_> = lookup.iter().map(|ip| SocketAddr::new(ip, port)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.truncate(ADDRESSES_MAX);
+    all
+}
+
+fn again(lookup: &LookupIp) -> u32 {
+    let shortest = lookup.as_lookup().answers().iter().map(|record| record.ttl).min();
+    shortest.unwrap_or_default().clamp(*AGAIN.start(), *AGAIN.end())
+}
+
+/// Ourselves on the local network, and everybody there.
+pub struct Neighbours {
+    daemon: ServiceDaemon,
+    heard: mdns_sd::Receiver<ServiceEvent>,
+    cluster: String,
+}
+
+impl Neighbours {
+    /// Announces that `instance` of `cluster` listens on `listen`, and asks who else is there. An
+    /// address of loopback is announced on loopback alone.
+    ///
+    /// # Errors
+    /// If the network cannot be used so.
+    pub fn announce(
+        instance: &Instance,
+        cluster: &str,
+        listen: SocketAddr,
+    ) -> Result<Neighbours, mdns_sd::Error> {
+        let daemon = ServiceDaemon::new()?;
+        let name: String = instance.iter().map(|byte| format!("{byte:02x}")).collect();
+        let host = format!("evenkeel-{name}.local.");
+        let txt = [("cluster", cluster)];
+        let any = listen.ip().is_unspecified();
+        let address = if any { String::new() } else { listen.ip().to_string() };
+        let service =
+            ServiceInfo::new(SERVICE, &name, &host, address.as_str(), listen.port(), &txt[..])?;
+        let service = if any { service.enable_addr_auto() } else { service };
+        if listen.ip().is_loopback() {
+            daemon.disable_interface(IfKind::All)?;
+            daemon.enable_interface(IfKind::Name("lo".to_owned()))?;
+        }
+        daemon.register(service)?;
+        let heard = daemon.browse(SERVICE)?;
+        Ok(Neighbours { daemon, heard, cluster: cluster.to_owned() })
+    }
+
+    /// Tells who is there until nobody wants to know any more.
+    pub async fn listen(self, source: usize, found: mpsc::Sender<Found>) {
+        let mut known = BTreeMap::new();
+        loop {
+            let event = tokio::select! {
+                event = self.heard.recv_async() => event,
+                () = found.closed() => return,
+            };
+            let Ok(event) = event else { return };
+            if note(&mut known, event, &self.cluster) {
+                let mut addresses: Vec<_> = known.values().flatten().copied().collect();
+                addresses.truncate(ADDRESSES_MAX);
+                if found.send(Found { source, addresses }).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        // It says goodbye on the network. A daemon that has ended needs no word.
+        let _ = self.daemon.shutdown();
+    }
+}
+
+/// Says whether anything is different.
+fn note(known: &mut BTreeMap<String, Vec<SocketAddr>>, event: ServiceEvent, cluster: &str) -> bool {
+    match event {
+        ServiceEvent::ServiceResolved(service) if ours(&service, cluster) => {
+            if known.len() >= ADDRESSES_MAX && !known.contains_key(&service.fullname) {
+                return false;
+            }
+            let mut all: Vec<_> =
+                service.addresses.iter().map(|ip| scoped(ip, service.port)).collect();
+            all.sort_unstable();
+            all.truncate(8);
+            known.insert(service.fullname.clone(), all.clone()) != Some(all)
+        }
+        ServiceEvent::ServiceRemoved(_, name) => known.remove(&name).is_some(),
+        _ => false,
+    }
+}
+
+/// An address of one network alone is worth nothing without saying which.
+fn scoped(ip: &ScopedIp, port: u16) -> SocketAddr {
+    match ip {
+        ScopedIp::V6(v6) if v6.addr().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.addr(), port, 0, v6.scope_id().index).into()
+        }
+        ip => SocketAddr::new(ip.to_ip_addr(), port),
+    }
+}
+
+fn ours(service: &ResolvedService, cluster: &str) -> bool {
+    service.is_valid() && service.get_property_val_str("cluster") == Some(cluster)
+}

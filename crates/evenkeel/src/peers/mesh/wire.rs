@@ -1,0 +1,150 @@
+//! What stands on a connection of the mesh: frames behind their length, and a greeting first.
+//!
+//! A frame is four bytes of length, the highest first, and so many bytes; one of no bytes only
+//! says that its sender is there. The first frame of each side is the greeting: `TGM`, a version,
+//! 16 bytes of the instance's name, 8 bytes of the connection's number among those that its
+//! dialler made, and the cluster's name. What comes before any trust is thus at most
+//! [`HELLO_BYTES_MAX`] bytes. No socket here.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// The longest frame, in bytes.
+pub const FRAME_BYTES_MAX: usize = 16 * 1024;
+/// The longest greeting, in bytes.
+pub const HELLO_BYTES_MAX: usize = 96;
+/// Bytes of a frame's length.
+const PREFIX: usize = 4;
+/// Begins a greeting: three letters and the version.
+const MAGIC: [u8; 4] = *b"TGM\x01";
+/// A greeting without the cluster's name.
+const HELLO_HEAD: usize = 4 + 16 + 8;
+
+/// The name of an instance, from its start to its end: random.
+pub type Instance = [u8; 16];
+
+/// What cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It is longer than may be.
+    #[error("a frame of {0} bytes is too long")]
+    Long(usize),
+    /// It is no greeting of ours.
+    #[error("it does not speak as evenkeel's peers do")]
+    Foreign,
+}
+
+/// The greeting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Who says it.
+    pub instance: Instance,
+    /// Which of its connections this is; who accepts one says 0.
+    pub serial: u64,
+    /// To whom it belongs.
+    pub cluster: String,
+}
+
+impl Hello {
+    /// As it stands on the wire, with its length.
+    #[must_use]
+    pub fn encode(&self) -> BytesMut {
+        let mut frame = BytesMut::with_capacity(HELLO_BYTES_MAX);
+        frame.put_slice(&MAGIC);
+        frame.put_slice(&self.instance);
+        frame.put_u64(self.serial);
+        frame.put_slice(self.cluster.as_bytes());
+        let mut out = BytesMut::with_capacity(HELLO_BYTES_MAX);
+        put(&mut out, &frame);
+        out
+    }
+
+    /// Out of the first frame.
+    ///
+    /// # Errors
+    /// [`Fault::Foreign`]
+    pub fn decode(mut frame: &[u8]) -> Result<Hello, Fault> {
+        if frame.len() < HELLO_HEAD || frame.len() > HELLO_BYTES_MAX || !frame.starts_with(&MAGIC) {
+            return Err(Fault::Foreign);
+        }
+        frame.advance(MAGIC.len());
+        let mut instance = Instance::default();
+        frame.copy_to_slice(&mut instance);
+        let serial = frame.get_u64();
+        let cluster = str::from_utf8(frame).map_err(|_| Fault::Foreign)?.to_owned();
+        Ok(Hello { instance, serial, cluster })
+    }
+}
+
+/// Appends a frame to what is to be written.
+pub fn put(out: &mut BytesMut, frame: &[u8]) {
+    out.put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
+    out.put_slice(frame);
+}
+
+/// The next whole frame out of what was read, `None` if more has to be read first.
+///
+/// # Errors
+/// [`Fault::Long`] if it has more than `max` bytes: nothing behind it can be believed.
+pub fn take(read: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Fault> {
+    let Some(prefix) = read.first_chunk::<PREFIX>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*prefix) as usize;
+    if length > max {
+        return Err(Fault::Long(length));
+    }
+    if read.len() < PREFIX + length {
+        return Ok(None);
+    }
+    // Copied: a frame that waits must not keep the whole buffer that it came in.
+    let frame = Bytes::copy_from_slice(&read[PREFIX..PREFIX + length]);
+    read.advance(PREFIX + length);
+    Ok(Some(frame))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello { instance: [7; 16], serial: 3, cluster: "default".to_owned() }
+    }
+
+    #[test]
+    fn a_greeting_stands_as_documented() {
+        let mut wire = hello().encode();
+        assert_eq!(&wire[..8], b"\0\0\0\x23TGM\x01");
+        let frame = take(&mut wire, HELLO_BYTES_MAX).expect("short").expect("whole");
+        assert_eq!(Hello::decode(&frame), Ok(hello()));
+        let longest = Hello { cluster: "x".repeat(63), ..hello() }.encode();
+        assert!(longest.len() <= PREFIX + HELLO_BYTES_MAX);
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_they_went_in() {
+        let mut wire = BytesMut::new();
+        for frame in [b"one".as_slice(), b"", b"three"] {
+            put(&mut wire, frame);
+        }
+        let (mut read, mut frames) = (BytesMut::new(), Vec::new());
+        for byte in wire {
+            read.put_u8(byte);
+            frames.extend(take(&mut read, 5).expect("short"));
+        }
+        assert_eq!(frames, [&b"one"[..], b"", b"three"]);
+        assert_eq!(take(&mut BytesMut::from(&b"GET / HT"[..]), 5), Err(Fault::Long(0x4745_5420)));
+    }
+
+    #[test]
+    fn fuzz_frames_and_greetings() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let mut read = BytesMut::from(bytes);
+            while let Ok(Some(frame)) = take(&mut read, 64) {
+                assert!(frame.len() <= 64);
+            }
+            if let Ok(hello) = Hello::decode(bytes) {
+                let mut wire = hello.encode();
+                let again = take(&mut wire, HELLO_BYTES_MAX).expect("short").expect("whole");
+                assert_eq!(again, bytes);
+            }
+        });
+    }
+}

@@ -1,0 +1,402 @@
+//! The running program: opens the doors of a configuration, listens to signals, looks at the file.
+//!
+//! The only place that spawns the top tasks. What comes from outside is one event; each is handled
+//! without waiting, so a reload is either done or refused. Doors serve on threads of their own;
+//! this one has the signals and the admin door.
+
+mod cgroup;
+mod doors;
+mod files;
+pub mod handover;
+mod memory;
+mod replace;
+pub mod thread;
+pub mod trial;
+pub mod waiting;
+pub mod watchdog;
+
+use crate::clock::Clock;
+use crate::config::fault::Faults;
+use crate::config::settings::Metrics;
+use crate::config::settings::otlp::Traces;
+use crate::config::source::{Change, Source};
+use crate::config::{Config, NO_DOOR, cpus};
+use crate::doors::admin;
+use crate::peers::driver;
+use crate::store::snapshot;
+use crate::watch::Watch;
+use crate::watch::log;
+use crate::watch::metrics::push;
+use crate::watch::otlp::spans::{self, Exporter};
+use crate::watch::otlp::trace::Tracer;
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use doors::{Doors, Engines};
+use evenkeel_core::key::Seed;
+use evenkeel_core::units::SECOND;
+use handover::Sockets;
+use handover::successor::{self, Origin, Successor};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use watchdog::Watchdog;
+
+/// Runs until a signal ends it. `source` is looked at for changes.
+///
+/// # Errors
+/// If a door cannot be opened or the system gives no thread, signal or randomness.
+pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
+    // First of all, while there is no other thread.
+    let (sockets, herald) = Sockets::from_environment();
+    let sockets = sockets.only(config.settings.openings());
+    let origin = Origin::of_process();
+    let log = log::install(config.settings.log)?;
+    files::raise_open_files(&config.settings);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut events = Events::new()?;
+        let program = Program::start(config, source, log, sockets)?;
+        replace::tell_ready(&program.sockets, herald.as_ref());
+        program.run(&mut events, origin).await;
+        Ok(())
+    })
+}
+
+/// What can happen to the program.
+enum Event {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
+    /// SIGUSR2.
+    Replace,
+    /// The successor's doors are open.
+    Replaced,
+    /// There will be none.
+    NotReplaced(successor::Failure),
+    /// A second has passed.
+    Second,
+}
+
+/// Where events come from.
+struct Events {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    user2: Signal,
+    seconds: Interval,
+}
+
+impl Events {
+    fn new() -> anyhow::Result<Events> {
+        let listen = |kind| signal(kind).context("the system gives no signals");
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Events {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+            user2: listen(SignalKind::user_defined2())?,
+            seconds,
+        })
+    }
+
+    async fn next(&mut self) -> Event {
+        tokio::select! {
+            _ = self.terminate.recv() => Event::Stop,
+            _ = self.interrupt.recv() => Event::Stop,
+            _ = self.hangup.recv() => Event::Reload,
+            _ = self.user2.recv() => Event::Replace,
+            _ = self.seconds.tick() => Event::Second,
+        }
+    }
+}
+
+/// Everything that runs.
+struct Program {
+    config: Config,
+    /// Its native form, for the admin door.
+    native: Arc<ArcSwap<String>>,
+    source: Option<Source>,
+    log: log::Running,
+    clock: Clock,
+    /// Log lines lost when that was last told.
+    lost: usize,
+    /// How far the wall clock was off when that was last told, in nanoseconds.
+    step: i64,
+    watch: Arc<Watch>,
+    doors: Doors,
+    admin: Option<admin::Running>,
+    /// What metrics are looked up in.
+    shown: Vec<admin::DoorEngine>,
+    push: Option<push::Running>,
+    /// Sends spans, and the last ones when it is dropped.
+    traces: Option<spans::Running>,
+    /// Writes a last snapshot when it is dropped.
+    state: Option<snapshot::Running>,
+    /// What it writes.
+    kept: (Seed, snapshot::Accounts),
+    /// To hand on.
+    sockets: Sockets,
+    /// The process that is about to take this one's place.
+    successor: Option<Successor>,
+    /// Counts together with others until it is dropped.
+    peers: Option<driver::Running>,
+    watchdog: Watchdog,
+}
+
+impl Program {
+    fn start(
+        config: &Config,
+        source: Option<Source>,
+        log: log::Running,
+        sockets: Sockets,
+    ) -> anyhow::Result<Program> {
+        let settings = &config.settings;
+        anyhow::ensure!(!settings.doors().is_empty(), NO_DOOR);
+        let clock = Clock::start();
+        let mut watch = Watch::new(clock.now());
+        let exporter = settings.traces.as_ref().map(|traces| trace(&mut watch, traces));
+        let watch = Arc::new(watch);
+        let engines = Engines::new(settings, clock, &watch)?;
+        let native = Arc::new(ArcSwap::from_pointee(config.native.clone()));
+        let sources = || {
+            let native = Arc::clone(&native);
+            let show = Box::new(move || native.load().as_ref().clone());
+            admin::Sources { watch: Arc::clone(&watch), clock, engines: engines.shown(), show }
+        };
+        let admin = settings.admin.as_ref().map(|admin| admin::start(admin, sources(), &sockets));
+        let admin = admin.transpose()?;
+        let addresses = admin.as_ref().map_or(&[][..], admin::Running::addresses);
+        let (seed, kept, shown) = (engines.seed, engines.accounts(), engines.shown());
+        let together = engines.together();
+        let doors = Doors::open(settings, engines, &watch, addresses, &sockets)?;
+        let peers = settings.peers.as_ref();
+        let peers = peers.map(|peers| driver::start(peers, together, clock, &watch)).transpose()?;
+        // Only now: who cannot open its doors must not touch what another one keeps.
+        let state = snapshot::start(&settings.state, seed, kept.clone(), &watch, clock);
+        watch.count_as_held(settings.metrics.held_above);
+        let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
+        let traces = exporter.map(Exporter::start).transpose().context("no thread for traces")?;
+        admin.iter().for_each(admin::Running::ready);
+        warn(config);
+        Ok(Program {
+            config: config.clone(),
+            native,
+            source,
+            log,
+            lost: 0,
+            clock,
+            step: 0,
+            watch,
+            doors,
+            admin,
+            state: state.context("no thread for snapshots")?,
+            kept: (seed, kept),
+            sockets,
+            successor: None,
+            shown,
+            peers,
+            push: push.context("no thread for metrics")?,
+            traces,
+            watchdog: Watchdog::from_environment(),
+        })
+    }
+
+    /// Handles events until one says stop, or another process has taken over.
+    async fn run(mut self, events: &mut Events, origin: io::Result<Origin>) {
+        loop {
+            match self.next(events).await {
+                Event::Stop => break,
+                Event::Reload => self.reload(),
+                Event::Replace => self.replace(&origin),
+                Event::Replaced => {
+                    self.replaced();
+                    break;
+                }
+                Event::NotReplaced(why) => self.not_replaced(&why),
+                Event::Second => self.second(),
+            }
+        }
+        self.end(events).await;
+    }
+
+    async fn next(&mut self, events: &mut Events) -> Event {
+        let Some(successor) = &mut self.successor else { return events.next().await };
+        tokio::select! {
+            event = events.next() => event,
+            ready = successor.ready() => match ready {
+                Ok(()) => Event::Replaced,
+                Err(why) => Event::NotReplaced(why),
+            },
+        }
+    }
+
+    /// Lets requests end, unless told to stop again.
+    async fn end(&mut self, events: &mut Events) {
+        replace::tell_stopping(self.successor.is_some());
+        if self.successor.is_some() && self.config.settings.doors() != ["proxy"] {
+            tokio::time::sleep(replace::FAREWELL).await;
+        }
+        // Clients are to be refused from now on, or taken in by a successor.
+        self.sockets.release();
+        let drain = self.config.settings.drain();
+        tracing::info!(connections = self.doors.connections(), ?drain, "stopping: draining");
+        self.admin.iter().for_each(admin::Running::draining);
+        self.doors.drain(&self.config.settings);
+        let again = self.stopped_again(events);
+        tokio::select! {
+            () = self.doors.ended() => match self.doors.cut() {
+                0 => tracing::info!("stopped"),
+                cut => tracing::warn!("stopped; {cut} connections cut"),
+            },
+            () = again => {
+                self.doors.stop_now();
+                self.doors.ended().await;
+                let cut = self.doors.cut();
+                tracing::warn!(
+                    "stopped at once, as a second signal asked for; {cut} connections cut"
+                );
+            }
+        }
+        drop(self.peers.take());
+        drop(self.state.take());
+        drop(self.traces.take());
+    }
+
+    /// Until a signal says once more to stop.
+    async fn stopped_again(&self, events: &mut Events) {
+        loop {
+            match events.next().await {
+                Event::Stop => return,
+                Event::Second => self.watchdog.tell(&self.watch, self.clock),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads the file again because somebody asked for it.
+    fn reload(&mut self) {
+        let Some(source) = &mut self.source else {
+            if !self.doors.reload_files() {
+                tracing::warn!(
+                    "there is no configuration file to reload: the flags stay as they are"
+                );
+            }
+            return;
+        };
+        match source.load(cpus::available()) {
+            Ok(config) => self.apply(&config),
+            Err(faults) => self.refuse(&faults),
+        }
+    }
+
+    /// What is looked at once a second.
+    fn second(&mut self) {
+        self.watchdog.tell(&self.watch, self.clock);
+        memory::give_back();
+        self.watch.tick(self.clock.now());
+        self.tell_step();
+        self.tell_lost();
+        self.doors.look(self.clock.now());
+        match self.source.as_mut().map(|source| source.look(cpus::available())) {
+            None | Some(Change::None) => {}
+            Some(Change::Good(config)) => self.apply(&config),
+            Some(Change::Faulty(faults)) => self.refuse(&faults),
+        }
+    }
+
+    fn apply(&mut self, config: &Config) {
+        let (new, old) = (config.settings.doors(), self.config.settings.doors());
+        if new != old {
+            let (new, old) = (new.join(", "), old.join(", "));
+            tracing::error!(
+                new,
+                old,
+                "configuration refused: to open or close a door takes a restart; the old one stays"
+            );
+            self.watch.reloaded(false);
+            return;
+        }
+        match config.reloaded(&self.config) {
+            Ok((config, kept)) => self.take_over(config, &kept),
+            Err(faults) => self.refuse(&faults),
+        }
+    }
+
+    fn take_over(&mut self, config: Config, kept: &[String]) {
+        if !kept.is_empty() {
+            let keys = kept.join(", ");
+            tracing::warn!(keys, "these have changed; what runs stays until a restart");
+        }
+        self.log.reload(config.settings.log);
+        self.push_to(&config.settings.metrics);
+        self.doors.reload(&config.settings);
+        self.watch.reloaded(true);
+        self.native.store(Arc::new(config.native.clone()));
+        let limits = config.settings.limits();
+        tracing::info!(limits, "configuration reloaded");
+        warn(&config);
+        self.config = config;
+    }
+
+    /// Sends metrics to those who want them now. Whoever wants the same as before is sent on.
+    fn push_to(&mut self, metrics: &Metrics) {
+        self.watch.count_as_held(metrics.held_above);
+        if *metrics == self.config.settings.metrics {
+            return;
+        }
+        let look = look(&self.watch, &self.shown);
+        self.push = push::start(metrics, &self.watch, self.clock, look).unwrap_or_else(|error| {
+            tracing::error!(%error, "no thread for metrics: nobody is sent any");
+            None
+        });
+    }
+
+    fn refuse(&self, faults: &Faults) {
+        self.watch.reloaded(false);
+        let count = faults.faults.len();
+        tracing::error!(faults = count, "configuration refused; the old one stays");
+        faults.to_string().lines().for_each(|fault| tracing::error!("{fault}"));
+    }
+
+    /// A log that loses lines says so, as soon as it is read again.
+    fn tell_lost(&mut self) {
+        let lost = self.log.lost();
+        if lost > self.lost {
+            let lines = lost - self.lost;
+            tracing::warn!(lines, "log lines were lost: standard error is read too slowly");
+            self.lost = lost;
+        }
+    }
+
+    /// Buckets do not mind a wall clock that is set anew; people who read times do.
+    fn tell_step(&mut self) {
+        let step = self.clock.step();
+        if (step - self.step).unsigned_abs() > SECOND {
+            let seconds = (step - self.step) as f64 / SECOND as f64;
+            tracing::warn!(seconds, "the system's clock was set; what is counted does not change");
+            self.step = step;
+        }
+    }
+}
+
+/// Tells what means something else here than where the file comes from.
+fn warn(config: &Config) {
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+/// Has requests traced; what is returned sends the spans.
+fn trace(watch: &mut Watch, traces: &Traces) -> Exporter {
+    let (tracer, spans) = Tracer::new(traces.sampling, traces.queue_max, watch.registry());
+    watch.tracer = Some(tracer);
+    Exporter::new(traces.clone(), spans, watch.registry())
+}
+
+/// How metrics that nobody counts are looked up.
+fn look(watch: &Arc<Watch>, engines: &[admin::DoorEngine]) -> push::Look {
+    let (watch, engines) = (Arc::clone(watch), engines.to_vec());
+    Box::new(move || admin::observed(&engines, watch.held_above()))
+}

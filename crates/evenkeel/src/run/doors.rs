@@ -1,0 +1,390 @@
+//! The doors that a configuration opens, as one thing that starts, reloads, drains and ends.
+//!
+//! A door whose section is not there costs nothing. What each does: `crate::doors`. When any of
+//! this happens: `run`. The admin door is not among them: it stays open while the others drain.
+
+use super::cgroup;
+use super::files::{line_within_open_files, within_open_files};
+use crate::clock::Clock;
+use crate::config::settings::{self, Line, Master, Proxy, Ratelimit, Settings};
+use crate::doors::{admin, check, line, proxy, ratelimit, zeromq};
+use crate::engine::Engine;
+use crate::engine::counted::Counted;
+use crate::engine::domains::Domains;
+use crate::engine::domains::gatekeeper::Gatekeeper;
+use crate::engine::tags::Tags;
+use crate::engine::together::Together;
+use crate::engine::windows::Counters;
+use crate::peers::driver;
+use crate::run::handover::Sockets;
+use crate::store::redis::Store;
+use crate::store::snapshot;
+use crate::watch::Watch;
+use anyhow::Context;
+use evenkeel_core::key::Seed;
+use evenkeel_core::units::Time;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The engine of each door that has one.
+pub struct Engines {
+    /// What all of them hash keys with.
+    pub seed: Seed,
+    clock: Clock,
+    proxy: Option<Arc<Engine>>,
+    line: Option<Arc<Tags>>,
+    ratelimit: Option<Arc<Counters>>,
+    master: Option<Arc<Domains>>,
+    gatekeepers: Vec<Arc<Gatekeeper>>,
+}
+
+impl Engines {
+    /// One for each section that decides, with what clients owe since the last run; nothing is open
+    /// yet.
+    pub fn new(settings: &Settings, clock: Clock, watch: &Arc<Watch>) -> anyhow::Result<Engines> {
+        let found = snapshot::find(&settings.state);
+        let shared = settings.peers.as_ref().map(driver::seed).transpose()?;
+        let found = found.filter(|found| finds_again(found, shared));
+        let kept = found.as_ref().map(snapshot::Found::seed);
+        let seed = shared.or(kept).map_or_else(seed, Ok)?;
+        let gatekeepers = settings.gatekeepers.iter();
+        let gatekeepers = gatekeepers.map(|keeper| Gatekeeper::new(keeper, seed, clock, watch));
+        let gatekeepers: Vec<_> = gatekeepers.collect();
+        let proxy = settings.proxy.as_ref().map(|proxy| {
+            // One for each thread of the proxy, and one for the check door.
+            let lanes = check_lane() + 1;
+            Engine::behind(gatekeepers.clone(), proxy, lanes, seed, clock, Arc::clone(watch))
+        });
+        let line = settings
+            .line
+            .as_ref()
+            .map(|line| Tags::new(line, line::threads(), seed, clock, Arc::clone(watch)));
+        let ratelimit = settings.ratelimit.as_ref();
+        let ratelimit = ratelimit.map(|settings| Arc::new(Counters::new(settings.keys_max, clock)));
+        let master = settings.master.as_ref();
+        let master = master.map(|master| Arc::new(Domains::new(master, seed, clock)));
+        let engines = Engines { seed, clock, proxy, line, ratelimit, master, gatekeepers };
+        if let Some(found) = found {
+            found.restore(&engines.accounts(), watch, clock.now());
+        }
+        Ok(engines)
+    }
+
+    /// All that a snapshot keeps.
+    pub fn accounts(&self) -> snapshot::Accounts {
+        let windows = self.ratelimit.as_ref();
+        let windows = windows.map(|counters| ("ratelimit", Arc::clone(counters.windows())));
+        snapshot::Accounts { engines: self.all(), windows }
+    }
+
+    /// Each with its door.
+    fn all(&self) -> Vec<snapshot::DoorEngine> {
+        let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn Counted>;
+        let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
+        let shared = |tags: &Arc<Tags>| Arc::clone(tags) as Arc<dyn Counted>;
+        let line = self.line.iter().map(|tags| ("line", shared(tags)));
+        let domains = self.master.iter().flat_map(|domains| domains.all());
+        let domains = domains.map(|domain| ("master", Arc::clone(domain) as Arc<dyn Counted>));
+        let keeper = self.gatekeepers.iter();
+        let keeper = keeper.map(|keeper| ("gatekeeper", Arc::clone(keeper) as Arc<dyn Counted>));
+        proxy.chain(line).chain(domains).chain(keeper).collect()
+    }
+
+    /// The one count for all instances, if there is one.
+    fn store(&self, settings: &Settings, watch: &Watch) -> Option<Arc<Store>> {
+        let none = || Arc::new(Counters::new(1, self.clock));
+        let counters = self.ratelimit.clone().unwrap_or_else(none);
+        let store = settings.store.as_ref()?;
+        Some(Store::new(store, counters, self.clock, watch))
+    }
+
+    /// Those whose charges others are told of.
+    pub fn together(&self) -> Vec<Arc<dyn Together>> {
+        let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Together>);
+        let line = self.line.iter().map(|tags| Arc::clone(tags) as Arc<dyn Together>);
+        let ratelimit = self.ratelimit.iter();
+        let ratelimit = ratelimit.map(|counters| Arc::clone(counters) as Arc<dyn Together>);
+        proxy.chain(line).chain(ratelimit).collect()
+    }
+
+    /// For the admin door to show.
+    pub fn shown(&self) -> Vec<admin::DoorEngine> {
+        let shared = |counters: &Arc<Counters>| Arc::clone(counters) as Arc<dyn Counted>;
+        let ratelimit = self.ratelimit.iter().map(|counters| ("ratelimit", shared(counters)));
+        let all = self.all().into_iter().chain(ratelimit);
+        all.map(|(door, engine)| admin::DoorEngine { door, engine }).collect()
+    }
+}
+
+/// Whether the keys of a snapshot can be found again by instances that hash them with `shared`.
+fn finds_again(found: &snapshot::Found, shared: Option<Seed>) -> bool {
+    let alike = shared.is_none_or(|seed| seed == found.seed());
+    if !alike {
+        tracing::warn!(
+            "the snapshot is of another cluster or secret, so its keys cannot be found again: \
+             nobody owes anything but what peers tell"
+        );
+    }
+    alike
+}
+
+/// The engine's lane of the check door: those before are of the proxy's threads.
+fn check_lane() -> usize {
+    proxy::threads()
+}
+
+/// All doors that are open.
+pub struct Doors {
+    /// Of `proxy` and `check`, which count together.
+    engine: Option<Arc<Engine>>,
+    proxy: Option<proxy::Running>,
+    check: Option<check::Running>,
+    line: Option<(Arc<Tags>, line::Running)>,
+    ratelimit: Option<ratelimit::Running>,
+    master: Option<(Arc<Domains>, zeromq::Running)>,
+    /// Each talks to a master until it is dropped.
+    gatekeepers: Vec<zeromq::gatekeeper::Running>,
+}
+
+impl Doors {
+    /// Opens every door that `settings` name; none stays open if one cannot be.
+    pub fn open(
+        settings: &Settings,
+        engines: Engines,
+        watch: &Arc<Watch>,
+        admin: &[SocketAddr],
+        sockets: &Sockets,
+    ) -> anyhow::Result<Doors> {
+        let store = engines.store(settings, watch);
+        let line = settings.line.as_ref().zip(engines.line).map(|(settings, tags)| {
+            let (within, clock) = (line_within_open_files(settings), engines.clock);
+            let running = line::start_on(&within, &tags, store.as_ref(), clock, watch, sockets)?;
+            tell_line(&running, settings, admin);
+            anyhow::Ok((tags, running))
+        });
+        let line = line.transpose()?;
+        let ratelimit = settings.ratelimit.as_ref().zip(engines.ratelimit);
+        let ratelimit = ratelimit.map(|(settings, counters)| {
+            let clock = engines.clock;
+            let counters = (counters, store.clone());
+            let running =
+                ratelimit::start_on(settings, counters, engines.seed, clock, watch, sockets)?;
+            tell_ratelimit(settings, running.addresses());
+            anyhow::Ok(running)
+        });
+        let ratelimit = ratelimit.transpose()?;
+        let master = settings.master.as_ref().zip(engines.master).map(|(settings, domains)| {
+            let asked = (&domains, store.clone());
+            let running = zeromq::start_on(settings, asked, engines.clock, watch, sockets)?;
+            tell_master(settings, &running, admin);
+            anyhow::Ok((domains, running))
+        });
+        let master = master.transpose()?;
+        let gatekeepers = settings.gatekeepers.iter().zip(engines.gatekeepers);
+        let gatekeepers = gatekeepers.map(|(settings, keeper)| {
+            tell_gatekeeper(settings);
+            let beats = watch.beats.clone();
+            zeromq::gatekeeper::start(settings, &keeper, engines.clock, beats)
+        });
+        let gatekeepers = gatekeepers.collect::<Result<_, _>>()?;
+        let engine = engines.proxy;
+        let (proxy, check) = (None, None);
+        let mut doors = Doors { engine, proxy, check, line, ratelimit, master, gatekeepers };
+        let (Some(proxy), Some(engine)) = (&settings.proxy, &doors.engine) else {
+            return Ok(doors);
+        };
+        look_up(engine);
+        if let Some(settings) = &settings.check {
+            let asked = (engine, check_lane(), store.clone());
+            let check = check::start_on(settings, proxy, asked, watch, sockets)?;
+            tell_check(proxy, &check, admin);
+            doors.check = Some(check);
+        }
+        if !proxy.listen.is_empty() {
+            let asked = (engine, store.as_ref());
+            let running = proxy::start_on(&within_open_files(proxy), asked, watch, sockets)?;
+            tell_proxy(proxy, running.addresses(), admin);
+            tokio::spawn(cgroup::follow(Arc::downgrade(engine)));
+            doors.proxy = Some(running);
+        }
+        Ok(doors)
+    }
+
+    /// Takes over changed settings; the doors are the same.
+    pub fn reload(&self, settings: &Settings) {
+        if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
+            running.reload(settings);
+        }
+        if let (Some((tags, running)), Some(line)) = (&self.line, &settings.line) {
+            tags.reload(line);
+            running.reload(&line_within_open_files(line));
+        }
+        if let (Some((domains, _)), Some(master)) = (&self.master, &settings.master)
+            && domains.reload(master)
+        {
+            tracing::warn!("which domains there are takes a restart; their rules are taken over");
+        }
+        let (Some(engine), Some(proxy)) = (&self.engine, &settings.proxy) else { return };
+        engine.reload(proxy);
+        look_up(engine);
+        self.check.iter().for_each(|check| check.reload(proxy));
+        self.proxy.iter().for_each(|running| running.reload(&within_open_files(proxy)));
+    }
+
+    /// Looks once a second at what may have changed beside the configuration.
+    pub fn look(&self, now: Time) {
+        self.proxy.iter().for_each(|proxy| proxy.look(now));
+    }
+
+    /// Reads again what doors read from files of their own; says whether there is any.
+    pub fn reload_files(&self) -> bool {
+        self.ratelimit.iter().for_each(ratelimit::Running::reload_rules);
+        self.ratelimit.is_some()
+    }
+
+    /// Connections that are open now, as far as somebody waits for an answer on them.
+    pub fn connections(&self) -> usize {
+        let proxy = self.proxy.as_ref().map_or(0, proxy::Running::connections);
+        let line = self.line.as_ref().map_or(0, |(_, running)| running.connections());
+        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::Running::connections);
+        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::waiting)
+    }
+
+    /// Connections that were open still when their thread ended.
+    pub fn cut(&self) -> usize {
+        let proxy = self.proxy.as_ref().map_or(0, proxy::Running::cut);
+        let line = self.line.as_ref().map_or(0, |(_, running)| running.cut());
+        let ratelimit = self.ratelimit.as_ref().map_or(0, ratelimit::Running::cut);
+        proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::cut)
+    }
+
+    /// Accepts no more, and lets what runs end for as long as each door's settings say.
+    pub fn drain(&self, settings: &Settings) {
+        let timeout = settings.proxy.as_ref().map_or(Duration::ZERO, |proxy| proxy.timeouts.drain);
+        self.proxy.iter().for_each(|proxy| proxy.drain(timeout));
+        self.check.iter().for_each(|check| check.drain(timeout));
+        if let (Some((_, running)), Some(line)) = (&self.line, &settings.line) {
+            running.drain(line.drain);
+        }
+        if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
+            running.drain(settings.drain);
+        }
+        if let (Some((_, running)), Some(master)) = (&self.master, &settings.master) {
+            running.drain(master.drain);
+        }
+    }
+
+    /// Closes everything, whatever runs.
+    pub fn stop_now(&self) {
+        self.proxy.iter().for_each(proxy::Running::stop_now);
+        self.check.iter().for_each(check::Running::stop_now);
+        self.line.iter().for_each(|(_, running)| running.stop_now());
+        self.ratelimit.iter().for_each(ratelimit::Running::stop_now);
+        self.master.iter().for_each(|(_, running)| running.stop_now());
+    }
+
+    /// Until all have ended.
+    pub async fn ended(&self) {
+        if let Some(proxy) = &self.proxy {
+            proxy.ended().await;
+        }
+        if let Some(check) = &self.check {
+            check.ended().await;
+        }
+        if let Some((_, running)) = &self.line {
+            running.ended().await;
+        }
+        if let Some(running) = &self.ratelimit {
+            running.ended().await;
+        }
+        if let Some((_, running)) = &self.master {
+            running.ended().await;
+        }
+        // Only now has every request been told of.
+        self.gatekeepers.iter().for_each(zeromq::gatekeeper::Running::stop);
+    }
+}
+
+/// Has clients' names looked up, where they matter and nobody does it yet.
+fn look_up(engine: &Arc<Engine>) {
+    if let Some(lookups) = engine.lookups() {
+        tokio::spawn(lookups);
+    }
+}
+
+fn tell_check(proxy: &Proxy, check: &check::Running, admin: &[SocketAddr]) {
+    let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
+    tracing::info!(
+        listen = ?check.addresses(),
+        syslog = ?check.syslog(),
+        ?admin,
+        cpus = proxy.cpus,
+        cost = %proxy.cost,
+        action = %proxy.action,
+        shadow = proxy.shadow,
+        limits = limits.join(","),
+        "check open",
+    );
+}
+
+fn tell_proxy(proxy: &Proxy, addresses: &[SocketAddr], admin: &[SocketAddr]) {
+    let limits: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
+    let backends: Vec<String> = proxy.backends.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        listen = ?addresses,
+        ?admin,
+        backend = backends.join(","),
+        cpus = proxy.cpus,
+        cost = %proxy.cost,
+        action = %proxy.action,
+        shadow = proxy.shadow,
+        limits = limits.join(","),
+        "proxy open",
+    );
+}
+
+fn tell_line(running: &line::Running, settings: &Line, admin: &[SocketAddr]) {
+    let listen: Vec<String> = running.lines().iter().map(ToString::to_string).collect();
+    let limits: Vec<&str> = settings.limits.iter().map(|limit| &*limit.name).collect();
+    tracing::info!(
+        listen = listen.join(","),
+        resp = ?running.resp(),
+        ?admin,
+        limits = limits.join(","),
+        rules = settings.rules.len(),
+        "line open",
+    );
+}
+
+fn tell_ratelimit(settings: &Ratelimit, addresses: &[SocketAddr]) {
+    let rules = settings.rules.path.as_ref().map(|path| path.display().to_string());
+    tracing::info!(listen = ?addresses, rules = rules.unwrap_or_default(), "ratelimit open");
+}
+
+fn tell_master(settings: &Master, running: &zeromq::Running, admin: &[SocketAddr]) {
+    let [accounting, control] = running.addresses();
+    let domains: Vec<&str> = settings.domains.iter().map(|domain| &*domain.name).collect();
+    tracing::info!(%accounting, %control, ?admin, domains = domains.join(","), "master open");
+    if settings.is_open() {
+        tracing::warn!("{}", Master::OPEN);
+    }
+}
+
+fn tell_gatekeeper(settings: &settings::Gatekeeper) {
+    tracing::info!(
+        master = %settings.master,
+        control = %settings.control,
+        domain = settings.domain,
+        "gatekeeper: everybody passes until the master says otherwise",
+    );
+}
+
+/// A secret of this process: nobody outside can tell which keys share a set.
+fn seed() -> anyhow::Result<Seed> {
+    let mut seed = [0; 16];
+    let count = getrandom(&mut seed, GetRandomFlags::empty()).context("no random numbers")?;
+    anyhow::ensure!(count == seed.len(), "the system gave too few random numbers");
+    Ok(Seed(seed))
+}

@@ -1,0 +1,273 @@
+//! A bucket whose count is in the store: what is asked of it, and what is answered.
+//!
+//! The formulas are those of `evenkeel_core::bucket`, in `script/account.lua`; its times are told
+//! as durations, so nobody's clock has to agree with the server's. What rates come to is worked out
+//! here, so a script sees times (on the grid: hits) and no rate. What an answer says is raised in
+//! the buckets of this process, which decide while there is none. What is told later: `owed`.
+
+pub mod owed;
+
+use super::lane::Lane;
+use super::lane::asking::Question;
+use super::script::{self, Refusal};
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::bucket::debt::Debt;
+use evenkeel_core::bucket::grid::Grid;
+use evenkeel_core::bucket::history::History;
+use evenkeel_core::bucket::sliding::Sliding;
+use evenkeel_core::classify::Key;
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::limiter::told::Word;
+use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
+use redis::{Pipeline, Value};
+use std::sync::Arc;
+
+/// Whole numbers are exact in the script's arithmetic up to this.
+const EXACT_MAX: u64 = 1 << 53;
+
+/// One bucket, and what is asked of it.
+#[derive(Clone)]
+pub struct Account {
+    /// What it is called in the store.
+    pub name: String,
+    /// Where it is counted in this process,
+    pub home: Arc<Limiter>,
+    /// and as what.
+    pub key: Key,
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// What has to fit.
+    pub need: Cost,
+    /// What is charged.
+    pub cost: Cost,
+    /// When that was, by our clock; ahead of now if it is put off.
+    pub at: Time,
+    /// The longest wait with which it is charged; `None`: it is, whatever the wait.
+    pub patience: Option<Nanos>,
+    /// Takes back, in place of charging, what was charged at that moment of the server's clock and
+    /// moved the bucket by so much.
+    pub back: Option<(Nanos, Time)>,
+    /// What the store says; `None`: what is known here decides.
+    pub word: Option<Word>,
+    /// Whether the store is to be told of what is decided here.
+    pub owes: bool,
+    /// When it was known here to be full, by our clock, before what is told of it: for a store that
+    /// has lost it. Zero: nothing is known.
+    pub known: Time,
+    /// When that was known.
+    pub known_at: Time,
+    /// What it is short of by what is told of it alone.
+    pub least: Time,
+    /// The times of requests that are told together, where it is a history.
+    pub times: Vec<Time>,
+}
+
+impl Account {
+    /// A question about the bucket `key` of `home`: may `cost` be charged now.
+    #[must_use]
+    pub fn new(name: String, home: &Arc<Limiter>, key: Key, cost: Cost, now: Time) -> Account {
+        let algorithm = home.limits().get(usize::from(key.limit));
+        Account {
+            name,
+            home: Arc::clone(home),
+            key,
+            algorithm: algorithm.map_or_else(free, |limit| limit.algorithm.clone()),
+            need: cost,
+            cost,
+            at: now,
+            patience: Some(Nanos::ZERO),
+            back: None,
+            word: None,
+            owes: false,
+            known: Time::ZERO,
+            known_at: Time::ZERO,
+            least: Time::ZERO,
+            times: Vec::new(),
+        }
+    }
+
+    /// Adds its arguments to a call.
+    fn push(&self, call: &mut Pipeline, now: Time) {
+        let kind = match (&self.back, &self.algorithm) {
+            (Some(_), _) => "r",
+            (_, Algorithm::Debt(_) | Algorithm::Fixed(_)) => "d",
+            (_, Algorithm::Grid(_)) => "g",
+            (_, Algorithm::Sliding(_)) => "s",
+            (_, Algorithm::History(_)) => "h",
+        };
+        call.arg(kind).arg(self.patience.map_or(-1, |patience| signed(patience.0)));
+        match &self.algorithm {
+            Algorithm::Debt(debt) => match self.back {
+                Some((moved, asked)) => {
+                    call.arg(moved.0);
+                    moment(call, asked);
+                    call.arg(reach(debt));
+                }
+                None => self.push_debt(call, debt, now),
+            },
+            Algorithm::Grid(grid) => self.push_grid(call, grid, now),
+            Algorithm::Sliding(sliding) => self.push_sliding(call, sliding, now),
+            Algorithm::History(history) => self.push_history(call, history, now),
+            // No door has such limits: windows of the rate limit service are counters.
+            Algorithm::Fixed(_) => (0..8).for_each(|_| _ = call.arg(0)),
+        }
+    }
+
+    fn push_debt(&self, call: &mut Pipeline, debt: &Debt, now: Time) {
+        let time = |cost| debt.rate().time_for(cost).0;
+        call.arg(time(self.need)).arg(time(self.cost)).arg(ahead(self.at, now));
+        call.arg(ahead(self.least.max(self.at), now));
+        self.push_known(call, now);
+        call.arg(time(debt.burst())).arg(reach(debt));
+    }
+
+    fn push_known(&self, call: &mut Pipeline, now: Time) {
+        let at = self.known_at.min(now);
+        call.arg(signed(self.known.since(now).0)).arg(ahead(at, now));
+    }
+
+    fn push_grid(&self, call: &mut Pipeline, grid: &Grid, now: Time) {
+        let [mut tokens, mut period, burst] = grid.numbers();
+        if tokens.saturating_mul(period) > EXACT_MAX {
+            (tokens, period) = (1, period / tokens);
+        }
+        call.arg(self.need.whole_hits()).arg(self.cost.whole_hits()).arg(ahead(self.at, now));
+        call.arg(ahead(self.least.max(self.at), now));
+        self.push_known(call, now);
+        call.arg(tokens).arg(period).arg(burst);
+        moment(call, Time(now.0 / period * period));
+    }
+
+    fn push_sliding(&self, call: &mut Pipeline, sliding: &Sliding, now: Time) {
+        let part = sliding.part();
+        call.arg(self.cost.0).arg(ahead(self.at, now)).arg(sliding.round().0);
+        call.arg(sliding.window().0).arg(sliding.max().0).arg(part.0).arg(sliding.parts());
+        let number = now.0 / part.0;
+        call.arg(number);
+        moment(call, Time(number * part.0));
+    }
+
+    fn push_history(&self, call: &mut Pipeline, history: &History, now: Time) {
+        call.arg(history.interval().0).arg(history.burst());
+        match self.times.as_slice() {
+            [] => _ = call.arg(1).arg(ahead(self.at, now)),
+            times => {
+                call.arg(times.len());
+                times.iter().for_each(|at| _ = call.arg(ahead(*at, now)));
+            }
+        }
+    }
+}
+
+/// What stands in for the numbers of a limit that is not there: nothing is ever too much.
+fn free() -> Algorithm {
+    let pace = evenkeel_core::units::Pace::ONE_PER_SECOND;
+    Algorithm::Debt(Debt::new(pace.rate(), Cost(u64::MAX)))
+}
+
+fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+/// How far a time lies ahead of now.
+fn ahead(at: Time, now: Time) -> i64 {
+    signed(at.since(now).0) - signed(now.since(at).0)
+}
+
+fn reach(debt: &Debt) -> i64 {
+    debt.reach().map_or(-1, |reach| signed(reach.0))
+}
+
+fn moment(call: &mut Pipeline, at: Time) {
+    call.arg(at.0 / SECOND).arg(at.0 % SECOND);
+}
+
+/// How a call of accounts is made.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// If one has to wait for too long, none is charged.
+    pub all_or_none: bool,
+    /// The present by our clock.
+    pub now: Time,
+}
+
+impl Question for Account {
+    type Answer = (Nanos, Nanos, bool);
+    type How = How;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn per_second(&self) -> bool {
+        false
+    }
+
+    fn call(pipeline: &mut Pipeline, asks: &[Account], places: &[usize], how: How) {
+        let call = script::ACCOUNT.call(pipeline, places.iter().map(|at| asks[*at].name.as_str()));
+        call.arg(u8::from(how.all_or_none));
+        places.iter().for_each(|at| asks[*at].push(call, how.now));
+    }
+
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), Refusal> {
+        let (now, numbers) = script::numbers(value, 3 * count)?;
+        let nanos = |n: i64| Nanos(u64::try_from(n).unwrap_or(0));
+        let (answers, _) = numbers.as_chunks::<3>();
+        let answers = answers
+            .iter()
+            .map(|[before, after, charged]| (nanos(*before), nanos(*after), *charged == 1));
+        Ok((now, answers.collect()))
+    }
+
+    fn late(lane: &Lane, mut asks: Vec<Account>, value: &Value) {
+        match Account::read(value, asks.len()) {
+            Ok((clock, answers)) => {
+                for (ask, answer) in asks.iter_mut().zip(answers) {
+                    lane.hear(ask, answer, clock);
+                }
+            }
+            // Of a question nobody knows any more what was decided without it.
+            Err(Refusal::Wrong(_)) => {}
+            Err(_) => {
+                let told = asks.into_iter().filter(|ask| ask.patience.is_none());
+                told.for_each(|ask| lane.outbox().add(ask));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_script_does_not_answer_is_refused_or_bounded() {
+        let numbers =
+            |numbers: &[i64]| Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
+        let read = |value: &Value| Account::read(value, 1);
+        let good = read(&numbers(&[7, 5, 1, 2, 1]));
+        assert_eq!(good, Ok((Time(7_000_005_000), vec![(Nanos(1), Nanos(2), true)])));
+        let odd = read(&numbers(&[7, 5, -1, i64::MAX, 2]));
+        assert_eq!(odd.map(|(_, answers)| answers[0]), {
+            Ok((Nanos(0), Nanos(i64::MAX as u64), false))
+        });
+        for wrong in [Value::Nil, numbers(&[]), numbers(&[7, 5, 1, 2]), numbers(&[-7, 5, 1, 2, 1])]
+        {
+            assert!(matches!(read(&wrong), Err(Refusal::Wrong(_))), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn fuzz_whatever_a_server_answers_is_read_whole_or_refused() {
+        bolero::check!().with_type::<(Vec<i64>, u8)>().for_each(|(numbers, count)| {
+            let value = Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
+            let count = usize::from(*count);
+            let fits = numbers.len() >= 2 + 3 * count && numbers[..2].iter().all(|n| *n >= 0);
+            let read = Account::read(&value, count).map(|(_, answers)| answers.len());
+            assert_eq!(read.ok(), fits.then_some(count));
+            let fits = numbers.len() >= 2 + 2 * count && numbers[..2].iter().all(|n| *n >= 0);
+            let read = script::Ask::read(&value, count).map(|(_, answers)| answers.len());
+            assert_eq!(read.ok(), fits.then_some(count));
+        });
+    }
+}

@@ -1,0 +1,251 @@
+//! How a question gets to the servers that it concerns, and their answers back: whatever is asked.
+//!
+//! What one server has goes to it in one call, what several have in parallel. Nodes of a cluster
+//! take a call for each key, for these may lie in different slots; all calls to a node go out
+//! together. A node that sends us elsewhere is followed, a server that does not know a script is
+//! told it with the question.
+
+use super::Lane;
+use super::together::together;
+use crate::store::redis::link::{Link, Missed};
+use crate::store::redis::route::Route;
+use crate::store::redis::script::{self, Refusal};
+use evenkeel_core::units::Time;
+use redis::{Pipeline, Value};
+use std::rc::Rc;
+use tokio::time::Instant;
+
+/// How often a question follows a key to another node.
+const HOPS_MAX: usize = 3;
+
+/// Something that a script is asked about one key.
+pub trait Question: Clone + 'static {
+    /// What is answered for one key.
+    type Answer;
+    /// What goes for all keys of a call.
+    type How: Copy + 'static;
+
+    /// The key.
+    fn name(&self) -> &str;
+
+    /// Whether it is in the store for counters of one second, if there is such.
+    fn per_second(&self) -> bool;
+
+    /// Whether it is asked in a call of its own, so that no other suffers if it is refused.
+    fn alone(&self) -> bool {
+        false
+    }
+
+    /// Adds one call for those at these places.
+    fn call(pipeline: &mut Pipeline, asks: &[Self], places: &[usize], how: Self::How);
+
+    /// What a call for so many was answered, and the server's clock.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), Refusal>;
+
+    /// An answer came too late: what it says is known at least.
+    fn late(lane: &Lane, asks: Vec<Self>, value: &Value);
+}
+
+/// Keys of a request that one link has: their places in the request.
+pub struct Group {
+    link: Option<Rc<Link>>,
+    places: Vec<usize>,
+}
+
+impl Group {
+    /// Its places in the request.
+    pub fn places(&self) -> &[usize] {
+        &self.places
+    }
+}
+
+/// What was answered for the keys of a group, each by its place.
+pub type Answers<A> = Vec<(usize, Result<(A, Time), Missed>)>;
+
+/// Calls that are to be made again: whom, which, and whether that is the one exception.
+type Again = Option<(Rc<Link>, Vec<Vec<usize>>, bool)>;
+
+impl Lane {
+    fn route_of(&self, ask: &impl Question) -> &Route {
+        match &self.per_second {
+            Some(route) if ask.per_second() => route,
+            _ => &self.route,
+        }
+    }
+
+    /// The link to the server that has a key.
+    pub fn link_of(&self, ask: &impl Question) -> Option<Rc<Link>> {
+        self.route_of(ask).link(ask.name())
+    }
+
+    /// Those of `places`, by the server that has them.
+    pub fn groups<Q: Question>(
+        &self,
+        asks: &[Q],
+        places: impl Iterator<Item = usize>,
+    ) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        for place in places {
+            let link = self.link_of(&asks[place]);
+            let same = |group: &&mut Group| match (&group.link, &link) {
+                (Some(one), Some(other)) => Rc::ptr_eq(one, other),
+                (None, None) => true,
+                _ => false,
+            };
+            match groups.iter_mut().find(same) {
+                Some(group) => group.places.push(place),
+                None => groups.push(Group { link, places: vec![place] }),
+            }
+        }
+        groups
+    }
+
+    /// All groups at once.
+    pub async fn ask_all<Q: Question>(
+        self: &Rc<Lane>,
+        asks: &Rc<[Q]>,
+        groups: &[Group],
+        how: Q::How,
+        deadline: Instant,
+    ) -> Answers<Q::Answer> {
+        match groups {
+            [] => Vec::new(),
+            [group] => self.ask_group(asks, group, how, deadline).await,
+            many => {
+                let asked = many.iter().map(|group| self.ask_group(asks, group, how, deadline));
+                together(asked).await.into_iter().flatten().collect()
+            }
+        }
+    }
+
+    async fn ask_group<Q: Question>(
+        self: &Rc<Lane>,
+        asks: &Rc<[Q]>,
+        group: &Group,
+        how: Q::How,
+        deadline: Instant,
+    ) -> Answers<Q::Answer> {
+        let Some(link) = &group.link else {
+            return group.places.iter().map(|place| (*place, Err(Missed::Away))).collect();
+        };
+        let first = &asks[group.places[0]];
+        let calls: Vec<Vec<usize>> = match first.alone() || self.route_of(first).is_cluster() {
+            true => group.places.iter().map(|place| vec![*place]).collect(),
+            false => vec![group.places.clone()],
+        };
+        let mut answers = Answers::new();
+        let (mut link, mut calls, mut asking) = (Rc::clone(link), calls, false);
+        for hop in 0..HOPS_MAX {
+            let calling = (how, hop > 0, asking);
+            let questions = (asks, Rc::from(calls));
+            let (known, elsewhere) = self.ask_link(&link, questions, calling, deadline).await;
+            answers.extend(known);
+            let Some((next, moved, ask)) = elsewhere else { return answers };
+            (link, calls, asking) = (next, moved, ask);
+        }
+        let left = calls.into_iter().flatten();
+        answers.extend(left.map(|place| (place, Err(Missed::Refused("sent around".into())))));
+        answers
+    }
+
+    /// Asks one link. Returns what it answered, and what is to be asked again and of whom.
+    async fn ask_link<Q: Question>(
+        self: &Rc<Lane>,
+        link: &Rc<Link>,
+        (asks, calls): (&Rc<[Q]>, Rc<[Vec<usize>]>),
+        (how, again, asking): (Q::How, bool, bool),
+        deadline: Instant,
+    ) -> (Answers<Q::Answer>, Again) {
+        let mut pipeline = Pipeline::with_capacity(2 * calls.len());
+        let mut before = 0;
+        if again {
+            script::load(&mut pipeline);
+            before = script::SCRIPTS;
+        }
+        for call in &*calls {
+            if asking {
+                pipeline.cmd("ASKING");
+            }
+            Q::call(&mut pipeline, asks, call, how);
+        }
+        let each = if asking { 2 } else { 1 };
+        let weak = Rc::downgrade(self);
+        let (were, of) = (Rc::clone(asks), Rc::clone(&calls));
+        let late = move |values: Vec<Value>| {
+            let Some(lane) = weak.upgrade() else { return };
+            let values = values.iter().skip(before).skip(each - 1).step_by(each);
+            for (call, value) in of.iter().zip(values) {
+                Q::late(&lane, call.iter().map(|place| were[*place].clone()).collect(), value);
+            }
+        };
+        let values = match link.ask(pipeline, deadline, late).await {
+            Ok(values) => values,
+            Err(missed) => {
+                let all = calls.iter().flatten();
+                return (all.map(|place| (*place, Err(missed.clone()))).collect(), None);
+            }
+        };
+        let values: Vec<Value> = values.into_iter().skip(before).collect();
+        let values = values.iter().skip(each - 1).step_by(each);
+        self.sort(link, &calls, asks, values)
+    }
+
+    fn sort<'v, Q: Question>(
+        &self,
+        link: &Rc<Link>,
+        calls: &[Vec<usize>],
+        asks: &[Q],
+        values: impl Iterator<Item = &'v Value>,
+    ) -> (Answers<Q::Answer>, Again) {
+        let mut answers = Answers::new();
+        let mut again: Again = None;
+        let mut follow =
+            |next: Option<Rc<Link>>,
+             call: &Vec<usize>,
+             asking,
+             answers: &mut Answers<Q::Answer>| match (&mut again, next) {
+                (None, Some(next)) => again = Some((next, vec![call.clone()], asking)),
+                (Some((to, calls, asked)), Some(next)) if Rc::ptr_eq(to, &next) => {
+                    // Who has the slot for good takes what is asked as an exception.
+                    *asked |= asking;
+                    calls.push(call.clone());
+                }
+                _ => answers.extend(call.iter().map(|place| (*place, Err(Missed::Away)))),
+            };
+        for (call, value) in calls.iter().zip(values) {
+            let Some(first) = call.first().map(|place| &asks[*place]) else { continue };
+            let route = self.route_of(first);
+            let missed = match Q::read(value, call.len()) {
+                Ok((now, all)) => {
+                    let all = call.iter().zip(all);
+                    answers.extend(all.map(|(place, answer)| (*place, Ok((answer, now)))));
+                    continue;
+                }
+                Err(Refusal::NoScript) => {
+                    follow(Some(Rc::clone(link)), call, false, &mut answers);
+                    continue;
+                }
+                Err(Refusal::Moved(to)) => {
+                    self.counts().moved.increment(1);
+                    follow(route.moved(first.name(), &to), call, false, &mut answers);
+                    continue;
+                }
+                Err(Refusal::Asking(to)) => {
+                    self.counts().moved.increment(1);
+                    follow(route.node(&to), call, true, &mut answers);
+                    continue;
+                }
+                Err(Refusal::Unable(why)) => {
+                    link.give_up(&why);
+                    Missed::Unable(why)
+                }
+                Err(Refusal::Wrong(why)) => Missed::Refused(why),
+            };
+            answers.extend(call.iter().map(|place| (*place, Err(missed.clone()))));
+        }
+        (answers, again)
+    }
+}

@@ -1,0 +1,209 @@
+//! What a counter is called in the store.
+//!
+//! Names can be read by people, and no two counters have the same: what sets parts apart is
+//! escaped within them. Braces are escaped too, for in a cluster they choose the node, and clients
+//! choose the values. Names that would be long end in a hash. With compatible keys, windows are
+//! called what envoyproxy/ratelimit calls them; its names are joined without escaping, so two
+//! counters may share one, as they do there.
+
+use aws_lc_rs::digest;
+use evenkeel_core::bucket;
+use evenkeel_core::windows::{Algorithm, Length, Window};
+use std::fmt::Write;
+
+/// Longer names end in a hash, in bytes.
+const BYTES_MAX: usize = 400;
+
+/// How names are made.
+#[derive(Clone, Debug)]
+pub struct Naming {
+    /// What all begin with.
+    pub prefix: String,
+    /// Whether windows are called as the reference calls them.
+    pub compatible: bool,
+}
+
+impl Naming {
+    /// The name of a counter of a domain's rules.
+    #[must_use]
+    pub fn counter<'a>(
+        &self,
+        domain: &str,
+        (algorithm, length, window): (Algorithm, Length, Window),
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> String {
+        match self.compatible && algorithm == Algorithm::Fixed {
+            true => self.reference(domain, window, entries),
+            false => self.own(domain, algorithm, length, entries),
+        }
+    }
+
+    /// The name of a door's bucket: which of them is said by any bytes.
+    #[must_use]
+    pub fn account(
+        &self,
+        door: &str,
+        algorithm: &bucket::Algorithm,
+        limit: &str,
+        id: &[u8],
+    ) -> String {
+        let word = match algorithm {
+            bucket::Algorithm::Debt(_) => "debt",
+            bucket::Algorithm::Grid(_) => "grid",
+            bucket::Algorithm::Sliding(_) => "sums",
+            bucket::Algorithm::History(_) => "history",
+            bucket::Algorithm::Fixed(_) => "fixed",
+        };
+        let mut name = format!("{}{word}:{door}:", self.prefix);
+        escape(&mut name, limit);
+        name.push(':');
+        let head = name.len();
+        for chunk in id.utf8_chunks() {
+            // Nothing follows, so what sets parts apart needs no escaping.
+            escape_all(&mut name, chunk.valid(), "%#{}");
+            // What is no text stands as it would if it were escaped.
+            chunk.invalid().iter().for_each(|byte| _ = write!(name, "%{byte:02X}"));
+        }
+        shorten(&mut name, head);
+        name
+    }
+
+    fn own<'a>(
+        &self,
+        domain: &str,
+        algorithm: Algorithm,
+        length: Length,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> String {
+        let (word, (count, unit)) = (word(algorithm), unit(length));
+        let mut name = format!("{}{word}:{count}{unit}:", self.prefix);
+        let head = name.len();
+        escape(&mut name, domain);
+        for (key, value) in entries {
+            name.push(':');
+            escape(&mut name, key);
+            name.push('=');
+            escape(&mut name, value);
+        }
+        shorten(&mut name, head);
+        name
+    }
+
+    fn reference<'a>(
+        &self,
+        domain: &str,
+        window: Window,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> String {
+        let mut name = format!("{}{domain}_", self.prefix);
+        for (key, value) in entries {
+            name.extend([key, "_", value, "_"]);
+        }
+        let _ = write!(name, "{}", window.end.saturating_sub(window.seconds));
+        name
+    }
+}
+
+const fn word(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Fixed => "window",
+        Algorithm::Sliding => "sliding",
+        Algorithm::Bucket => "bucket",
+    }
+}
+
+const fn unit(length: Length) -> (u32, &'static str) {
+    match length {
+        Length::Seconds(count) => (count, "s"),
+        Length::Months(count) => (count, "mo"),
+    }
+}
+
+/// Puts a hash in place of what follows `head` bytes, if the whole is too long.
+fn shorten(name: &mut String, head: usize) {
+    if name.len() > BYTES_MAX {
+        let hash = digest::digest(&digest::SHA256, &name.as_bytes()[head..]);
+        name.truncate(head);
+        name.push('#');
+        // Writing to a text cannot fail.
+        hash.as_ref().iter().for_each(|byte| _ = write!(name, "{byte:02x}"));
+    }
+}
+
+/// Escapes a part that others follow.
+fn escape(name: &mut String, text: &str) {
+    escape_all(name, text, "%:=#{}");
+}
+
+fn escape_all(name: &mut String, text: &str, these: &str) {
+    for c in text.chars() {
+        if c.is_control() || c.is_whitespace() || these.contains(c) {
+            let mut bytes = [0; 4];
+            for byte in c.encode_utf8(&mut bytes).bytes() {
+                let _ = write!(name, "%{byte:02X}");
+            }
+        } else {
+            name.push(c);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_core::units::Nanos;
+
+    fn name(compatible: bool, domain: &str, entries: &[(&str, &str)]) -> String {
+        let prefix = if compatible { "" } else { "evenkeel:" }.to_owned();
+        let counted = (
+            Algorithm::Fixed,
+            Length::Seconds(3_600),
+            Window { end: 1_795_208_400, seconds: 3_600 },
+        );
+        Naming { prefix, compatible }.counter(domain, counted, entries.iter().copied())
+    }
+
+    #[test]
+    fn names_are_those_of_the_reference_where_it_is_asked_for() {
+        assert_eq!(name(true, "t", &[("k", "seq")]), "t_k_seq_1795204800");
+        assert_eq!(name(true, "t", &[("k", "")]), "t_k__1795204800");
+        assert_eq!(name(true, "m", &[("sh", "f/*"), ("a", "b")]), "m_sh_f/*_a_b_1795204800");
+    }
+
+    #[test]
+    fn no_two_buckets_have_one_name() {
+        let naming = Naming { prefix: "evenkeel:".to_owned(), compatible: false };
+        let history = bucket::history::History::new(3, Nanos(1)).expect("a history");
+        let history = bucket::Algorithm::History(history);
+        let name = |limit: &str, id: &[u8]| naming.account("master", &history, limit, id);
+        assert_eq!(name("api 1", b"192.0.2.1"), "evenkeel:history:master:api%201:192.0.2.1");
+        let long = [b'x'; 70_000];
+        let ids: [&[u8]; 8] =
+            [b"", b"%FF", b"\xff", b"\xc3\xbf", b"a:b", b"a\0b", &long[1..], &long];
+        let names = ids.map(|id| name("l", id));
+        for (index, one) in names.iter().enumerate() {
+            assert!(one.len() <= BYTES_MAX && !one.contains(['{', '}']), "{one}");
+            assert!(!names[..index].contains(one), "{one}");
+        }
+        assert_ne!(name("a", b"b:c"), name("a:b", b"c"));
+    }
+
+    #[test]
+    fn no_two_counters_have_one_name() {
+        assert_eq!(name(false, "t", &[("k", "v")]), "evenkeel:window:3600s:t:k=v");
+        let names = [
+            name(false, "t", &[("a", "b:c=d")]),
+            name(false, "t", &[("a", "b"), ("c", "d")]),
+            name(false, "t:a=b", &[("c", "d")]),
+            name(false, "t", &[("a=b:c", "d")]),
+            name(false, "t", &[("a", "b%3Ac%3Dd")]),
+            name(false, "t", &[("a", &"x".repeat(500))]),
+            name(false, "t", &[("a", &"x".repeat(501))]),
+        ];
+        for (index, one) in names.iter().enumerate() {
+            assert!(one.len() <= BYTES_MAX && !one.contains(['{', '}']), "{one}");
+            assert!(!names[..index].contains(one), "{one}");
+        }
+        assert!(!name(false, "t", &[("a", "{x}")]).contains(['{', '}']));
+    }
+}

@@ -1,0 +1,298 @@
+//! The scripts, what `count.lua` is told of a counter, and what servers answer.
+//!
+//! The scripts say what each of their arguments means; what `account.lua` is told: `account`. A
+//! server keeps them under the hashes of their texts; one that was started anew does not know them,
+//! says so, and is told them again with the question. What a server answers is read here, and
+//! believed only as far as it can be.
+
+use super::lane::Lane;
+use super::lane::asking::Question;
+use evenkeel_core::units::{SECOND, Time};
+use evenkeel_core::windows::{Algorithm, Hit, Length};
+use redis::{Pipeline, ServerError, ServerErrorKind, Value};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// A script that servers keep under the hash of its text.
+pub struct Script {
+    text: &'static str,
+    hash: LazyLock<String>,
+}
+
+/// Counts windows and buckets of the rate limit service.
+pub static COUNT: Script = Script { text: COUNT_TEXT, hash: LazyLock::new(|| hash(COUNT_TEXT)) };
+/// Charges buckets of the other doors.
+pub static ACCOUNT: Script =
+    Script { text: ACCOUNT_TEXT, hash: LazyLock::new(|| hash(ACCOUNT_TEXT)) };
+
+const COUNT_TEXT: &str = include_str!("script/count.lua");
+const ACCOUNT_TEXT: &str = include_str!("script/account.lua");
+/// How many there are.
+pub const SCRIPTS: usize = 2;
+
+fn hash(text: &str) -> String {
+    let hash =
+        aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Script {
+    /// Adds a call with these keys, and gives it to take its arguments.
+    pub fn call<'p, 'a>(
+        &self,
+        pipeline: &'p mut Pipeline,
+        keys: impl ExactSizeIterator<Item = &'a str>,
+    ) -> &'p mut Pipeline {
+        let call = pipeline.cmd("EVALSHA").arg(self.hash.as_str()).arg(keys.len());
+        keys.for_each(|key| _ = call.arg(key));
+        call
+    }
+}
+
+/// One counter that the store is asked for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// What it is called there.
+    pub name: String,
+    /// What is counted, and then what became of it.
+    pub hit: Hit,
+    /// How long its windows are.
+    pub length: Length,
+    /// The window is part of the name, which is kept for so long beyond it.
+    pub compatible: Option<Duration>,
+    /// It is in the store for counters of one second, if there is such.
+    pub per_second: bool,
+    /// What was counted when it was last seen here.
+    pub known: u32,
+    /// It has happened, and is counted whatever the limit.
+    pub force: bool,
+    /// The store was away a moment ago, and may have lost some of what is known.
+    pub returned: bool,
+}
+
+impl Ask {
+    fn kind(&self) -> &'static str {
+        match (self.hit.algorithm, self.length) {
+            (Algorithm::Fixed, _) if self.compatible.is_some() => "c",
+            (Algorithm::Fixed, Length::Seconds(_)) => "f",
+            (Algorithm::Fixed, Length::Months(_)) => "m",
+            (Algorithm::Sliding, Length::Seconds(_)) => "s",
+            (Algorithm::Sliding, Length::Months(_)) => "n",
+            (Algorithm::Bucket, _) => "b",
+        }
+    }
+
+    fn length(&self) -> u64 {
+        let seconds = u64::from(self.hit.window.seconds);
+        match (self.hit.algorithm, self.compatible, self.length) {
+            (Algorithm::Fixed, Some(jitter), _) => seconds + jitter.as_secs(),
+            (Algorithm::Bucket, ..) => seconds,
+            (_, _, Length::Seconds(count) | Length::Months(count)) => count.max(1).into(),
+        }
+    }
+
+    fn end(&self) -> u32 {
+        let windowless = self.hit.algorithm == Algorithm::Bucket || self.kind() == "c";
+        if windowless { 0 } else { self.hit.window.end }
+    }
+
+    /// Takes over what the store says: the hits before and after, and its clock.
+    pub fn answered(&mut self, before: u32, after: u32, now: Time) {
+        (self.hit.before, self.hit.after) = (before, after);
+        if self.kind() != "c" {
+            self.hit.window = self.length.window(now);
+        }
+    }
+}
+
+impl Question for Ask {
+    type Answer = (u32, u32);
+    /// Whether those within their limits are not to be counted if another would go over.
+    type How = bool;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn per_second(&self) -> bool {
+        self.per_second
+    }
+
+    fn call(pipeline: &mut Pipeline, asks: &[Ask], places: &[usize], stop: bool) {
+        let call = COUNT.call(pipeline, places.iter().map(|at| asks[*at].name.as_str()));
+        call.arg(u8::from(stop));
+        for ask in places.iter().map(|at| &asks[*at]) {
+            let hits = i64::from(ask.hit.hits);
+            call.arg(ask.kind())
+                .arg(if ask.hit.give_back { -hits } else { hits })
+                .arg(ask.hit.limit)
+                .arg(ask.length())
+                .arg(ask.known)
+                .arg(ask.end())
+                .arg(u8::from(ask.force) + 2 * u8::from(ask.returned));
+        }
+    }
+
+    fn read(value: &Value, count: usize) -> Result<(Time, Vec<(u32, u32)>), Refusal> {
+        let (now, numbers) = numbers(value, 2 * count)?;
+        let bounded = |n: i64| u32::try_from(n.max(0)).unwrap_or(u32::MAX);
+        let (pairs, _) = numbers.as_chunks::<2>();
+        let pairs = pairs.iter().map(|[before, after]| (bounded(*before), bounded(*after)));
+        Ok((now, pairs.collect()))
+    }
+
+    fn alone(&self) -> bool {
+        self.force
+    }
+
+    fn late(lane: &Lane, asks: Vec<Ask>, value: &Value) {
+        lane.heard_late(asks, value);
+    }
+}
+
+/// Adds calls that make the scripts known.
+pub fn load(pipeline: &mut Pipeline) {
+    for script in [&COUNT, &ACCOUNT] {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
+    }
+}
+
+/// Why a server did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It does not know the script.
+    NoScript,
+    /// Another node has this: `host:port`.
+    Moved(String),
+    /// Another node is about to have it, and is to be asked this once.
+    Asking(String),
+    /// It can do nothing for anybody at present.
+    Unable(String),
+    /// It will not do this.
+    Wrong(String),
+}
+
+/// What a script answers: the server's clock, and so many numbers.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn numbers(answer: &Value, count: usize) -> Result<(Time, Vec<i64>), Refusal> {
+    let wrong = || Refusal::Wrong("an answer that the script does not give".to_owned());
+    let values = match answer {
+        Value::Array(values) => values.as_slice(),
+        Value::ServerError(error) => return Err(refusal(error)),
+        _ => return Err(wrong()),
+    };
+    let number = |value: &Value| match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    let numbers = values.iter().take(2 + count).map(number).collect::<Option<Vec<i64>>>();
+    let mut numbers = numbers.filter(|all| all.len() == 2 + count).ok_or_else(wrong)?;
+    let rest = numbers.split_off(2);
+    let [second, micro] = numbers[..] else { return Err(wrong()) };
+    let unsigned = |n: i64| u64::try_from(n).map_err(|_| wrong());
+    let nanos = unsigned(micro)?.saturating_mul(1_000);
+    Ok((Time(unsigned(second)?.saturating_mul(SECOND).saturating_add(nanos)), rest))
+}
+
+/// Why a server can do nothing at present, if it says so to any of what it was asked.
+pub fn unable<'a>(mut answers: impl Iterator<Item = &'a Value>) -> Option<String> {
+    answers.find_map(|answer| match answer {
+        Value::ServerError(error) => match refusal(error) {
+            Refusal::Unable(why) => Some(why),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// Codes of servers that can do nothing at present, for whatever they are asked.
+const UNABLE: [&str; 12] = [
+    "OOM",
+    "READONLY",
+    "LOADING",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "BUSY",
+    "MISCONF",
+    "NOREPLICAS",
+    "TRYAGAIN",
+];
+
+/// The most that is kept of why a server refuses, in bytes; errors of Redis have some hundred.
+const WHY_BYTES_MAX: usize = 512;
+
+fn refusal(error: &ServerError) -> Refusal {
+    let mut text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    text.truncate(text.floor_char_boundary(WHY_BYTES_MAX));
+    let node = || {
+        let at = error.details().and_then(|details| details.split(' ').nth(1));
+        at.unwrap_or_default().to_owned()
+    };
+    match error.kind() {
+        Some(ServerErrorKind::NoScript) => Refusal::NoScript,
+        Some(ServerErrorKind::Moved) => Refusal::Moved(node()),
+        Some(ServerErrorKind::Ask) => Refusal::Asking(node()),
+        _ if UNABLE.contains(&error.code()) => Refusal::Unable(text),
+        _ => Refusal::Wrong(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let read = |counters| Ask::read(&numbers(&[7, 5, 1, 2, 3, 4]), counters);
+        assert_eq!(read(2), Ok((Time(7 * SECOND + 5_000), vec![(1, 2), (3, 4)])));
+        assert_eq!(read(0).map(|(_, pairs)| pairs), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn of_what_a_server_says_why_the_beginning_is_kept() {
+        for (code, unable) in [("ERR", false), ("OOM", true)] {
+            let answer = format!("-{code} {}\r\n", "\u{e9}".repeat(300_000));
+            let answer = redis::parse_redis_value(answer.as_bytes()).expect("an answer");
+            let Err(refusal) = Ask::read(&answer, 1) else { panic!("{code}") };
+            let (is_unable, why) = match refusal {
+                Refusal::Wrong(why) => (false, why),
+                Refusal::Unable(why) => (true, why),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(is_unable, unable);
+            assert!(why.starts_with(&format!("{code} \u{e9}\u{e9}")), "{why}");
+            assert!((500..=WHY_BYTES_MAX).contains(&why.len()), "{}", why.len());
+        }
+    }
+
+    /// Whatever somebody who speaks for the store says, a request is decided.
+    #[test]
+    fn what_the_script_does_not_answer_is_refused_or_bounded() {
+        let most = numbers(&[i64::MAX, i64::MAX, i64::MAX, i64::MIN]);
+        assert_eq!(Ask::read(&most, 1), Ok((Time(u64::MAX), vec![(u32::MAX, 0)])));
+        let long = |value: Value| Value::Array(vec![value; 4]);
+        for wrong in [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(1),
+            numbers(&[]),
+            numbers(&[1, 2, 3]),
+            numbers(&[-1, 2, 3, 4]),
+            numbers(&[1, -2, 3, 4]),
+            long(Value::Nil),
+            long(Value::BulkString(b"1".to_vec())),
+            long(Value::Array(Vec::new())),
+        ] {
+            assert!(matches!(Ask::read(&wrong, 1), Err(Refusal::Wrong(_))), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Requests whose limits a store counts for all instances: asked before the engine concludes, told
+//! of what they cost once that is known.
+//!
+//! All buckets of a request are one question. Limits in hits stand as the store says, and are
+//! charged there all or none; of limits in CPU time it says what others have used, and what runs
+//! here at this moment is added to that. What the store does not answer is decided by what is
+//! known, and it is told later. How it is asked: `redis`.
+
+use super::redis::{Account, Lane, Naming, Outbox, Store};
+use crate::engine::{self, Asked, Begun};
+use aws_lc_rs::digest;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::classify::Attributes;
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::limiter::told::Word;
+use evenkeel_core::units::{Cost, Nanos, Time};
+use std::fmt::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Bytes of the hash that stands for a secret.
+const VEIL_BYTES: usize = 16;
+
+/// One thread's way to the store.
+pub struct Requests {
+    lane: Rc<Lane>,
+    naming: Naming,
+    outbox: Outbox,
+}
+
+impl Requests {
+    /// For this thread, whose tasks run on its runtime.
+    #[must_use]
+    pub fn new(store: &Arc<Store>) -> Rc<Requests> {
+        let lane = store.lane();
+        Rc::new(Requests { outbox: lane.outbox(), lane, naming: store.naming() })
+    }
+
+    /// Decides on one request, as [`engine::Lane::ask`] does. Waits for no longer than a store may
+    /// take.
+    pub async fn ask(&self, lane: &engine::Lane, request: &impl Attributes) -> Asked {
+        let begun = match lane.begin(request) {
+            Ok(begun) => begun,
+            Err(refusal) => return Asked::Refused(refusal),
+        };
+        let now = self.lane.now();
+        let mut accounts = self.accounts(&begun, request, now);
+        self.lane.decide(&mut accounts, true, now).await;
+        let words: Vec<Option<Word>> = accounts.iter().map(|account| account.word).collect();
+        let asked = match words.iter().any(Option::is_some) {
+            true => lane.conclude(begun, &words),
+            false => lane.conclude(begun, &[]),
+        };
+        self.concluded(asked, accounts)
+    }
+
+    fn accounts(&self, begun: &Begun, request: &impl Attributes, now: Time) -> Vec<Account> {
+        let limiter = begun.limiter();
+        let identifiers = begun.identifiers(request, now, veil);
+        let account = |(key, id): (&_, Vec<u8>)| -> Option<Account> {
+            let key: &evenkeel_core::classify::Key = key;
+            let limit = limiter.limits().get(usize::from(key.limit))?;
+            let name = self.naming.account("proxy", &limit.algorithm, &limit.name, &id);
+            let mut account = Account::new(name, limiter, *key, Limiter::asks(limit), now);
+            account.patience = limiter.patience(limit);
+            Some(account)
+        };
+        begun.keys().iter().zip(identifiers).filter_map(account).collect()
+    }
+
+    /// What the store is to be told of a request that has been decided on.
+    fn concluded(&self, asked: Asked, accounts: Vec<Account>) -> Asked {
+        match asked {
+            Asked::Refused(refusal) => {
+                accounts.into_iter().filter_map(given_back).for_each(|back| self.outbox.add(back));
+                Asked::Refused(refusal)
+            }
+            Asked::Pass(mut charge) => {
+                let (hits, costs): (Vec<_>, Vec<_>) =
+                    accounts.into_iter().partition(|account| account.cost > Cost::ZERO);
+                let here = |account: &Account| account.word.is_none() && account.owes;
+                hits.into_iter().filter(here).for_each(|account| self.outbox.add(account));
+                let outbox = self.outbox.clone();
+                let tell = move |cost, asked, now| {
+                    for account in costs {
+                        // A window counts what it hears of when it hears of it.
+                        let sums = matches!(account.algorithm, Algorithm::Sliding(_));
+                        let at = if sums { now } else { asked };
+                        outbox.add(Account { cost, at, ..account });
+                    }
+                };
+                charge.tell(Box::new(tell));
+                Asked::Pass(charge)
+            }
+        }
+    }
+}
+
+/// What takes back a charge of a request that is refused for a reason that the store did not know.
+fn given_back(account: Account) -> Option<Account> {
+    let word = account.word.filter(|word| word.charged)?;
+    let moved = word.after.minus(word.before);
+    let back = Some((moved, word.clock));
+    (moved > Nanos::ZERO).then_some(Account { back, cost: Cost::ZERO, ..account })
+}
+
+/// What stands in a name for what may be a secret.
+fn veil(name: &str, value: &[u8]) -> String {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(name.as_bytes());
+    context.update(b"\0");
+    context.update(value);
+    let mut veiled = String::from("#");
+    // Writing to a text cannot fail.
+    let hash = context.finish();
+    hash.as_ref().iter().take(VEIL_BYTES).for_each(|byte| _ = write!(veiled, "{byte:02x}"));
+    veiled
+}

@@ -1,0 +1,223 @@
+//! Debts that outlive the program: a snapshot of all buckets and counters, written every few
+//! seconds by a thread of its own and once more at the end, and taken over at the next start
+//! (`restore`).
+//!
+//! A bucket is a few numbers whose times count from the Unix epoch, so nothing has to be converted:
+//! what was refilled while nobody ran is refilled. Buckets that owe nothing are not written. The
+//! thread copies set by set, so a request waits for it no longer than for another request.
+//!
+//! Whatever is wrong with the file costs nobody a request: one that is damaged is put aside and the
+//! program starts empty; one that cannot be written is told and counted, and tried again. The
+//! names of clients are not kept. What is written: `format`. Where: `disk`.
+
+mod disk;
+pub mod format;
+mod restore;
+
+pub use restore::{Found, find};
+
+use crate::clock::Clock;
+use crate::config::settings;
+use crate::engine::counted::Counted;
+use crate::run::thread::Thread;
+use crate::watch::Watch;
+use crate::watch::counts::StateCounts;
+use crate::watch::sampler::Seldom;
+use evenkeel_core::key::Seed;
+use evenkeel_core::limit::{Limit, Part, Unit};
+use evenkeel_core::units::Time;
+use evenkeel_core::windows::Windows;
+use format::{Counting, Head, Kept, Writer};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+/// An engine and the door it belongs to.
+pub type DoorEngine = (&'static str, Arc<dyn Counted>);
+
+/// What is kept, each part with its door.
+#[derive(Clone, Default)]
+pub struct Accounts {
+    /// Limits with their buckets.
+    pub engines: Vec<DoorEngine>,
+    /// Counters of windows.
+    pub windows: Option<(&'static str, Arc<Windows>)>,
+}
+
+/// The thread that writes. When this is dropped it writes once more and ends.
+pub type Running = Thread<SyncSender<()>>;
+
+/// Starts to write snapshots of `accounts`, whose keys are hashed with `seed`; `None` if there is
+/// no file to write to.
+///
+/// # Errors
+/// If the system gives no thread.
+pub fn start(
+    settings: &settings::State,
+    seed: Seed,
+    accounts: Accounts,
+    watch: &Watch,
+    clock: Clock,
+) -> io::Result<Option<Running>> {
+    let Some(path) = settings.file.clone() else { return Ok(None) };
+    let counts = StateCounts::new(watch.registry());
+    let scribe = Scribe { path, seed, accounts, counts, clock, complaints: Seldom::default() };
+    let (stop, stopped) = sync_channel(1);
+    let every = settings.every;
+    Thread::start("state", stop, move || scribe.work(every, &stopped)).map(Some)
+}
+
+/// Writes snapshots.
+struct Scribe {
+    path: PathBuf,
+    seed: Seed,
+    accounts: Accounts,
+    counts: StateCounts,
+    clock: Clock,
+    complaints: Seldom,
+}
+
+impl Scribe {
+    /// Writes until it is stopped, and once more.
+    fn work(&self, every: Duration, stopped: &Receiver<()>) {
+        let mut failing = false;
+        let mut took = Duration::ZERO;
+        loop {
+            let last = stopped.recv_timeout(pause(every, took)) != Err(RecvTimeoutError::Timeout);
+            let before = self.clock.now();
+            failing = self.write(before, failing);
+            took = Duration::from_nanos(self.clock.now().since(before).0);
+            self.counts.took(took);
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Writes one snapshot; whether that failed.
+    fn write(&self, now: Time, failed_before: bool) -> bool {
+        let mut keys = 0;
+        match disk::replace(&self.path, |file| self.fill(file, now, &mut keys)) {
+            Ok(bytes) => {
+                self.counts.written(now, keys, bytes);
+                if failed_before {
+                    tracing::info!(target: "evenkeel::state", "snapshots can be written again");
+                }
+                false
+            }
+            Err(error) => {
+                self.counts.failed.increment(1);
+                if self.complaints.ask(now) {
+                    tracing::error!(
+                        target: "evenkeel::state", file = %self.path.display(), %error,
+                        "the snapshot cannot be written; if the program ends now, the next one \
+                         knows the debts of the last good snapshot only"
+                    );
+                }
+                true
+            }
+        }
+    }
+
+    fn fill<W: Write>(
+        &self,
+        file: BufWriter<W>,
+        now: Time,
+        keys: &mut u64,
+    ) -> io::Result<BufWriter<W>> {
+        // A reload between counting and writing must not change how many there are.
+        let held: Vec<_> =
+            self.accounts.engines.iter().map(|(door, engine)| (door, engine.held())).collect();
+        let limits = held.iter().map(|(_, held)| held.limits().len()).sum::<usize>();
+        let limits = limits + usize::from(self.accounts.windows.is_some());
+        let limits = u16::try_from(limits).map_err(io::Error::other)?;
+        let mut writer = Writer::begin(file, Head { seed: self.seed, written: now, limits })?;
+        for (door, held) in &held {
+            for (limit, table) in held.limits().iter().zip(held.tables()) {
+                writer.limit(&kept(door, limit))?;
+                let mut result = Ok(());
+                table.for_each(|hash, state| {
+                    if result.is_ok() && limit.algorithm.worth(state, now) > 0 {
+                        *keys += 1;
+                        result = writer.bucket(hash, state);
+                    }
+                });
+                result?;
+                writer.end_limit()?;
+            }
+        }
+        if let Some((door, windows)) = &self.accounts.windows {
+            self.fill_windows(&mut writer, door, windows, now, keys)?;
+        }
+        writer.finish()
+    }
+
+    /// Windows follow the system's clock, also where it was set since the start.
+    fn fill_windows<W: Write>(
+        &self,
+        writer: &mut Writer<BufWriter<W>>,
+        door: &str,
+        windows: &Windows,
+        now: Time,
+        keys: &mut u64,
+    ) -> io::Result<()> {
+        writer.limit(&kept_windows(door))?;
+        let mut result = Ok(());
+        windows.for_each(Time(now.0.saturating_add_signed(self.clock.step())), |key, word| {
+            if result.is_ok() {
+                *keys += 1;
+                result = writer.bucket(key, &[word]);
+            }
+        });
+        result?;
+        writer.end_limit()
+    }
+}
+
+/// How long to wait before the next snapshot is begun, where the last one took so long. What a
+/// crash loses is what happened since the last snapshot that was complete was begun: so each is
+/// begun as much earlier as it takes. A disk that is too slow for that is given half of the time
+/// to rest.
+fn pause(every: Duration, took: Duration) -> Duration {
+    every.saturating_sub(took.saturating_mul(2)).max(every / 2)
+}
+
+/// What a snapshot says of a limit.
+fn kept(door: &str, limit: &Limit) -> Kept {
+    let by: Vec<String> = limit.by.iter().map(text).collect();
+    Kept {
+        door: door.to_owned(),
+        name: limit.name.to_string(),
+        by: by.join(","),
+        unit: limit.unit,
+        counting: Counting::Bucket(limit.algorithm.clone()),
+    }
+}
+
+/// What a snapshot says of the counters of all windows. What each counts lies in its key.
+fn kept_windows(door: &str) -> Kept {
+    let (name, by) = ("windows".to_owned(), String::new());
+    Kept { door: door.to_owned(), name, by, unit: Unit::Hits, counting: Counting::Windows }
+}
+
+/// What a limit counts by, in a form that means the same in every version.
+fn text(part: &Part) -> String {
+    match part {
+        Part::Ip { v4, v6 } => format!("ip/{v4}/{v6}"),
+        Part::UserAgent => "user-agent".to_owned(),
+        Part::Header(name) => format!("header:{name}"),
+        Part::Cookie(name) => format!("cookie:{name}"),
+        Part::Method => "method".to_owned(),
+        Part::Path(None) => "path".to_owned(),
+        Part::Path(Some(segments)) => format!("path:{segments}"),
+        Part::Vhost => "vhost".to_owned(),
+        Part::Host => "host".to_owned(),
+        Part::All => "all".to_owned(),
+        Part::Tag => "tag".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

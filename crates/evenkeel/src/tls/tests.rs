@@ -1,0 +1,287 @@
+//! Certificates that are good, bad, strange, renewed; connections between those who have them.
+
+use super::live::Live;
+use super::{Ends, nobody_in_particular, peers, peers_by_secret, server};
+use crate::config::source::files::{File, Files};
+use crate::watch::metrics::TLS_RELOADS;
+use crate::watch::registry::Registry;
+use evenkeel_core::units::{SECOND, Time};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// An authority of a test's own, and a folder for what it signs.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+/// What is particular about a certificate.
+#[derive(Default)]
+pub struct Wish {
+    /// Its names; `peer.example` if there are none.
+    pub names: Vec<&'static str>,
+    /// For servers alone.
+    pub server_only: bool,
+    /// The year that it ends with.
+    pub last_year: Option<i32>,
+}
+
+impl Authority {
+    pub fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "an authority");
+        let key = KeyPair::generate().expect("a key");
+        let folder = tempfile::tempdir().expect("a folder");
+        let ca = params.self_signed(&key).expect("a certificate");
+        fs::write(folder.path().join("ca.pem"), ca.pem()).expect("written");
+        Authority { issuer: Issuer::new(params, key), folder }
+    }
+
+    /// A file of the authority's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The authority's own certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.path("ca.pem")
+    }
+
+    /// Writes `name.crt` and `name.key`.
+    pub fn sign(&self, name: &str, wish: &Wish) -> [PathBuf; 2] {
+        let names: Vec<String> = match wish.names.as_slice() {
+            [] => vec!["peer.example".to_owned()],
+            names => names.iter().map(ToString::to_string).collect(),
+        };
+        let mut params = CertificateParams::new(names).expect("names");
+        params.extended_key_usages = match wish.server_only {
+            true => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            false => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+        };
+        if let Some(year) = wish.last_year {
+            params.not_after = date_time_ymd(year, 12, 31);
+        }
+        let key = KeyPair::generate().expect("a key");
+        let cert = params.signed_by(&key, &self.issuer).expect("signed");
+        let [cert_path, key_path] =
+            [format!("{name}.crt"), format!("{name}.key")].map(|n| self.path(&n));
+        fs::write(&cert_path, cert.pem()).expect("written");
+        fs::write(&key_path, key.serialize_pem()).expect("written");
+        [cert_path, key_path]
+    }
+
+    /// Certificate, key and authority of a peer.
+    pub fn peer(&self, name: &str) -> Vec<PathBuf> {
+        let [cert, key] = self.sign(name, &Wish::default());
+        vec![cert, key, self.ca()]
+    }
+}
+
+pub fn read(paths: &[PathBuf]) -> Vec<File> {
+    Files::new(paths.to_vec()).read().expect("readable")
+}
+
+fn peer(authority: &Authority, name: &str) -> Ends {
+    peers(&read(&authority.peer(name))).expect("usable").value
+}
+
+/// Both ends after a handshake and a word each way: what each says of it.
+fn meet(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> [Result<(), String>; 2] {
+    let (near, far) = tokio::io::duplex(16 * 1024);
+    let accept = async {
+        let mut stream = TlsAcceptor::from(server).accept(near).await.map_err(|e| e.to_string())?;
+        stream.write_all(b"a").await.and(stream.flush().await).map_err(|e| e.to_string())?;
+        stream.read_u8().await.map(|_| ()).map_err(|e| e.to_string())
+    };
+    let connect = async {
+        let connector = TlsConnector::from(client);
+        let connected = connector.connect(nobody_in_particular(), far).await;
+        let mut stream = connected.map_err(|error| error.to_string())?;
+        stream.write_all(b"b").await.and(stream.flush().await).map_err(|e| e.to_string())?;
+        stream.read_u8().await.map(|_| ()).map_err(|e| e.to_string())
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async { tokio::join!(accept, connect) }).into()
+}
+
+#[test]
+fn peers_of_one_authority_believe_each_other_and_no_stranger() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (a, b, stranger) = (peer(&ours, "a"), peer(&ours, "b"), peer(&theirs, "c"));
+    assert_eq!(meet(a.server.clone(), b.client.clone()), [Ok(()), Ok(())]);
+    for (server, client) in [(&a, &stranger), (&stranger, &a)] {
+        let [served, connected] = meet(server.server.clone(), client.client.clone());
+        assert!(served.is_err() && connected.is_err(), "{served:?} {connected:?}");
+    }
+}
+
+#[test]
+fn a_secret_and_a_cluster_make_one_key_and_others_another() {
+    let secret = b"0123456789abcdef".as_slice();
+    let ends = |secret: &[u8], cluster| peers_by_secret(secret, cluster).expect("a key");
+    let (a, b) = (ends(secret, "default"), ends(secret, "default"));
+    assert_eq!(meet(a.server.clone(), b.client.clone()), [Ok(()), Ok(())]);
+    let certified = peer(&Authority::new(), "a");
+    for other in [ends(b"0123456789abcdeF", "default"), ends(secret, "other"), certified] {
+        for (server, client) in [(&a, &other), (&other, &a)] {
+            let [served, connected] = meet(server.server.clone(), client.client.clone());
+            assert!(served.is_err() && connected.is_err(), "{served:?} {connected:?}");
+        }
+    }
+}
+
+/// The bytes were made from docs/protocol/peers.md by another implementation.
+#[test]
+fn the_key_of_a_secret_is_as_documented() {
+    let key = super::verify::key_of(b"0123456789abcdef", "default").expect("a key");
+    let shown = key.as_certificate();
+    let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (kind, public) = ("302a300506032b6570032100", "c9fa9230e0a2c7a590f687c2c735850b");
+    assert_eq!(hex, format!("{kind}{public}a866e043cb18c9a47387ad716e083e99"));
+}
+
+#[test]
+fn a_server_lets_in_clients_of_its_authority_by_name() {
+    let authority = Authority::new();
+    let [cert, key] = authority.sign("server", &Wish::default());
+    let with = |ca: bool, name: Option<&str>| {
+        let mut files = vec![cert.clone(), key.clone()];
+        files.extend(ca.then(|| authority.ca()));
+        server(&read(&files), name, &[b"h2"]).expect("usable").value
+    };
+    let named = |name| {
+        let [cert, key] = authority.sign("client", &Wish { names: vec![name], ..Wish::default() });
+        peers(&read(&[cert, key, authority.ca()])).expect("usable").value.client
+    };
+    let nobody = {
+        let mut roots = RootCertStore::empty();
+        let pem = read(&[authority.ca()]);
+        for root in super::pem::authorities(&pem[0]).expect("a root").roots {
+            roots.roots.push(root);
+        }
+        let builder = ClientConfig::builder_with_provider(super::provider());
+        let builder = builder.with_safe_default_protocol_versions().expect("versions");
+        Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+    };
+    let good = |served: [Result<(), String>; 2]| served.iter().all(Result::is_ok);
+    let envoy = named("envoy.example");
+    assert!(good(meet(with(false, None), envoy.clone())));
+    assert!(good(meet(with(true, None), envoy.clone())));
+    assert!(good(meet(with(true, Some("envoy.example")), envoy)));
+    assert!(!good(meet(with(true, Some("envoy.example")), named("other.example"))));
+    assert!(!good(meet(with(true, None), nobody)));
+}
+
+#[test]
+fn every_fault_names_its_file() {
+    let authority = Authority::new();
+    let [cert, key] = authority.sign("a", &Wish::default());
+    let [_, other_key] = authority.sign("b", &Wish::default());
+    let [old, old_key] = authority.sign("c", &Wish { server_only: true, ..Wish::default() });
+    let write = |name: &str, text: &str| {
+        fs::write(authority.path(name), text).expect("written");
+        authority.path(name)
+    };
+    let text = |path: &PathBuf| fs::read_to_string(path).expect("text");
+    let empty = write("empty.pem", "");
+    let half = write("half.pem", &text(&cert)[..200]);
+    let broken = write("broken.pem", &text(&cert).replacen("MII", "M!!", 1));
+    let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let junk = write("junk.pem", junk);
+    let locked =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let locked = write("locked.key", locked);
+    let ca = authority.ca();
+    for (files, told) in [
+        ([&empty, &key, &ca], "empty.pem holds no certificate"),
+        ([&key, &cert, &ca], "a.key holds no certificate: it needs a block BEGIN CERTIFICATE; it"),
+        ([&cert, &cert, &ca], "a.crt holds no private key: it needs a block BEGIN PRIVATE KEY; it"),
+        ([&half, &key, &ca], "half.pem is no PEM file: the line -----END CERTIFICATE-----"),
+        ([&broken, &key, &ca], "broken.pem is no PEM file"),
+        ([&junk, &key, &ca], "certificate 1 in"),
+        ([&cert, &locked, &ca], "locked.key is encrypted; without a password: openssl pkey"),
+        ([&cert, &other_key, &ca], "b.key is not that of the first certificate in"),
+        ([&cert, &key, &key], "a.key holds no certificate"),
+        ([&cert, &key, &junk], "certificate 1 in"),
+        ([&old, &old_key, &ca], "c.crt by the authorities in"),
+    ] {
+        let files: Vec<PathBuf> = files.into_iter().cloned().collect();
+        let error = peers(&read(&files)).map(|_| ()).expect_err("refused").to_string();
+        assert!(error.contains(told), "{error}\nlacks {told}");
+    }
+    let stranger = Authority::new();
+    let error = peers(&read(&[cert, key, stranger.ca()])).map(|_| ()).expect_err("refused");
+    assert!(error.to_string().contains("peers would not believe"), "{error}");
+}
+
+#[test]
+fn certificates_are_taken_over_when_their_files_change_and_are_good() {
+    let authority = Authority::new();
+    let paths = authority.peer("a");
+    let (registry, now) = (Registry::default(), Time(1_800_000_000 * SECOND));
+    let counted = |result| registry.counter(&TLS_RELOADS, &["peers", result]).get();
+    let mut live = Live::load("peers", paths.clone(), peers, now, &registry).expect("usable");
+    let running = live.running();
+    let first = running.load_full();
+    let mut look = |times: usize| (0..times).for_each(|_| live.look(now));
+    look(3);
+    assert!(Arc::ptr_eq(&first, &running.load_full()));
+    // Another certificate with the key of the one before: nothing that could run.
+    let key = fs::read(&paths[1]).expect("a key");
+    authority.peer("a");
+    let renewed = fs::read(&paths[1]).expect("a key");
+    fs::write(&paths[1], &key).expect("written");
+    look(3);
+    assert!(Arc::ptr_eq(&first, &running.load_full()));
+    assert_eq!((counted("ok"), counted("failed")), (0, 1));
+    fs::write(&paths[1], &renewed).expect("written");
+    look(3);
+    let second = running.load_full();
+    assert!(!Arc::ptr_eq(&first, &second));
+    assert_eq!((counted("ok"), counted("failed")), (1, 1));
+    // The files of before the last renewal, put back by mistake, and gone files.
+    authority.sign("a", &Wish { last_year: Some(2001), ..Wish::default() });
+    look(3);
+    fs::remove_file(&paths[0]).expect("removed");
+    look(3);
+    assert!(Arc::ptr_eq(&second, &running.load_full()));
+    assert_eq!((counted("ok"), counted("failed")), (1, 2));
+    let beside = peer(&authority, "b");
+    assert_eq!(meet(second.server.clone(), beside.client), [Ok(()), Ok(())]);
+}
+
+#[test]
+fn an_expired_certificate_is_used_when_it_is_all_there_is() {
+    let authority = Authority::new();
+    let [cert, key] = authority.sign("a", &Wish { last_year: Some(2020), ..Wish::default() });
+    let (registry, now) = (Registry::default(), Time(1_800_000_000 * SECOND));
+    let paths = vec![cert, key, authority.ca()];
+    let live = Live::load("peers", paths, peers, now, &registry).expect("usable");
+    let until = registry.gauge(&crate::watch::metrics::TLS_UNTIL, &["peers"]).get();
+    assert_eq!(super::pem::date(until as u64), "Thu, 31 Dec 2020 00:00:00 GMT");
+    let others = peer(&authority, "b");
+    let [_, connected] = meet(live.running().load().server.clone(), others.client);
+    assert!(connected.expect_err("refused").contains("expired"));
+}
+
+#[test]
+fn fuzz_pem() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let file = |name: &str| File { path: name.into(), bytes: bytes.to_vec() };
+        let files = [file("cert"), file("key"), file("ca")];
+        let error = peers(&files).map(|_| ()).expect_err("no certificate by chance").to_string();
+        assert!(["cert", "key", "ca"].iter().any(|name| error.contains(name)), "{error}");
+    });
+}

@@ -1,0 +1,333 @@
+//! Whom we believe: somebody of a name, anybody of an authority, or one key and no other.
+//!
+//! None of these checks a signature or a chain itself: the library does, and these say what is
+//! asked of it. How a key follows from a secret is at the end.
+
+use super::pem::Fault;
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use aws_lc_rs::signature::Ed25519KeyPair;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::aws_lc_rs::sign::any_eddsa_type;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::SigningKey;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
+use std::sync::Arc;
+
+type Valid = Result<HandshakeSignatureValid, Error>;
+
+/// Clients that `any` believes, if their certificate is for this name.
+#[derive(Debug)]
+pub struct Named {
+    /// Who looks at the chain.
+    pub any: Arc<dyn ClientCertVerifier>,
+    /// What the certificate must be for.
+    pub name: ServerName<'static>,
+}
+
+impl ClientCertVerifier for Named {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.any.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.any.verify_client_cert(end, between, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        self.any.verify_tls12_signature(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        self.any.verify_tls13_signature(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.any.supported_verify_schemes()
+    }
+}
+
+/// Servers with a certificate of these authorities, whatever they are called: peers are found by
+/// address, by a name that many share, or not looked for at all.
+#[derive(Debug)]
+pub struct AnyName {
+    roots: RootCertStore,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl AnyName {
+    /// Those that `roots` have signed.
+    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> AnyName {
+        AnyName { roots, algorithms: provider.signature_verification_algorithms }
+    }
+}
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let end = ParsedCertificate::try_from(end)?;
+        let all = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&end, &self.roots, between, now, all)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        verify_tls12_signature(message, cert, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        verify_tls13_signature(message, cert, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Servers of which nothing is known but that they have the key of the certificate that they show.
+#[derive(Debug)]
+pub struct Anybody(WebPkiSupportedAlgorithms);
+
+impl Anybody {
+    /// For signatures that `provider` can verify.
+    pub fn new(provider: Arc<CryptoProvider>) -> Anybody {
+        Anybody(provider.signature_verification_algorithms)
+    }
+}
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end: &CertificateDer<'_>,
+        _between: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        verify_tls12_signature(message, cert, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        verify_tls13_signature(message, cert, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+/// Whoever has one key, shown without a certificate around it (RFC 7250).
+#[derive(Debug)]
+pub struct OnlyKey {
+    public: Vec<u8>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl OnlyKey {
+    /// Whoever has `key`.
+    pub fn new(key: &RawKey, provider: Arc<CryptoProvider>) -> OnlyKey {
+        let algorithms = provider.signature_verification_algorithms;
+        OnlyKey { public: key.public.as_ref().to_vec(), algorithms }
+    }
+
+    fn is_it(
+        &self,
+        shown: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+    ) -> Result<(), Error> {
+        match shown.as_ref() == self.public && between.is_empty() {
+            true => Ok(()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn has_signed(&self, message: &[u8], signed: &DigitallySignedStruct) -> Valid {
+        let public = SubjectPublicKeyInfoDer::from(self.public.as_slice());
+        verify_tls13_signature_with_raw_key(message, &public, signed, &self.algorithms)
+    }
+}
+
+/// Raw keys are spoken of in TLS 1.3 alone here.
+fn too_old() -> Valid {
+    Err(Error::General("peers speak TLS 1.3".to_owned()))
+}
+
+impl ServerCertVerifier for OnlyKey {
+    fn verify_server_cert(
+        &self,
+        end: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.is_it(end, between).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Valid {
+        too_old()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        _: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        self.has_signed(message, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for OnlyKey {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.is_it(end, between).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Valid {
+        too_old()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        _: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Valid {
+        self.has_signed(message, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// A key without a certificate.
+#[derive(Debug)]
+pub struct RawKey {
+    /// What signs.
+    pub key: Arc<dyn SigningKey>,
+    public: SubjectPublicKeyInfoDer<'static>,
+}
+
+impl RawKey {
+    /// In the place where TLS has a certificate.
+    pub fn as_certificate(&self) -> CertificateDer<'static> {
+        CertificateDer::from(self.public.as_ref().to_vec())
+    }
+}
+
+/// Bytes of an Ed25519 seed.
+struct Seed;
+
+impl KeyType for Seed {
+    fn len(&self) -> usize {
+        32
+    }
+}
+
+/// The one key of all who know `secret` and belong to `cluster`. Two clusters that share a secret
+/// have nothing in common: neither can tell that the other has the same.
+pub fn key_of(secret: &[u8], cluster: &str) -> Result<RawKey, Fault> {
+    let refused = |what: &str| Fault::Library(Error::General(what.to_owned()));
+    let unmade = |_| refused("no key can be made of the secret");
+    let mut seed = [0; 32];
+    let info = [b"mesh ed25519 ".as_slice(), cluster.as_bytes()];
+    let root = Salt::new(HKDF_SHA256, b"evenkeel peers").extract(secret);
+    root.expand(&info, Seed).and_then(|key| key.fill(&mut seed)).map_err(unmade)?;
+    let pair = Ed25519KeyPair::from_seed_unchecked(&seed);
+    let pair = pair.map_err(|_| refused("no key can be made of the secret"))?;
+    let pkcs8 = pair.to_pkcs8v1().map_err(unmade)?;
+    let key = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_ref())).map_err(Fault::Library)?;
+    let public = key.public_key().ok_or_else(|| refused("the key has no public half"))?;
+    let public = SubjectPublicKeyInfoDer::from(public.as_ref().to_vec());
+    Ok(RawKey { key, public })
+}

@@ -1,0 +1,74 @@
+//! Whether the threads that serve go round: each says so a few times a second.
+//!
+//! A thread that is stuck (in a loop, on a lock, in the system) says nothing any more. Who wants to
+//! know, and what becomes of it: `run::watchdog`. It reads no clock.
+
+use evenkeel_core::units::{Nanos, Time};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The door of a thread, and when it last went round.
+type Last = (&'static str, Arc<AtomicU64>);
+
+/// The beats of all threads that live; a clone is the same ones.
+#[derive(Clone, Debug, Default)]
+pub struct Beats(Arc<Mutex<Vec<Last>>>);
+
+/// The beat of one thread; dropped when it ends, which is no fault.
+#[derive(Debug)]
+pub struct Beat(Arc<AtomicU64>);
+
+impl Beat {
+    /// The thread goes round at `now`.
+    pub fn at(&self, now: Time) {
+        self.0.store(now.0, Relaxed);
+    }
+}
+
+impl Beats {
+    /// A thread of the door called `door` begins at `now`.
+    pub fn begin(&self, door: &'static str, now: Time) -> Beat {
+        let last = Arc::new(AtomicU64::new(now.0));
+        let mut all = self.0.lock();
+        all.retain(|(_, last)| Arc::strong_count(last) > 1);
+        all.push((door, Arc::clone(&last)));
+        Beat(last)
+    }
+
+    /// The doors of threads that live and have not beaten within `within` before `now`, once each
+    /// thread.
+    pub fn silent(&self, within: Nanos, now: Time) -> Vec<&'static str> {
+        let all = self.0.lock();
+        let living = all.iter().filter(|(_, last)| Arc::strong_count(last) > 1);
+        let late = living.filter(|(_, last)| now.since(Time(last.load(Relaxed))) > within);
+        late.map(|(door, _)| *door).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO.plus(Nanos::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_thread_that_lives_and_does_not_beat_is_silent() {
+        let beats = Beats::default();
+        let silent = |now| beats.silent(Nanos::from_secs(5), at(now));
+        let (proxy, line) = (beats.begin("proxy", at(100)), beats.begin("line", at(100)));
+        assert!(silent(105).is_empty());
+        line.at(at(104));
+        assert_eq!(silent(106), ["proxy"]);
+        assert_eq!(silent(110), ["proxy", "line"]);
+        proxy.at(at(110));
+        assert_eq!(silent(110), ["line"]);
+        drop(line);
+        assert!(silent(111).is_empty(), "who has ended is not missed");
+        assert_eq!(silent(200), ["proxy"]);
+        drop(beats.begin("proxy", at(200)));
+        assert_eq!(beats.0.lock().len(), 2, "places of those who have ended are used again");
+    }
+}

@@ -1,0 +1,156 @@
+//! Metrics as Graphite reads them: lines of `name value seconds`, sent each second over TCP.
+//!
+//! A Graphite that is away, slow or takes nothing costs nobody anything: what waits for it is
+//! bounded, and what does not fit is dropped and counted. A line that was sent twice says the same
+//! twice, so what a broken connection may have swallowed is sent again. What is said: `sample`; who
+//! runs this: `push`.
+
+use super::sample::{Sample, word};
+use super::{CLIENTS_HELD, push::Counts};
+use crate::clock::Clock;
+use crate::config::settings::Lines;
+use crate::watch::prometheus::Observed;
+use crate::watch::sampler::Seldom;
+use std::fmt::Write;
+use std::io;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+/// Seconds whose lines may wait.
+pub const QUEUE_SECONDS_MAX: usize = 60;
+/// How many seconds an attempt takes at most, pause included, and one more.
+const ATTEMPT_SECONDS: usize = 10;
+
+/// How long Graphite is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For a connection to be made,
+    pub connect: Duration,
+    /// for the lines of a second to be taken,
+    pub write: Duration,
+    /// and between two attempts.
+    pub pause: Duration,
+}
+
+/// In all less than `ATTEMPT_SECONDS`.
+pub const PATIENCE: Patience = Patience {
+    connect: Duration::from_secs(3),
+    write: Duration::from_secs(5),
+    pause: Duration::from_secs(1),
+};
+
+/// The lines of one second.
+#[derive(Debug)]
+pub struct Batch {
+    /// The lines.
+    pub text: String,
+    /// How many.
+    pub lines: u64,
+}
+
+/// What is said of one second. `Lines::Limits` says only how many clients of each limit are held.
+#[must_use]
+pub fn batch(
+    prefix: &str,
+    lines: Lines,
+    samples: &[Sample],
+    observed: &[Observed],
+    second: u64,
+) -> Batch {
+    let mut batch = Batch { text: String::new(), lines: 0 };
+    let mut push = |name: &str, value: f64| {
+        batch.lines += 1;
+        // Writing to a String cannot fail.
+        let _ = writeln!(batch.text, "{prefix}.{name} {value} {second}");
+    };
+    match lines {
+        Lines::All => samples.iter().for_each(|sample| push(&sample.name, sample.value)),
+        Lines::Limits => {
+            let held = observed.iter().filter(|one| std::ptr::eq(one.metric, &CLIENTS_HELD));
+            held.for_each(|one| {
+                push(&one.labels.last().map_or_else(String::new, |l| word(l)), one.value)
+            });
+        }
+    }
+    batch
+}
+
+/// Sends what comes in through `queue` until it is closed.
+pub async fn send(
+    address: String,
+    mut queue: Receiver<Batch>,
+    counts: Counts,
+    clock: Clock,
+    patience: Patience,
+) {
+    let mut connection = Connection { address, stream: None, patience };
+    let complaints = Seldom::default();
+    let mut failing = false;
+    while let Some(mut batch) = queue.recv().await {
+        while let Err(error) = connection.deliver(batch.text.as_bytes()).await {
+            connection.stream = None;
+            failing = true;
+            counts.failures.increment(1);
+            if complaints.ask(clock.now()) {
+                tracing::warn!(
+                    target: "evenkeel::metrics", address = connection.address, %error,
+                    "Graphite does not take its lines; those of the last minute wait"
+                );
+            }
+            tokio::time::sleep(patience.pause).await;
+            make_room(&mut batch, &mut queue, &counts);
+        }
+        counts.lines.increment(batch.lines);
+        if std::mem::take(&mut failing) {
+            let address = &connection.address;
+            tracing::info!(target: "evenkeel::metrics", address, "Graphite takes its lines again");
+        }
+    }
+}
+
+/// Drops the oldest lines if the queue would be full before there is another attempt.
+fn make_room(batch: &mut Batch, queue: &mut Receiver<Batch>, counts: &Counts) {
+    while queue.len() + ATTEMPT_SECONDS > QUEUE_SECONDS_MAX
+        && let Ok(next) = queue.try_recv()
+    {
+        counts.dropped.increment(batch.lines);
+        *batch = next;
+    }
+}
+
+/// The way to Graphite.
+struct Connection {
+    address: String,
+    stream: Option<TcpStream>,
+    patience: Patience,
+}
+
+impl Connection {
+    /// Sends one batch, on a new connection if the old one is gone.
+    async fn deliver(&mut self, text: &[u8]) -> io::Result<()> {
+        if self.stream.as_ref().is_some_and(ended) {
+            self.stream = None;
+        }
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let stream = timeout(self.patience.connect, TcpStream::connect(&self.address));
+                self.stream.insert(stream.await.map_err(|_| io::ErrorKind::TimedOut)??)
+            }
+        };
+        let written = timeout(self.patience.write, stream.write_all(text));
+        written.await.map_err(|_| io::ErrorKind::TimedOut)?
+    }
+}
+
+/// Whether the other end has closed. It has nothing to say; what it says all the same is dropped.
+fn ended(stream: &TcpStream) -> bool {
+    let mut nothing = [0; 512];
+    match stream.try_read(&mut nothing) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    }
+}

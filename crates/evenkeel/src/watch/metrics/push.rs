@@ -1,0 +1,169 @@
+//! The thread that sends metrics to those who do not ask for them: Graphite, StatsD, OpenTelemetry.
+//!
+//! It has a runtime of its own, so what is slow about a network is nobody else's business. Once a
+//! second it looks at everything and hands the lines on; the sending itself waits elsewhere
+//! (`graphite`). When it is dropped nothing is waited for.
+
+use super::graphite::{self, Batch, PATIENCE, QUEUE_SECONDS_MAX};
+use super::sample::{samples, timings};
+use super::statsd::{self, Sender};
+use super::{PUSH_DROPPED, PUSH_FAILURES, PUSHED};
+use crate::clock::Clock;
+use crate::config::settings::Metrics;
+use crate::run::thread::Thread;
+use crate::watch::Watch;
+use crate::watch::otlp::figures;
+use crate::watch::prometheus::Observed;
+use crate::watch::registry::{Counter, Registry};
+use evenkeel_core::units::{Nanos, Time};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Between two looks at everything.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// What is looked up rather than counted, as it is now.
+pub type Look = Box<dyn Fn() -> Vec<Observed> + Send>;
+
+/// What is counted about sending.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// Lines that were sent.
+    pub lines: Counter,
+    /// Lines that will never be.
+    pub dropped: Counter,
+    /// Attempts that failed.
+    pub failures: Counter,
+}
+
+impl Counts {
+    /// Those of one who is sent something.
+    #[must_use]
+    pub fn new(registry: &Registry, to: &str) -> Counts {
+        Counts {
+            lines: registry.counter(&PUSHED, &[to]),
+            dropped: registry.counter(&PUSH_DROPPED, &[to]),
+            failures: registry.counter(&PUSH_FAILURES, &[to]),
+        }
+    }
+}
+
+/// The running thread; it ends when this is dropped.
+pub type Running = Thread<oneshot::Sender<()>>;
+
+/// Starts to send; `None` if nobody wants anything.
+///
+/// # Errors
+/// If the system gives no thread or runtime.
+pub fn start(
+    settings: &Metrics,
+    watch: &Arc<Watch>,
+    clock: Clock,
+    look: Look,
+) -> io::Result<Option<Running>> {
+    let Metrics { graphite, statsd, otlp, .. } = settings;
+    if graphite.is_none() && statsd.is_none() && otlp.is_none() {
+        return Ok(None);
+    }
+    let (stop, stopped) = oneshot::channel();
+    let pusher = Pusher { settings: settings.clone(), watch: Arc::clone(watch), clock, look };
+    Thread::serve("metrics", stop, (), move || pusher.run(stopped)).map(Some)
+}
+
+struct Pusher {
+    settings: Metrics,
+    watch: Arc<Watch>,
+    clock: Clock,
+    look: Look,
+}
+
+impl Pusher {
+    async fn run(self, stopped: oneshot::Receiver<()>) {
+        tokio::select! {
+            () = self.push() => {}
+            // An error means that the sender is gone, and that is the sign.
+            _ = stopped => {}
+        }
+    }
+
+    async fn push(&self) {
+        let registry = self.watch.registry();
+        let to_graphite = self.settings.graphite.clone().map(|address| {
+            let (batches, queue) = mpsc::channel(QUEUE_SECONDS_MAX);
+            let counts = Counts::new(registry, "graphite");
+            tokio::spawn(graphite::send(address, queue, counts.clone(), self.clock, PATIENCE));
+            (batches, counts)
+        });
+        let start = samples(registry, &(self.look)());
+        let to_statsd = self.settings.statsd.clone().map(|address| {
+            let (looks, queue) = mpsc::channel(1);
+            let sender = Sender::new(address, &start, Counts::new(registry, "statsd"));
+            tokio::spawn(sender.send(queue));
+            looks
+        });
+        let mut to_collector = self.settings.otlp.clone().map(|to| {
+            let (looks, queue) = mpsc::channel(1);
+            let every = to.every;
+            let counts = Counts::new(registry, "otlp");
+            tokio::spawn(figures::Sender::new(to, self.watch.started(), counts).send(queue));
+            Collected { looks, every, next: Time::ZERO }
+        });
+        let mut seconds = interval(PERIOD);
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            seconds.tick().await;
+            let observed = (self.look)();
+            let samples = samples(registry, &observed);
+            if let Some((batches, counts)) = &to_graphite {
+                let Metrics { graphite_prefix, graphite_lines, .. } = &self.settings;
+                let second = self.clock.now().second();
+                let batch =
+                    graphite::batch(graphite_prefix, *graphite_lines, &samples, &observed, second);
+                hand_over(batches, batch, counts);
+            }
+            if let Some(collected) = &mut to_collector {
+                collected.look(self.clock.now(), registry, &observed);
+            }
+            if let Some(looks) = &to_statsd {
+                // If there is no room, its counts go with the next.
+                if let Ok(room) = looks.try_reserve() {
+                    room.send(statsd::Look { samples, timings: timings(registry) });
+                }
+            }
+        }
+    }
+}
+
+/// What goes to a collector, each time that it is due.
+struct Collected {
+    looks: mpsc::Sender<figures::Look>,
+    every: Duration,
+    next: Time,
+}
+
+impl Collected {
+    fn look(&mut self, now: Time, registry: &Registry, observed: &[Observed]) {
+        if now < self.next {
+            return;
+        }
+        self.next = now.plus(Nanos(u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX)));
+        let (series, folded) = registry.all();
+        // If the one before is not taken yet, the next says all that this would have said.
+        let _ =
+            self.looks.try_send(figures::Look { now, series, folded, observed: observed.to_vec() });
+    }
+}
+
+/// Whoever sends makes room; if it could not, the newest goes.
+fn hand_over(batches: &mpsc::Sender<Batch>, batch: Batch, counts: &Counts) {
+    if let Err(TrySendError::Full(batch) | TrySendError::Closed(batch)) = batches.try_send(batch) {
+        counts.dropped.increment(batch.lines);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Metrics as OpenTelemetry has them: the whole table, every few seconds, to a collector.
+//!
+//! Sums and histograms are cumulative since the program began, so what a collector misses while it
+//! is away is in the next message, and nothing is kept or tried again for it. What there is to
+//! tell: `watch::metrics`; how it is brought there: `client`; who runs this: `metrics::push`.
+
+use super::client::{Client, METRICS, Undelivered};
+use super::wire::metrics::{
+    AggregationTemporality, ExportMetricsServiceRequest, ExportMetricsServiceResponse, Gauge,
+    Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
+    metric, number_data_point,
+};
+use super::wire::{InstrumentationScope, KeyValue, Resource, text};
+use crate::config::settings::otlp::Figures;
+use crate::watch::metrics::push::Counts;
+use crate::watch::metrics::{self, Kind, SERIES_FOLDED, TABLE};
+use crate::watch::prometheus::Observed;
+use crate::watch::registry::{self, BOUNDS_NS, Cell, Series};
+use evenkeel_core::units::{SECOND, Time};
+use prost::Message;
+use tokio::sync::mpsc::Receiver;
+
+/// Both ends count from the start of the program.
+const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
+
+/// Everything at one moment.
+pub struct Look {
+    /// When.
+    pub now: Time,
+    /// What is counted.
+    pub series: Vec<Series>,
+    /// How many label values were folded into `other`.
+    pub folded: u64,
+    /// What is looked up.
+    pub observed: Vec<Observed>,
+}
+
+/// Brings looks to a collector.
+pub struct Sender {
+    to: Figures,
+    client: Client,
+    /// Since when everything is counted.
+    started: Time,
+    counts: Counts,
+    told: bool,
+}
+
+impl Sender {
+    /// Of a program that began to count at `started`.
+    #[must_use]
+    pub fn new(to: Figures, started: Time, counts: Counts) -> Sender {
+        let client = Client::new(to.collector.clone(), METRICS);
+        Sender { to, client, started, counts, told: false }
+    }
+
+    /// Sends each look that comes in through `queue`, until it is closed.
+    pub async fn send(mut self, mut queue: Receiver<Look>) {
+        while let Some(look) = queue.recv().await {
+            let (count, request) = self.request(&look);
+            match self.client.deliver(&request).await {
+                Ok(answer) => self.taken(count, &answer),
+                Err(error) => {
+                    self.counts.failures.increment(1);
+                    self.counts.dropped.increment(count);
+                    self.tell(&error);
+                }
+            }
+        }
+    }
+
+    fn taken(&mut self, count: u64, answer: &[u8]) {
+        let answer = ExportMetricsServiceResponse::decode(answer).unwrap_or_default();
+        let part = answer.partial_success.unwrap_or_default();
+        let refused = u64::try_from(part.rejected_data_points).unwrap_or(0).min(count);
+        self.counts.lines.increment(count - refused);
+        self.counts.dropped.increment(refused);
+        if std::mem::take(&mut self.told) {
+            let endpoint = &self.to.collector.endpoint;
+            tracing::info!(
+                target: "evenkeel::metrics", %endpoint, "the collector takes metrics again"
+            );
+        }
+    }
+
+    fn tell(&mut self, error: &Undelivered) {
+        if !std::mem::replace(&mut self.told, true) {
+            let endpoint = &self.to.collector.endpoint;
+            tracing::warn!(
+                target: "evenkeel::metrics", %endpoint, %error,
+                "the collector does not take metrics; the next ones say it all again"
+            );
+        }
+    }
+
+    /// The message, and how many points are in it.
+    fn request(&self, look: &Look) -> (u64, ExportMetricsServiceRequest) {
+        let named = |(key, value): &(String, String)| text(key, value.as_str());
+        let service = text("service.name", self.to.service.as_str());
+        let attributes: Vec<KeyValue> =
+            std::iter::once(service).chain(self.to.attributes.iter().map(named)).collect();
+        let scope = InstrumentationScope {
+            name: "evenkeel".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let all: Vec<(u64, Metric)> =
+            TABLE.iter().filter_map(|metric| self.metric(metric, look)).collect();
+        let count = all.iter().map(|(points, _)| points).sum();
+        let metrics = all.into_iter().map(|(_, metric)| metric).collect();
+        let scope_metrics = vec![ScopeMetrics { scope: Some(scope), metrics }];
+        let resource = Some(Resource { attributes });
+        let resource_metrics = vec![ResourceMetrics { resource, scope_metrics }];
+        (count, ExportMetricsServiceRequest { resource_metrics })
+    }
+
+    /// One row of the table with all its points; `None` if there are none.
+    fn metric(&self, metric: &'static metrics::Metric, look: &Look) -> Option<(u64, Metric)> {
+        let is = |other: &'static metrics::Metric| std::ptr::eq(metric, other);
+        let (start, now) = (self.started.0, look.now.0);
+        let number = |labels: &[String], value: f64| NumberDataPoint {
+            start_time_unix_nano: start,
+            time_unix_nano: now,
+            value: Some(number_data_point::Value::AsDouble(value)),
+            attributes: attributes(metric, labels),
+        };
+        let (mut numbers, mut spreads) = (Vec::new(), Vec::new());
+        for one in look.series.iter().filter(|one| is(one.metric)) {
+            match &one.cell {
+                Cell::Counter(counter) => numbers.push(number(&one.labels, counter.get() as f64)),
+                Cell::Nanos(counter) => numbers.push(number(&one.labels, seconds(counter.get()))),
+                Cell::Gauge(gauge) => numbers.push(number(&one.labels, gauge.get() as f64)),
+                Cell::Histogram(spread) => spreads.push(HistogramDataPoint {
+                    start_time_unix_nano: start,
+                    time_unix_nano: now,
+                    attributes: attributes(metric, &one.labels),
+                    ..point(spread)
+                }),
+            }
+        }
+        let observed = look.observed.iter().filter(|one| is(one.metric));
+        numbers.extend(observed.map(|one| number(&one.labels, one.value)));
+        if is(&SERIES_FOLDED) {
+            numbers.push(number(&[], look.folded as f64));
+        }
+        let count = (numbers.len() + spreads.len()) as u64;
+        let data = match metric.kind {
+            Kind::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
+            Kind::Counter => metric::Data::Sum(Sum {
+                data_points: numbers,
+                aggregation_temporality: CUMULATIVE,
+                is_monotonic: true,
+            }),
+            Kind::Histogram => metric::Data::Histogram(Histogram {
+                data_points: spreads,
+                aggregation_temporality: CUMULATIVE,
+            }),
+        };
+        let (name, description) = (metric.name.to_owned(), metric.help.to_owned());
+        let metric = Metric { name, description, unit: unit(metric.unit), data: Some(data) };
+        (count > 0).then_some((count, metric))
+    }
+}
+
+fn point(spread: &registry::Histogram) -> HistogramDataPoint {
+    let (counts, sum) = (spread.counts(), spread.sum());
+    HistogramDataPoint {
+        count: counts.iter().sum(),
+        sum: Some(seconds(sum)),
+        bucket_counts: counts.to_vec(),
+        explicit_bounds: BOUNDS_NS.iter().map(|bound| seconds(*bound)).collect(),
+        ..HistogramDataPoint::default()
+    }
+}
+
+fn attributes(metric: &metrics::Metric, labels: &[String]) -> Vec<KeyValue> {
+    metric.labels.iter().zip(labels).map(|(name, value)| text(name, value.as_str())).collect()
+}
+
+/// As the Unified Code for Units of Measure writes it: what it does not know stands in braces.
+fn unit(unit: &str) -> String {
+    match unit {
+        "seconds" | "CPU-seconds" => "s".to_owned(),
+        "milliseconds" => "ms".to_owned(),
+        "bytes" => "By".to_owned(),
+        "state" => "1".to_owned(),
+        other => format!("{{{other}}}"),
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / SECOND as f64
+}

@@ -1,0 +1,137 @@
+//! Thins out lines under flood: a few each second are written, the rest are counted, and one line
+//! a second says how many were left out.
+//!
+//! It reads no clock and writes nothing; whose lines they are is the caller's business (`watch`).
+
+use evenkeel_core::units::{Nanos, Time};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Lines of one kind that are written in one second.
+pub const LINES_PER_SECOND: u32 = 10;
+
+/// What to do about one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// Write it.
+    pub write: bool,
+    /// Say first that so many were left out before; zero: say nothing.
+    pub left_out: u64,
+}
+
+/// Watches over one kind of line.
+#[derive(Debug, Default)]
+pub struct Sampler(Mutex<Second>);
+
+#[derive(Debug, Default)]
+struct Second {
+    /// Which second, counted from the epoch.
+    number: u64,
+    written: u32,
+    left_out: u64,
+}
+
+impl Sampler {
+    /// Asks for one line.
+    pub fn ask(&self, now: Time) -> Advice {
+        let mut second = self.0.lock();
+        let left_out = second.turn(now);
+        let write = second.written < LINES_PER_SECOND;
+        if write {
+            second.written += 1;
+        } else {
+            second.left_out += 1;
+        }
+        Advice { write, left_out }
+    }
+
+    /// Leaves out so many lines without asking. Returns as `flush` does.
+    pub fn skip(&self, count: u64, now: Time) -> u64 {
+        let mut second = self.0.lock();
+        let before = second.turn(now);
+        second.left_out += count;
+        before
+    }
+
+    /// How many lines of seconds that are over were left out and not spoken of yet. Asking each
+    /// second means that the end of a flood is told too.
+    pub fn flush(&self, now: Time) -> u64 {
+        self.0.lock().turn(now)
+    }
+}
+
+impl Second {
+    /// Starts another second if it is time. What was left out in those before.
+    fn turn(&mut self, now: Time) -> u64 {
+        if now.second() <= self.number {
+            return 0;
+        }
+        self.number = now.second();
+        self.written = 0;
+        std::mem::take(&mut self.left_out)
+    }
+}
+
+/// The pause between two lines that say the same of a state that lasts.
+const PAUSE: Nanos = Nanos::from_secs(60);
+
+/// Watches over one line that is to be written once a minute while its reason lasts.
+#[derive(Debug, Default)]
+pub struct Seldom(AtomicU64);
+
+impl Seldom {
+    /// Whether the line is to be written.
+    pub fn ask(&self, now: Time) -> bool {
+        let next = |next| (now.0 >= next).then(|| now.plus(PAUSE).0);
+        self.0.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO.plus(Nanos::from_secs(1_000)).plus(Nanos::from_millis(millis))
+    }
+
+    #[test]
+    fn a_flood_becomes_ten_lines_a_second_and_one_that_counts_the_rest() {
+        let sampler = Sampler::default();
+        let (mut written, mut told, mut notes) = (0, 0, 0);
+        for n in 0..30_000 {
+            let advice = sampler.ask(at(n / 10));
+            written += u64::from(advice.write);
+            told += advice.left_out;
+            notes += u64::from(advice.left_out > 0);
+        }
+        assert_eq!((written, notes), (30, 2));
+        assert_eq!(told, 2 * (10_000 - 10));
+        assert_eq!(sampler.flush(at(2_999)), 0, "that second is not over yet");
+        assert_eq!(sampler.flush(at(3_000)), 10_000 - 10);
+        assert_eq!(sampler.flush(at(9_000)), 0, "told once");
+    }
+
+    #[test]
+    fn a_trickle_is_written_whole() {
+        let sampler = Sampler::default();
+        for n in 0..100 {
+            let advice = sampler.ask(at(n * 100));
+            assert_eq!(advice, Advice { write: true, left_out: 0 });
+        }
+    }
+
+    #[test]
+    fn a_state_that_lasts_is_told_once_a_minute() {
+        let seldom = Seldom::default();
+        let told: Vec<u64> = (0..180).filter(|n| seldom.ask(at(n * 1_000))).collect();
+        assert_eq!(told, [0, 60, 120]);
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_or_goes_back_starts_no_second() {
+        let sampler = Sampler::default();
+        let written = (0..50).filter(|n| sampler.ask(at(5_000 - n)).write).count();
+        assert_eq!(written, 10);
+    }
+}

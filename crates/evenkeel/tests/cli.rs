@@ -1,0 +1,127 @@
+//! The real binary on the command line: exit codes, what goes to which stream.
+
+#[path = "cli/replay/mod.rs"]
+mod replay;
+#[path = "cli/verdict.rs"]
+mod verdict;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn evenkeel(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(arguments).env_remove("EVENKEEL_CONFIG").output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn file(folder: &Path, text: &str) -> String {
+    let path = folder.join("t.yaml");
+    fs::write(&path, text).expect("saved");
+    path.display().to_string()
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2_and_help_with_0() {
+    let address = &["doctor", "--admin", "foo"];
+    for wrong in [&["nonsense"][..], &["check"], &["show", "--no"], &[], address] {
+        let output = evenkeel(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(!output.stderr.is_empty());
+    }
+    for asked in [&["--help"][..], &["check", "--help"], &["--version"], &["help", "show"]] {
+        let output = evenkeel(asked);
+        assert_eq!(output.status.code(), Some(0), "{asked:?}");
+        assert!(!output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn check_names_every_fault_and_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let good = file(folder.path(), "proxy: {backend: http://127.0.0.1:8080}");
+    let output = evenkeel(&["check", &good]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), format!("{good}: good\n")));
+
+    let bad = file(folder.path(), "proxy:\n  actoin: hold\n  cpus: x\n");
+    let output = evenkeel(&["check", &bad]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    let unknown = "there is no key `actoin` in `proxy`; did you mean `action`?";
+    assert!(told.contains(&format!("{bad}:2:3: {unknown}")));
+    assert!(told.contains(&format!("{bad}:3:9: `cpus` is `x`: not a number of CPUs")));
+
+    let rules = folder.path().join("rules.yaml");
+    std::fs::write(&rules, "domain: a\ndescriptors: [{}]\n").expect("saved");
+    let named = file(folder.path(), "{gatekeper: {}, store: {redis: 'rdis://ann:secret@h'}}");
+    let told = text(&evenkeel(&["check", &named]).stderr);
+    assert!(told.contains("no key `gatekeper`; did you mean `gatekeeper`?"), "{told}");
+    assert!(told.contains("`rdis://***@h`") && !told.contains("secret"), "{told}");
+    let named = file(folder.path(), &format!("ratelimit: {{rules: {}}}", rules.display()));
+    let output = evenkeel(&["check", &named]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("rules.yaml:2:"), "{told}");
+
+    let output = evenkeel(&["check", "/nowhere/t.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("/nowhere/t.yaml: cannot be read: No such file"));
+}
+
+#[test]
+fn show_prints_what_would_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(folder.path(), "{\"proxy\": {\"cpus\": 2}}");
+    let shown = evenkeel(&["show", "--config", &path]);
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(text(&shown.stdout).contains("  cpus: 2\n"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let same = command.arg("show").env("EVENKEEL_CONFIG", &path).output().expect("it runs");
+    assert_eq!(same.stdout, shown.stdout);
+}
+
+#[test]
+fn completions_and_manual_are_printed() {
+    for (arguments, word) in [
+        (&["completions", "bash"][..], "complete -F"),
+        (&["completions", "zsh"], "#compdef evenkeel"),
+        (&["man"], ".TH evenkeel"),
+    ] {
+        let output = evenkeel(arguments);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(text(&output.stdout).contains(word), "{arguments:?}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = evenkeel(&["man", "--into", &folder.path().display().to_string()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(folder.path().join("evenkeel-check.1").exists());
+    let output = evenkeel(&["man", "--into", "/nonexistent/man"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/nonexistent/man: No such file"));
+}
+
+#[test]
+fn check_refuses_what_serve_refuses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = file(folder.path(), "");
+    let output = evenkeel(&["check", &empty]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.starts_with(&format!("{empty}:1:1: no door to open")), "{told}");
+}
+
+#[test]
+fn doctor_says_what_is_wrong_with_an_address_and_a_token_file() {
+    for wrong in ["foo", "foo:", ":1", "127.0.0.1:0", "::1:80", "http://a:80", "a:99999"] {
+        for command in ["doctor", "top"] {
+            let told = text(&evenkeel(&[command, "--admin", wrong]).stderr);
+            assert!(told.contains("not an address; write HOST:PORT"), "{wrong}: {told}");
+        }
+    }
+    let output = evenkeel(&["doctor", "--admin", "[::1]:1", "--token-file", "/nonexistent/key"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot read the token in /nonexistent/key"));
+}

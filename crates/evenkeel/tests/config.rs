@@ -1,0 +1,600 @@
+//! Configurations from text to settings: what is good, what is faulty and how that is said. The
+//! table of faults is what users see, word for word. The last test lets any bytes in.
+
+#[path = "config/conditions.rs"]
+mod conditions;
+#[path = "config/front.rs"]
+mod front;
+#[path = "config/gatekeeper.rs"]
+mod gatekeeper;
+#[path = "config/peers.rs"]
+mod peers;
+#[path = "config/schema.rs"]
+mod schema;
+#[path = "config/seen.rs"]
+mod seen;
+#[path = "config/store.rs"]
+mod store;
+
+use evenkeel::config::settings::{ClientAddress, CostSource, Format, Level};
+use evenkeel::config::source::{Change, Source};
+use evenkeel::config::{Config, Flags, Found, check, from_flags, parse};
+use evenkeel::tls;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::limit::{Action, Part, Unit};
+use evenkeel_core::units::{Cost, Nanos};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+fn good(text: &str) -> Config {
+    match parse("t.yaml", text.as_bytes(), 4.0) {
+        Ok(config) => config,
+        Err(faults) => panic!("{text}\n{faults}"),
+    }
+}
+
+fn faults(text: &str) -> String {
+    match parse("t.yaml", text.as_bytes(), 4.0) {
+        Ok(config) => panic!("no fault in\n{text}\n{}", config.native),
+        Err(faults) => faults.to_string(),
+    }
+}
+
+#[test]
+fn an_empty_file_opens_admin_alone() {
+    for text in ["", "# nothing\n", "---\n", "{}", "null"] {
+        let config = good(text);
+        assert!(config.settings.proxy.is_none(), "{text}");
+        let admin = config.settings.admin.expect("on by default");
+        assert_eq!(admin.listen, ["127.0.0.1:9970".parse().expect("an address")]);
+        assert!(!admin.asked_for);
+    }
+    assert!(good("admin: off").settings.admin.is_none());
+}
+
+#[test]
+fn an_empty_proxy_has_the_defaults_of_the_contract() {
+    for text in ["proxy:", "proxy: {}", "{\"proxy\": {}}"] {
+        let proxy = good(text).settings.proxy.expect("open");
+        assert_eq!(proxy.listen, ["0.0.0.0:8888".parse().expect("an address")]);
+        assert_eq!(proxy.backends[0].to_string(), "http://127.0.0.1:80");
+        assert_eq!((proxy.cpus, &proxy.cost), (4.0, &CostSource::Shared));
+        assert_eq!((proxy.action, proxy.max_delay), (Action::Queue, Nanos::from_secs(30)));
+        let names: Vec<&str> = proxy.limits.iter().map(|limit| &*limit.name).collect();
+        assert_eq!(names, ["ip", "net24", "net16"]);
+        let Algorithm::Debt(debt) = &proxy.limits[1].algorithm else { panic!("a share") };
+        assert!((debt.rate().per_second() - 1.0).abs() < 1e-12);
+        assert_eq!(debt.burst(), Cost::cpu(Nanos::from_secs(30)));
+        assert_eq!(proxy.limits[1].by, [Part::Ip { v4: 24, v6: 48 }]);
+    }
+    assert!(good("proxy: {limits: []}").settings.proxy.expect("open").limits.is_empty());
+}
+
+#[test]
+fn the_example_is_read_in_full() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/evenkeel.yaml");
+    let config = good(&fs::read_to_string(path).expect("there"));
+    let proxy = config.settings.proxy.expect("open");
+    assert_eq!(config.settings.log.level, Level::Info);
+    assert_eq!(config.settings.log.format, Format::Text);
+    assert_eq!(proxy.trusted_proxies.len(), 3);
+    assert_eq!(proxy.client_address, ClientAddress::XForwardedFor);
+    assert_eq!(proxy.bounds.header_bytes, 65_536);
+    assert_eq!(proxy.exempt.len(), 1);
+    let logins = &proxy.limits[3];
+    assert_eq!((logins.unit, logins.action), (Unit::Hits, Some(Action::Reject)));
+    assert_eq!((&*logins.when.method[0], &*logins.when.path[0]), ("POST", "/login"));
+    let Algorithm::Sliding(window) = &proxy.limits[5].algorithm else { panic!("a window") };
+    assert_eq!(window.max(), Cost::cpu(Nanos::from_millis(1050)));
+}
+
+#[test]
+fn every_kind_of_key_is_read() {
+    let config = good(
+        "proxy: {limits: [{name: a, share: 0.5, by: [ip/20, ip6/56, user-agent, header:X-Key, \
+         cookie:sid, method, path]}, {name: b, share: 1%, by: [path:2, vhost, all, host]}, \
+         {name: c, by: ip6/48, rate: 1 per 5s, when: {method: [get, POST], path: //a/../b, \
+         vhost: WWW.example.com, header: X-Y, cookie: S}}, {name: d, by: ip/20, rate: 10/s}, \
+         {name: e, by: all, window: 10s, max: 7%}]}",
+    );
+    let limits = config.settings.proxy.expect("open").limits;
+    assert_eq!(
+        limits[0].by,
+        [
+            Part::Ip { v4: 20, v6: 56 },
+            Part::UserAgent,
+            Part::Header("x-key".into()),
+            Part::Cookie("sid".into()),
+            Part::Method,
+            Part::Path(None),
+        ]
+    );
+    assert_eq!(limits[1].by, [Part::Path(Some(2)), Part::Vhost, Part::All, Part::Host]);
+    assert_eq!(limits[2].by, [Part::Ip { v4: 32, v6: 48 }]);
+    assert_eq!(limits[3].by, [Part::Ip { v4: 20, v6: 40 }]);
+    let when = &limits[2].when;
+    assert_eq!(when.method, ["GET", "POST"].map(Box::<str>::from));
+    assert_eq!((&*when.path[0], &*when.vhost[0]), ("/b", "www.example.com"));
+    assert_eq!((&*when.header[0], &*when.cookie[0]), ("x-y", "S"));
+    let Algorithm::Debt(slow) = &limits[2].algorithm else { panic!("a rate") };
+    let Algorithm::Debt(fast) = &limits[3].algorithm else { panic!("a rate") };
+    assert_eq!((slow.burst(), fast.burst()), (Cost::hits(1), Cost::hits(10)));
+    let Algorithm::Sliding(window) = &limits[4].algorithm else { panic!("a window") };
+    assert_eq!(window.max(), Cost::cpu(Nanos::from_millis(2800)));
+}
+
+#[test]
+fn what_is_shown_runs_the_same() {
+    let example = include_str!("../../../examples/evenkeel.yaml");
+    let odd = "admin: {listen: ['[::1]:9', 127.0.0.1:10], token_file: '/tmp/a: #b'}\n\
+               log: {level: trace, format: json}\n\
+               proxy: {cost: 'header:X-Cost', cost_header: keep, cpus: 0.30000000000000004, \
+               exempt: ip:2001:db8::/32, timeouts: {idle: 1.000000001s}, trusted_proxies: ::1, \
+               client_address: forwarded, limits: [{name: x, by: ip/9, share: 33.3333%}, \
+               {name: y, by: all, rate: 7 per 3s, burst: 2, keys_max: 5}, \
+               {name: z, by: host, window: 90s, max: 3.3%, action: delay, \
+               shadow: true}]}";
+    for text in ["", "proxy:", "admin: off", example, odd] {
+        let first = good(text);
+        let second = good(&first.native);
+        assert_eq!(first.settings, second.settings, "{}", first.native);
+        assert_eq!(first.native, second.native);
+    }
+}
+
+#[test]
+fn what_is_shown_reads_like_this() {
+    let shown = good("proxy: {exempt: ip:192.0.2.1, limits: {name: a, by: all, rate: 5/m}}").native;
+    assert_eq!(
+        shown,
+        "admin:\n  listen: [127.0.0.1:9970]\n\
+         log:\n  level: info\n  format: text\nmetrics:\n  held_above: 3s\n\
+         proxy:\n  listen: [0.0.0.0:8888]\n  backend: [http://127.0.0.1:80]\n  \
+         upgrades: [websocket]\n  \
+         cpus: 4\n  cost: shared\n  action: queue\n  queue:\n    concurrency: auto\n    \
+         reserve: 8\n    len_max: 4096\n    wait_max: 30s\n    known_max: 0\n  max_delay: 30s\n  \
+         http2: true\n  trusted_proxies: []\n  client_address: xff\n  \
+         timeouts:\n    header: 10s\n    connect: 3s\n    idle: 1m\n    backend: 5m\n    \
+         drain: 30s\n    abort_linger: 5s\n    tunnel: 1h\n  \
+         bounds:\n    connections: 10000\n    connections_per_address: 0\n    \
+         header_bytes: 65536\n    body_bytes: 0\n    body_buffer: 65536\n    \
+         requests_per_connection: 0\n    streams: 100\n    backend_streams: 100\n  \
+         exempt: [ip:192.0.2.1]\n  shadow: false\n  \
+         headers: false\n  cost_header: strip\n  names_max: 1000\n  \
+         limits:\n    - name: a\n      by: [all]\n      rate: 5/m\n      burst: 1\n      \
+         action: reject\n      weight: 1\n      keys_max: 262144\n"
+    );
+}
+
+#[test]
+fn every_fault_of_a_file_is_told_at_its_place() {
+    let text = "\
+admni: {}
+log: {level: loud}
+proxy:
+  listen: 0.0.0.0:8888
+  backend: http://127.0.0.1:8888
+  backend: http://127.0.0.1:80
+  max_delay: 10
+  trusted_proxies: [10.0.0.0/33]
+  limits:
+    - {name: a, by: ip/33, share: 10%}
+    - {name: b, by: all, share: 10%, rate: 5/m}
+    - {name: b, by: all, window: 15s}
+    - {name: b, by: all, rate: 1/s, max: 3s}
+store: {redis: 'a:0'}
+";
+    let told = faults(text);
+    let expected = [
+        "t.yaml:1:1: there is no key `admni`; did you mean `admin`?",
+        "t.yaml:2:14: `level` is `loud`: must be one of: error, warn, info, debug, trace",
+        "t.yaml:5:12: `backend` http://127.0.0.1:8888 is the proxy itself, which listens on \
+         0.0.0.0:8888; name the server behind it",
+        "t.yaml:6:3: `backend` is here twice, first in line 5; remove one",
+        "t.yaml:7:14: `max_delay` is `10`: not a duration; write 250ms, 30s, 5m, 1h or 1d",
+        "t.yaml:8:21: `trusted_proxies` is `10.0.0.0/33`: not a network; write 10.0.0.0/8, \
+         192.0.2.7 or ::1",
+        "t.yaml:10:21: `by` is `ip/33`: must be from 0 to 32",
+        "t.yaml:11:44: a limit has `share` or `rate`, not both; remove one",
+        "t.yaml:12:7: a limit needs `max`",
+        "t.yaml:13:42: `max` belongs to `window`, which is not here; add it, or remove `max`",
+        "t.yaml:13:14: two limits are named `b`; rename one",
+        "t.yaml:14:16: `redis` is `a:0`: write redis://127.0.0.1:6379, \
+         rediss://user:password@host:6379/0 or unix:///run/redis.sock",
+    ];
+    for line in expected {
+        assert!(told.lines().any(|told| told == line), "missing: {line}\ntold:\n{told}");
+    }
+    assert_eq!(told.lines().count(), expected.len(), "{told}");
+}
+
+#[test]
+fn faults_of_the_queue() {
+    for (text, what) in [
+        ("proxy: {action: wait}", "must be one of: queue, hold, delay, reject"),
+        ("proxy: {queue: {concurrency: 0}}", "must be from 1 to 1000000, or auto"),
+        ("proxy: {queue: {lenmax: 5}}", "did you mean `len_max`?"),
+        ("proxy: {queue: {wait_max: 2d}}", "must be from"),
+        ("proxy: {queue: {debt_max: 0s}}", "must be from"),
+    ] {
+        let told = faults(text);
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}
+
+#[test]
+fn each_of_these_is_faulty() {
+    for (text, what) in [
+        ("[1, 2]", "must be a section"),
+        ("a: b: c", "not YAML"),
+        ("a: [1", "not YAML"),
+        ("proxy: 5", "1:8: `proxy` must be a section"),
+        ("proxy: {listen: {a: 1}}", "must be a single value, not a section"),
+        ("proxy: {cpus: [1]}", "must be a single value, not a list"),
+        ("proxy: {cpus: 0}", "must be from 0.01 to 65536"),
+        ("proxy: {cpus: .inf}", "not a number of CPUs"),
+        ("proxy: {backend: h2c+unix://a}", "not a path; write h2c+unix:///run/app.sock"),
+        ("proxy: {backend: h2://a}", "write it as http://127.0.0.1:80"),
+        ("proxy: {backend: 127.0.0.1:80}", "write it as http://127.0.0.1:80"),
+        ("proxy: {backend: http://a/b}", "only a host and a port"),
+        ("proxy: {backend: 'http://:80'}", "not a host and port"),
+        ("proxy: {backend: 'http://a:0'}", "not a host and port"),
+        ("proxy: {backend: 'http://a:99999'}", "not a host and port"),
+        ("proxy: {backend: [http://a, http://a]}", "`backend` http://a:80 is there twice"),
+        ("proxy: {backend: http://localhost:8888}", "is the proxy itself"),
+        ("proxy: {cost: 'cgroup:x'}", "write cgroup:/system.slice"),
+        ("proxy: {cost: header}", "must be wall, shared, header:NAME or cgroup:PATH"),
+        ("proxy: {cost: 'header:a b'}", "a name has 1 to 64"),
+        ("proxy: {client_address: forwarded}", "believed only from `trusted_proxies`"),
+        ("proxy: {cost_header: keep}", "needs `cost: header:NAME`"),
+        ("proxy: {shadow: yes}", "must be one of: true, false"),
+        ("proxy: {timeouts: {idle: 0s}}", "must be from 1ms to 1d"),
+        ("proxy: {timeouts: {idel: 1s}}", "did you mean `idle`?"),
+        ("proxy: {bounds: {header_bytes: 64kb}}", "not a size"),
+        ("proxy: {bounds: {body_bytes: 99999999999g}}", "not a size"),
+        ("proxy: {listen: 9970}", "not an address to listen on"),
+        ("proxy: {listen: '127.0.0.1:9970'}", "two listeners want 127.0.0.1:9970"),
+        ("admin: {listen: '0.0.0.0:9970'}", "needs a `token_file`"),
+        ("admin: on", "must be `off` or a section"),
+        ("proxy: {limits: [{by: all, share: 1%}]}", "a limit needs `name`"),
+        ("proxy: {limits: [{name: a, share: 1%}]}", "a limit needs `by`"),
+        ("proxy: {limits: [{name: a, by: all}]}", "one of `share`, `rate` or `window`"),
+        ("proxy: {limits: [{name: a b, by: all, share: 1%}]}", "a name has 1 to 64"),
+        ("proxy: {limits: [{name: a, by: ip, share: 1%}]}", "must be ip/N"),
+        ("proxy: {limits: [{name: a, by: [ip/8, ip/9], share: 1%}]}", "two networks of one kind"),
+        ("proxy: {limits: [{name: a, by: all, share: 101%}]}", "not a share"),
+        ("proxy: {limits: [{name: a, by: all, rate: 5/m, burst: 0}]}", "1 is the least"),
+        ("line: {burst: 0}", "0 would let nothing pass"),
+        ("proxy: {limits: [{name: a, by: all, rate: 5/m, burst: 30s}]}", "not a whole number"),
+        ("proxy: {limits: [{name: a, by: all, window: 1500ms, max: 1s}]}", "window"),
+        ("proxy: {limits: [{name: a, by: all, window: 5s, max: 1s, burst: 3s}]}", "remove it"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, weight: 0}]}", "not a weight"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, weight: 101}]}", "from 0.01 to 100"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, weight: -1}]}", "write 4 or 0.25"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, keys_max: 0}]}", "must be from 1 to"),
+        ("proxy: {limits: [{name: a, by: all, share: 1%, when: {path: x}}]}", "begins with /"),
+        ("proxy: {limits: [5]}", "must be a section"),
+        (
+            &format!("proxy: {{exempt: [{}]}}", "ip:::1, ".repeat(1_025)),
+            "1025 entries are too many",
+        ),
+        ("a: !include x", "is a tag"),
+        ("a: 1\n---\nb: 2", "a second document"),
+        ("<<: {a: 1}", "merge keys are not read"),
+        ("? [a]\n: b", "a key must be a plain word"),
+    ] {
+        let told = faults(text);
+        assert!(told.contains(what), "{text}\nwants: {what}\ntold: {told}");
+        assert!(told.lines().all(|line| line.starts_with("t.yaml:")), "{told}");
+    }
+}
+
+#[test]
+fn state_says_where_how_often_and_how_many_keys() {
+    let config = good(
+        "state: {file: /s, keys_max: 7}\nproxy: {limits: [\
+        {name: a, by: all, share: 1%}, {name: b, by: all, share: 1%, keys_max: 9}, \
+        {name: c, by: all, window: 5s, max: 1s}]}",
+    );
+    let state = config.settings.state;
+    assert_eq!((state.file, state.every.as_secs()), (Some("/s".into()), 5));
+    let proxy = config.settings.proxy.expect("a proxy");
+    let keys: Vec<usize> = proxy.limits.iter().map(|limit| limit.keys_max).collect();
+    assert_eq!(keys, [7, 9, 7]);
+    assert!(config.native.contains("state:\n  file: /s\n  every: 5s\n  keys_max: 7\n"));
+    assert_eq!(good("proxy:").settings.state.file, None);
+}
+
+#[test]
+fn hostile_documents_end_in_a_fault() {
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let repeat = format!("*a{}, ", level - 1).repeat(9);
+        bomb += &format!("a{level}: &a{level} [{repeat}]\n");
+    }
+    assert!(faults(&bomb).contains("aliases repeat more than 50000 keys and values"));
+    assert!(faults(&"[".repeat(10_000)).contains("not YAML"));
+    assert!(faults(&"- ".repeat(10_000)).contains("nested deeper"));
+    assert!(faults(&"x".repeat((1 << 20) + 1)).contains("bytes are too many"));
+    assert!(faults(&format!("[{}]", "a,".repeat(400_000))).contains("more than 50000"));
+    let keys: String = (0..20_000).map(|n| format!("k{n}: 1\n")).collect();
+    assert!(faults(&keys).lines().count() < 200);
+    let bad = parse("t.yaml", b"a: 1\nb: \xff", 4.0).expect_err("not text");
+    assert_eq!(bad.to_string(), "t.yaml:2:4: not UTF-8; save the file as UTF-8 text");
+}
+
+#[test]
+fn flags_are_a_configuration_too() {
+    let flags = Flags { backend: "http://127.0.0.1:8080".into(), ..Flags::default() };
+    let proxy = from_flags(&flags, 2.0).expect("good").settings.proxy.expect("open");
+    assert_eq!((proxy.cpus, proxy.limits.len()), (2.0, 3));
+    let flags = Flags { cpus: Some("many".into()), admin: Some("off".into()), ..flags };
+    let told = from_flags(&flags, 2.0).expect_err("faulty").to_string();
+    assert_eq!(told, "command line: `--cpus` is `many`: not a number of CPUs; write 4 or 0.5");
+    let some = |text: &str| Some(text.to_owned());
+    let wrong = Flags {
+        backend: "http://127.0.0.1:9".into(),
+        listen: vec!["nine".into(), ":9".into()],
+        cpus: None,
+        action: some("hodl"),
+        cost: some("header"),
+        trusted_proxies: vec!["all".into()],
+        admin: some("all"),
+    };
+    let told = from_flags(&wrong, 2.0).expect_err("faulty").to_string();
+    for flag in ["backend", "listen", "action", "cost", "trusted-proxies", "admin"] {
+        let starts = format!("command line: `--{flag}` ");
+        assert_eq!(told.lines().filter(|line| line.starts_with(&starts)).count(), 1, "{told}");
+    }
+    assert_eq!(told.lines().count(), 6, "{told}");
+    let open = Flags { admin: some("0.0.0.0:9970"), listen: Vec::new(), ..wrong };
+    let told = from_flags(&open, 2.0).expect_err("faulty").to_string();
+    assert!(told.contains("`--admin` beyond loopback needs a `token_file`"), "{told}");
+}
+
+#[test]
+fn check_finds_what_a_start_would_stumble_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key");
+    let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0, tls::stumbles) {
+        Ok(_) => "good".to_owned(),
+        Err(faults) => faults.to_string(),
+    };
+    for text in ["", "# nothing\n", "\nlog: {level: info}"] {
+        assert!(checked(text).starts_with("t.yaml:1:1: no door to open: "), "{text}");
+    }
+    let text = format!("proxy:\nadmin:\n  token_file: {}\n", path.display());
+    let told = checked(&text);
+    assert!(told.starts_with("t.yaml:3:15: cannot read the token in "), "{told}");
+    fs::write(&path, "").expect("saved");
+    assert!(checked(&text).contains("must hold a token"), "{}", checked(&text));
+    fs::write(&path, "0123456789abcdef").expect("saved");
+    assert_eq!(checked(&text), "good");
+    let told = checked("line:\npeers:\n  secret_file: /none\n  tls: {cert: /a, key: /b, ca: /c}");
+    let lines: Vec<_> = told.lines().collect();
+    assert!(lines[0].starts_with("t.yaml:3:16: cannot read the token in /none: "), "{told}");
+    assert!(lines[1].starts_with("t.yaml:4:8: cannot read /a: "), "{told}");
+    let text = "ratelimit: {rules: off, tls: {cert: /d, key: /e}}";
+    assert!(checked(text).starts_with("t.yaml:1:30: cannot read /d: "), "{}", checked(text));
+    let told = checked("ratelimit: {rules: off, tls: {key: /e, client_name: 'a b'}}");
+    assert!(told.contains("`tls` needs `cert`: a file in PEM"), "{told}");
+    assert!(told.contains("`client_name` is `a b`: write a DNS name"), "{told}");
+    let text = b"state: {file: /nowhere/state}\nline: {listen: '127.0.0.1:3'}\n\
+                 ratelimit: {rules: /nowhere/rules}\n\
+                 master: {accounting: 'tcp://*:1', domains: {a: [{rate: 1/s, burst: 1}]}}";
+    let warned = check("t.yaml", text, 4.0, |_| Found::default()).expect("good");
+    let expected = [
+        "t.yaml:1:15: `state` is to be in /nowhere, which is not there",
+        "t.yaml:3:20: /nowhere/rules is not there; everything passes until it is",
+        "t.yaml:4:9: the master listens beyond loopback, and whoever reaches it",
+    ];
+    assert_eq!(warned.len(), expected.len(), "{warned:?}");
+    for (warned, expected) in warned.iter().zip(expected) {
+        assert!(warned.starts_with(expected), "{warned}");
+    }
+    assert!(checked("proxy: {cpus: x}").starts_with("t.yaml:1:15: `cpus`"));
+}
+
+#[test]
+fn a_reload_keeps_what_takes_a_restart() {
+    let running = good("proxy: {listen: '127.0.0.1:1', cpus: 1}\nadmin: off");
+    let wanted = "log: {format: json, level: debug}\nadmin: {listen: '[::1]:5'}\n\
+                  proxy: {listen: '127.0.0.1:2', cpus: 2}";
+    let (taken, kept) = good(wanted).reloaded(&running).expect("they go together");
+    assert_eq!(kept, ["admin", "log.format", "proxy.listen"]);
+    let expected = good("log: {level: debug}\nadmin: off\nproxy: {listen: '127.0.0.1:1', cpus: 2}");
+    assert_eq!(taken, expected);
+    let (same, kept) = running.reloaded(&taken).expect("they go together");
+    assert_eq!((same.settings, kept.len()), (running.settings.clone(), 0));
+    let keeping = good("state: {file: /s}\nproxy: {listen: '127.0.0.1:1', cpus: 1}\nadmin: off");
+    let (taken, kept) = keeping.reloaded(&running).expect("they go together");
+    assert_eq!((taken.settings, kept), (running.settings.clone(), vec!["state".to_owned()]));
+    let (taken, kept) = running.reloaded(&keeping).expect("they go together");
+    assert_eq!((taken.settings.state, kept.len()), (keeping.settings.state.clone(), 1));
+    let circle = good("proxy: {listen: '127.0.0.1:2', backend: 'http://127.0.0.1:1'}");
+    let told = circle.reloaded(&running).expect_err("a circle").to_string();
+    assert!(told.contains("is the proxy itself"), "{told}");
+}
+
+#[test]
+fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("saved");
+    write("one", "proxy: {cpus: 1}");
+    write("two", "proxy: {cpus: oops}");
+    write("three", "proxy: {cpus: 3}");
+    let link = folder.path().join("evenkeel.yaml");
+    let point = |to: &str| {
+        let next = folder.path().join("next");
+        std::os::unix::fs::symlink(folder.path().join(to), &next).expect("linked");
+        fs::rename(&next, &link).expect("swapped");
+    };
+    point("one");
+    let mut source = Source::new(&link);
+    assert!(source.load(4.0).is_ok());
+    // It is read at the second look: what still changes is still being written.
+    let mut look = || match source.look(4.0) {
+        Change::None => source.look(4.0),
+        change => panic!("too early: {change:?}"),
+    };
+    assert_eq!(look(), Change::None);
+    point("two");
+    assert!(matches!(look(), Change::Faulty(_)));
+    assert_eq!(look(), Change::None, "told once");
+    point("three");
+    let Change::Good(config) = look() else { panic!("a good one") };
+    assert_eq!(config.settings.proxy.map(|proxy| proxy.cpus), Some(3.0));
+    write("three", "proxy: {cpus: 4}");
+    assert!(matches!(look(), Change::Good(_)), "changed in place");
+    fs::remove_file(&link).expect("gone");
+    assert_eq!(look(), Change::None, "gone for now");
+}
+
+#[test]
+fn fuzz_any_bytes_are_read_or_refused() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        if let Ok(config) = parse("t.yaml", bytes, 4.0) {
+            let again = parse("shown", config.native.as_bytes(), 4.0);
+            assert_eq!(again.expect("what is shown is good").native, config.native);
+        }
+    });
+}
+
+/// Words of real configurations in any order reach further in than bytes do.
+#[test]
+fn fuzz_any_words_are_read_or_refused() {
+    const WORDS: [&str; 40] = [
+        "proxy",
+        "admin",
+        "log",
+        "limits",
+        "name",
+        "by",
+        "share",
+        "rate",
+        "window",
+        "max",
+        "burst",
+        "action",
+        "when",
+        "timeouts",
+        "bounds",
+        "listen",
+        "backend",
+        ": ",
+        ":\n ",
+        ":\n  ",
+        "\n- ",
+        "\n  - ",
+        "\n    ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ", ",
+        "ip/24",
+        "all",
+        "10%",
+        "5/m",
+        "15s",
+        "hold",
+        "http://a",
+        "127.0.0.1:1",
+        "&a ",
+        "*a",
+        "\"",
+        "#",
+    ];
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|b| WORDS[usize::from(*b) % WORDS.len()]).collect();
+        if let Ok(config) = parse("t.yaml", text.as_bytes(), 4.0) {
+            let again = parse("shown", config.native.as_bytes(), 4.0);
+            assert_eq!(again.expect("what is shown is good").native, config.native);
+        }
+    });
+}
+
+/// The guide has a line for every key that can be written, and names those of later versions.
+#[test]
+fn the_guide_has_every_key() {
+    let guide = include_str!("../../../docs/guide/configuration.md");
+    let shown = good(include_str!("../../../examples/evenkeel.yaml")).native;
+    let keys = shown.lines().filter_map(|line| line.trim_start_matches([' ', '-']).split_once(':'));
+    let more =
+        ["token_file", "exempt", "max", "round", "window", "rate", "weight", "tls", "backend_tls"];
+    for key in keys.map(|(key, _)| key).chain(more) {
+        let there = guide.contains(&format!("`{key}`")) || guide.contains(&format!("## {key}"));
+        assert!(there || guide.contains(&format!("## proxy.{key}")), "no line for {key}");
+    }
+}
+
+#[test]
+fn clients_by_name() {
+    let text = "proxy:\n  exempt: [ip:192.0.2.1, \"host:*.Example.com\"]\n  \
+                merge:\n    - {match: host:*.googlebot.com, as: googlebot.com}\n  \
+                resolver: [127.0.0.1:5353, \"::1\"]";
+    let config = good(text);
+    let proxy = config.settings.proxy.expect("open");
+    assert_eq!(proxy.exempt.len(), 1);
+    let hosts = &proxy.hosts;
+    assert!(hosts.exempt[0].matches("www.example.com") && !hosts.exempt[0].matches("example.com"));
+    assert!(hosts.merge[0].pattern.matches("x.googlebot.com"));
+    assert_eq!(&*hosts.merge[0].name, "googlebot.com");
+    let servers: Vec<String> = hosts.resolver.iter().map(ToString::to_string).collect();
+    assert_eq!(servers, ["127.0.0.1:5353", "[::1]:53"]);
+    assert_eq!(good(&config.native).native, config.native);
+    for (text, fault) in [
+        ("proxy: {exempt: host:*}", "write host:*.example.com or host:www.example.com"),
+        ("proxy: {exempt: example.com}", "write ip:192.0.2.0/24, host:*.example.com or"),
+        ("proxy: {merge: [{match: host:*.a.com}]}", "an entry of `merge` needs `as`"),
+        ("proxy: {merge: [{match: ip:1.2.3.4, as: a}]}", "write host:*.example.com"),
+        ("proxy: {merge: [{match: host:*.a.com, as: a b}]}", "a name such as googlebot.com"),
+        ("proxy: {resolver: 127.0.0.1}", "`resolver` is asked for names only where"),
+        ("proxy: {exempt: host:a.com, resolver: ns.a.com}", "write 192.0.2.53"),
+    ] {
+        assert!(faults(text).contains(fault), "{text}: {}", faults(text));
+    }
+}
+
+#[test]
+fn the_check_door_uses_the_limits_of_the_proxy() {
+    let settings = good("check: {syslog: \"udp://127.0.0.1:5514\", waiting_max: 7}").settings;
+    let check = settings.check.clone().expect("open");
+    assert_eq!(check.listen, ["127.0.0.1:9971".parse().expect("an address")]);
+    assert_eq!(check.syslog[0].to_string(), "udp://127.0.0.1:5514");
+    assert_eq!((check.waiting_max, check.open_max), (7, 65_536));
+    assert_eq!(check.report_within, Duration::from_secs(300));
+    assert_eq!(settings.doors(), ["check"], "the proxy only lends its limits");
+    assert_eq!(settings.proxy.expect("its defaults").limits.len(), 3);
+    let alone = "check:\nproxy: {listen: off, limits: []}";
+    assert_eq!(good(alone).settings.doors(), ["check"]);
+    assert_eq!(good("check:\nproxy:").settings.doors(), ["proxy", "check"]);
+    assert!(good("proxy: {listen: off}").settings.doors().is_empty());
+    for (text, fault) in [
+        ("check: {syslog: \"tcp://127.0.0.1:5514\"}", "udp://127.0.0.1:5514"),
+        ("check: {open_max: 0}", "must be from 1 to 1000000"),
+        ("check: {report_within: 10ms}", "must be from 1s to 1d"),
+        ("check: {listen: 127.0.0.1:9970}", "two listeners want 127.0.0.1:9970"),
+        ("check: {limits: []}", "there is no key `limits` in `check`"),
+        ("proxy: {limits: [{name: a, by: all, rate: 1/s, round: 10ms}]}", "add it, or remove"),
+        ("proxy: {limits: [{name: a, by: all, window: 5s, max: 1s, round: 2s}]}", "must be from"),
+    ] {
+        assert!(faults(text).contains(fault), "{text}: {}", faults(text));
+    }
+}
+
+#[test]
+fn a_pipe_is_not_waited_for_when_a_server_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("evenkeel.yaml");
+    fs::write(&path, "proxy: {cpus: 3}").expect("written");
+    let mut source = Source::new(&path);
+    assert!(source.load(4.0).is_ok());
+    fs::remove_file(&path).expect("removed");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+    assert!(made.success());
+    assert_eq!(source.look(4.0), Change::None);
+    let faults = source.load(4.0).expect_err("refused").to_string();
+    assert!(faults.contains("no plain file"), "{faults}");
+}

@@ -1,0 +1,54 @@
+//! `when` and `exempt`: which requests a limit is for, and which none is for.
+
+use super::good;
+use evenkeel::config::{Found, check, parse};
+use evenkeel_core::limit::When;
+
+fn limit(when: &str) -> String {
+    format!("proxy: {{limits: [{{name: a, by: ip/32, share: 10%, when: {when}}}]}}")
+}
+
+fn faults(text: &str) -> String {
+    parse("t.yaml", text.as_bytes(), 4.0).expect_err(text).to_string()
+}
+
+#[test]
+fn a_condition_may_say_what_a_request_does_not_have() {
+    let settings = good(&limit("{not: {cookie: session}}")).settings;
+    let cookie = When { cookie: vec!["session".into()], ..When::default() };
+    let when = When { not: Some(Box::new(cookie)), ..When::default() };
+    assert_eq!(settings.proxy.expect("open").limits[0].when, when);
+    for (when, told) in [
+        ("{not: {}}", "`not` names nothing"),
+        ("{not: {path: /a}}", "there is no key `path` in `not`"),
+        ("{not: {not: {cookie: a}}}", "there is no key `not` in `not`"),
+    ] {
+        assert!(faults(&limit(when)).contains(told), "{when}: {}", faults(&limit(when)));
+    }
+}
+
+#[test]
+fn only_names_of_headers_and_cookies_are_compared_and_the_fault_says_so() {
+    let map = faults(&limit("{header: {accept-language: absent}}"));
+    let told = "`header` takes names, of what must be there; values cannot be compared. What must \
+                be absent stands in `not: {header: NAME}`";
+    assert!(map.contains(told) && map.lines().count() == 1, "{map}");
+    for when in ["{header: 'x-a: b'}", "{cookie: 'a=b'}"] {
+        let told = faults(&limit(when));
+        assert!(told.contains("Only names are possible here, and no values"), "{told}");
+    }
+}
+
+#[test]
+fn a_cookie_exempts_and_check_says_what_that_means() {
+    let text = "proxy: {exempt: ['cookie:session', 'ip:192.0.2.1']}";
+    let proxy = good(text).settings.proxy.expect("open");
+    assert_eq!((proxy.exempt.len(), proxy.exempt_when.len()), (1, 1));
+    let warned = check("t.yaml", text.as_bytes(), 4.0, |_| Found::default()).expect("good");
+    let warned = warned.join("\n");
+    assert!(
+        warned.starts_with("t.yaml:1:17: whoever sends a cookie of the exempt name"),
+        "{warned}"
+    );
+    assert!(faults("proxy: {exempt: 'cookie:a b'}").contains("a name has 1 to 64"));
+}

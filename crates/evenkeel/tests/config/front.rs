@@ -1,0 +1,129 @@
+//! What the `proxy` section says of its clients' side: TLS, HTTP/2, and what is refused.
+
+use super::{faults, good};
+use evenkeel::config::settings::{ClientAddress, Proxy};
+use std::path::PathBuf;
+
+fn proxy(text: &str) -> Proxy {
+    good(&format!("proxy: {text}")).settings.proxy.expect("open")
+}
+
+fn pair(cert: &str, key: &str) -> (PathBuf, PathBuf) {
+    (cert.into(), key.into())
+}
+
+#[test]
+fn tls_is_for_all_addresses_or_for_its_own() {
+    let all = proxy("{listen: ['127.0.0.1:1', '127.0.0.1:2'], tls: {cert: /a, key: /b}}");
+    let tls = all.tls.expect("tls");
+    assert_eq!((tls.plain, all.listen.len()), (0, 2));
+    assert_eq!(tls.certificates, [pair("/a", "/b")]);
+    assert!(tls.clients.is_none() && tls.tls12);
+
+    let beside = "{listen: '127.0.0.1:1', tls: {listen: '127.0.0.1:2', cert: /a, key: /b, ca: /c, \
+                  min_version: 1.3, certificates: [{cert: /d, key: /e}, {cert: /f, key: /g}]}}";
+    let beside = proxy(beside);
+    let tls = beside.tls.expect("tls");
+    assert_eq!((tls.plain, beside.listen.len()), (1, 2));
+    assert_eq!(tls.certificates, [pair("/a", "/b"), pair("/d", "/e"), pair("/f", "/g")]);
+    assert!(tls.clients.is_some() && !tls.tls12);
+
+    let listed = proxy("{tls: {certificates: {cert: /d, key: /e}}, http2: false}");
+    assert_eq!(listed.tls.expect("tls").certificates, [pair("/d", "/e")]);
+    assert!(!listed.http2 && proxy("{}").http2);
+    let bounds = proxy("{bounds: {streams: 7, connections_per_address: 8}}").bounds;
+    assert_eq!((bounds.streams, bounds.connections_per_address), (7, 8));
+    let told = proxy("{client_address: proxy-protocol, trusted_proxies: 10.0.0.0/8}");
+    assert_eq!(told.client_address, ClientAddress::ProxyProtocol);
+}
+
+#[test]
+fn what_is_shown_of_tls_runs_the_same() {
+    for text in [
+        "proxy: {tls: {cert: /a, key: /b}}",
+        "proxy: {listen: ':1', tls: {listen: ':2', cert: /a, key: /b, certificates: [{cert: /c, \
+         key: /d}], ca: /e, client_name: a.example, min_version: 1.3}}",
+    ] {
+        let first = good(text);
+        let second = good(&first.native);
+        assert_eq!(first.settings, second.settings, "{}", first.native);
+    }
+}
+
+#[test]
+fn faults_of_the_front() {
+    for (text, what) in [
+        ("{tls: {}}", "needs `cert` and `key`"),
+        ("{tls: {cert: a}}", "`cert` needs `key`"),
+        ("{tls: {key: a}}", "`key` needs `cert`"),
+        ("{tls: {cert: a, key: b, certificates: [{cert: c}]}}", "a certificate needs `key`"),
+        ("{tls: {cert: a, key: b, client_name: c.example}}", "needs `ca`"),
+        ("{tls: {cert: a, key: b, min_version: 1.1}}", "must be one of: 1.2, 1.3"),
+        ("{listen: off, tls: {cert: a, key: b}}", "for a proxy that listens"),
+        ("{listen: ':1', tls: {listen: ':1', cert: a, key: b}}", "two listeners want"),
+        ("{listen: ':81', tls: {listen: ':80', cert: a, key: b}}", "is the proxy itself"),
+        ("{http2: maybe}", "must be one of: true, false"),
+        ("{bounds: {streams: 0}}", "must be from 1 to 10000"),
+    ] {
+        let told = faults(&format!("proxy: {text}"));
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}
+
+#[test]
+fn backends_are_read_in_every_form() {
+    let read = proxy("{backend: [http://a, https://b, 'https://[::1]:1', unix:///run/a.sock]}");
+    let shown: Vec<String> = read.backends.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["http://a:80", "https://b:443", "https://[::1]:1", "unix:///run/a.sock"]);
+    let hosts: Vec<&str> = read.backends.iter().map(|backend| backend.host()).collect();
+    assert_eq!(hosts[..3], ["a", "b", "::1"]);
+    assert!(read.backend_tls.verify);
+    let read = proxy("{backend: https://b, backend_tls: {ca: /a, server_name: c.example}}");
+    let client = read.backend_tls.client;
+    assert_eq!((client.ca, client.name.as_deref()), (Some("/a".into()), Some("c.example")));
+    let read =
+        proxy("{backend: https://b, backend_tls: {verify: false}, upgrades: [WebSocket, x]}");
+    assert!(!read.backend_tls.verify);
+    assert_eq!(read.upgrades, ["websocket", "x"]);
+    assert_eq!(proxy("{}").upgrades, ["websocket"]);
+    assert!(proxy("{upgrades: []}").upgrades.is_empty());
+    let many: Vec<String> = (0..65).map(|n| format!("http://a{n}")).collect();
+    for (text, what) in [
+        ("{backend: unix://a}", "not a path"),
+        ("{backend: 'unix:///'}", "not a path"),
+        ("{backend_tls: {verify: true}}", "is for a backend of https://"),
+        ("{backend: https://b, backend_tls: {verify: false, ca: a}}", "needs no `ca`"),
+        ("{backend: https://b, backend_tls: {cert: a}}", "`cert` needs `key`"),
+        ("{backend: https://b, backend_tls: {protocol: h2}}", "one of: auto, http1, http2"),
+        ("{backend: h2c://b, backend_tls: {protocol: http2}}", "is for a backend of https://"),
+        ("{backend: []}", "`backend` is an empty list"),
+        ("{bounds: {backend_streams: 0}}", "must be from 1 to 10000"),
+        ("{upgrades: h2c}", "nobody counts"),
+        ("{timeouts: {tunnel: 2d}}", "must be from"),
+        (&format!("{{backend: [{}]}}", many.join(", ")), "more than 64 backends"),
+    ] {
+        let told = faults(&format!("proxy: {text}"));
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}
+
+#[test]
+fn conditions_are_kept_in_the_form_that_is_compared() {
+    let when = |when: &str| format!("{{limits: [{{name: a, by: all, share: 1%, when: {when}}}]}}");
+    let paths = "[//a/./x/../b/, '/caf%c3%a9', /é, '/a%2fb', /]";
+    let read = proxy(&when(&format!("{{path: {paths}, vhost: [WWW.example.com., '[::1]']}}")));
+    let when_read = &read.limits[0].when;
+    assert_eq!(
+        when_read.path,
+        ["/a/b", "/caf%C3%A9", "/%C3%A9", "/a/b", "/"].map(Box::<str>::from)
+    );
+    assert_eq!(when_read.vhost, ["www.example.com", "[::1]"].map(Box::<str>::from));
+    for (path, told) in [
+        ("/a;b=c", "a path is compared without `;parameters`"),
+        ("/a/%2e%2e/b", "a path has no encoded `..`"),
+        ("/a?b", "a path begins with / and has no query"),
+    ] {
+        let told_of = faults(&format!("proxy: {}", when(&format!("{{path: '{path}'}}"))));
+        assert!(told_of.contains(told), "{told_of}");
+    }
+}

@@ -1,0 +1,155 @@
+//! The JSON schema knows every key that the reader knows, takes every configuration that the reader
+//! takes, and refuses keys that there are not.
+//!
+//! It is checked by the few rules of JSON schema that it is made of.
+
+use super::good;
+use evenkeel::config::show::schema::{outline, schema};
+use evenkeel::config::tree::{self, Node};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Whether `value` is what `schema` says, and where it is not.
+fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    if let Some(ways) = schema["anyOf"].as_array() {
+        let faults: Vec<_> = ways.iter().filter_map(|way| check(way, value, at).err()).collect();
+        return if faults.len() < ways.len() { Ok(()) } else { Err(faults.join("; ")) };
+    }
+    if let Some(words) = schema["enum"].as_array() {
+        return if words.contains(value) { Ok(()) } else { Err(format!("{at}: {value}")) };
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let kinds = &schema["type"];
+    if kinds != kind && !kinds.as_array().is_some_and(|all| all.iter().any(|one| one == kind)) {
+        return Err(format!("{at}: {kind}, not {kinds}"));
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        check(&schema["items"], item, &format!("{at}[{index}]"))?;
+    }
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        let at = format!("{at}.{key}");
+        match (&schema["properties"][key], &schema["additionalProperties"]) {
+            (Value::Null, Value::Object(_)) => check(&schema["additionalProperties"], inner, &at)?,
+            (Value::Null, _) => return Err(format!("{at}: no such key")),
+            (known, _) => check(known, inner, &at)?,
+        }
+    }
+    Ok(())
+}
+
+/// As an editor's parser has it: numbers and truth values are no text there.
+fn json(node: &Node) -> Value {
+    match &node.value {
+        tree::Value::Null => Value::Null,
+        tree::Value::Text(text) => {
+            let plain = serde_json::from_str::<Value>(text).ok();
+            let plain = plain.filter(|value| value.is_number() || value.is_boolean());
+            plain.unwrap_or_else(|| text.as_str().into())
+        }
+        tree::Value::List(items) => items.iter().map(json).collect(),
+        tree::Value::Map(entries) => {
+            entries.iter().map(|(key, node)| (key.name.to_string(), json(node))).collect()
+        }
+    }
+}
+
+fn fits(text: &str) -> Result<(), String> {
+    let tree = tree::parse(text.as_bytes()).expect("YAML");
+    check(&schema(), &json(&tree), "")
+}
+
+/// Every configuration of ours: the examples, and the blocks of guide and packages.
+fn configurations() -> Vec<(PathBuf, String)> {
+    let mut all = Vec::new();
+    for folder in ["examples", "packaging/debian", "packaging/container", "docs/guide"] {
+        for entry in fs::read_dir(root().join(folder)).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+            if !["yaml", "md"].contains(&kind) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("text");
+            if kind == "yaml" {
+                all.push((path, text));
+                continue;
+            }
+            let blocks =
+                text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+            // Files of others are read as they are, and have keys of their own.
+            let foreign = path.ends_with("from-smockron.md");
+            let whole = blocks.filter(|block| !block.starts_with("limits:") && !foreign);
+            all.extend(whole.map(|block| (path.clone(), block.to_owned())));
+        }
+    }
+    all
+}
+
+#[test]
+fn no_key_is_without_its_form() {
+    fn unread(outline: &evenkeel::config::show::schema::Outline, at: &str, all: &mut Vec<String>) {
+        for (key, form) in outline.keys() {
+            let at = format!("{at}.{key}");
+            if !form.is_known() {
+                all.push(at.clone());
+            }
+            let inner = [&form.section, &form.sections, &form.named];
+            inner.into_iter().flatten().for_each(|inner| unread(inner, &at, all));
+        }
+    }
+    let mut all = Vec::new();
+    unread(&outline(), "", &mut all);
+    assert!(all.is_empty(), "no probe of the schema has these read: {all:?}");
+}
+
+#[test]
+fn every_configuration_fits_and_so_does_what_it_means() {
+    let all = configurations();
+    assert!(all.len() > 30, "only {}", all.len());
+    for (path, text) in all {
+        fits(&text).unwrap_or_else(|fault| panic!("{}: {fault}\n{text}", path.display()));
+        let native = evenkeel::config::parse("t", text.as_bytes(), 4.0).expect("good").native;
+        fits(&native).unwrap_or_else(|fault| panic!("{}: {fault}\n{native}", path.display()));
+    }
+}
+
+#[test]
+fn a_key_that_is_not_there_does_not_fit_anywhere() {
+    for text in [
+        "proxi: {}",
+        "proxy: {listn: 1}",
+        "proxy: {limits: [{name: a, by: ip/32, shar: 1%}]}",
+        "proxy: {timeouts: {conect: 1s}}",
+        "master: {domains: {a: [{rat: 1/s}]}}",
+        "ratelimit: {xds: {tls: {c: 1}}}",
+        "proxy: {action: quue}",
+        "log: {level: [info]}",
+        "admin: on",
+    ] {
+        assert!(fits(text).is_err(), "{text}");
+    }
+    for text in ["", "admin: off", "proxy:", "proxy: {listen: off, shadow: true}", "log: {}"] {
+        fits(text).unwrap_or_else(|fault| panic!("{text}: {fault}"));
+        good(text);
+    }
+}
+
+#[test]
+fn the_file_for_editors_is_what_the_program_prints() {
+    let printed = Command::new(env!("CARGO_BIN_EXE_evenkeel")).arg("schema").output();
+    let printed = String::from_utf8(printed.expect("it runs").stdout).expect("text");
+    let file = fs::read_to_string(root().join("packaging/evenkeel.schema.json")).expect("a file");
+    assert!(file == printed, "evenkeel schema >packaging/evenkeel.schema.json");
+}

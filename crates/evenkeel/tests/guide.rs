@@ -1,0 +1,130 @@
+//! The guide and the README tell the truth: every configuration they show is read and accepted.
+//!
+//! A block that begins with ```` ```yaml ```` is one whole configuration file, or the `limits` of
+//! one. What the keys mean is tested in `config`; that links lead somewhere is tested here too.
+
+#[path = "guide/messages.rs"]
+mod messages;
+#[path = "guide/monitoring.rs"]
+mod monitoring;
+#[path = "guide/packaging.rs"]
+mod packaging;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The READMEs, ARCHITECTURE.md and every page of the guide: name and text.
+fn pages() -> Vec<(PathBuf, String)> {
+    let guide = fs::read_dir(root().join("docs/guide")).expect("the guide");
+    let mut paths: Vec<PathBuf> = guide.map(|entry| entry.expect("a page").path()).collect();
+    let others = ["README.md", "ARCHITECTURE.md", "clients/node/README.md"];
+    paths.extend(others.map(|name| root().join(name)));
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("text");
+        (path, text)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn configurations(text: &str) -> impl Iterator<Item = String> {
+    let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.map(|block| match block.starts_with("limits:") {
+        true => format!("proxy:\n  {}", block.replace('\n', "\n  ")),
+        false => block.to_owned(),
+    })
+}
+
+#[test]
+fn every_configuration_shown_is_accepted() {
+    let mut seen = 0;
+    for (path, text) in pages() {
+        for shown in configurations(&text) {
+            seen += 1;
+            if let Err(faults) = evenkeel::config::parse("block", shown.as_bytes(), 4.0) {
+                panic!("{}:\n{shown}\n{faults}", path.display());
+            }
+        }
+    }
+    assert!(seen >= 8, "only {seen} blocks were found");
+}
+
+/// All files below a folder.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("there").path());
+    entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
+}
+
+/// Ours run as they are; those of other programs are run with them, by the journeys.
+#[test]
+fn every_example_is_accepted() {
+    let examples = below(&root().join("examples"));
+    let ours = examples.iter().filter(|path| {
+        let folder = path.parent().expect("a folder");
+        let direct = folder.ends_with("examples") || folder.ends_with("examples/from");
+        direct && path.extension().is_some_and(|kind| kind == "yaml")
+    });
+    let ours: Vec<_> = ours.collect();
+    assert!(ours.len() >= 3, "{ours:?}");
+    // What nobody runs here is read at least.
+    let others = examples.iter().filter(|path| path.extension().is_some_and(|kind| kind == "yaml"));
+    for path in others {
+        let text = fs::read_to_string(path).expect("text");
+        assert!(granit_parser::Parser::new_from_str(&text).all(|event| event.is_ok()), "{path:?}");
+    }
+    for path in ours {
+        let bytes = fs::read(path).expect("a file");
+        let checked = evenkeel::config::parse("example", &bytes, 4.0);
+        assert!(checked.is_ok_and(|config| !config.settings.doors().is_empty()), "{path:?}");
+    }
+}
+
+/// What needs something else to run with is a comment in the large example: without the marks it is
+/// accepted, each part for itself and all of them together.
+#[test]
+fn what_the_example_has_in_comments_is_accepted() {
+    let text = fs::read_to_string(root().join("examples/evenkeel.yaml")).expect("text");
+    // Several instances count by `peers` or by a `store`, not by both.
+    let (before, rest) = text.split_once("\npeers:").expect("peers");
+    let (_, comments) = rest.split_once("\n\n").expect("an end");
+    let parts = comments.split("\n#\n").map(|part| {
+        let lines = part.lines().map(|line| line.strip_prefix("# ").unwrap_or("no comment"));
+        lines.map(|line| format!("{line}\n")).collect::<String>()
+    });
+    let parts: Vec<String> = parts.collect();
+    let names: Vec<&str> = parts.iter().filter_map(|part| part.split(':').next()).collect();
+    assert_eq!(names, ["ratelimit", "traces", "store", "master", "gatekeeper"]);
+    let read = |name: &str, more: &str| {
+        let whole = format!("{before}\n{more}");
+        let config = evenkeel::config::parse(name, whole.as_bytes(), 4.0);
+        config.unwrap_or_else(|faults| panic!("{name}:\n{more}\n{faults}")).settings
+    };
+    for (name, part) in names.iter().zip(&parts) {
+        let service = if *name == "traces" { &*parts[0] } else { "" };
+        read(name, &format!("{service}{part}"));
+    }
+    let all = read("all", &parts.concat());
+    assert!(all.ratelimit.is_some() && all.master.is_some() && !all.gatekeepers.is_empty());
+    assert!(all.store.is_some() && all.traces.is_some());
+}
+
+/// The files that a page links to.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let files = targets.filter(|target| !target.contains("://"));
+    files.filter_map(|target| target.split('#').next()).filter(|file| !file.is_empty())
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    for (path, text) in pages() {
+        let folder = path.parent().expect("a folder");
+        for target in links(&text) {
+            assert!(folder.join(target).exists(), "{} links to {target}", path.display());
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The guide has every message that the log can bear at the levels `warn` and `error`.
+
+use super::{below, root};
+use std::fs;
+
+/// Macros whose messages are looked for.
+const MACROS: [&str; 2] = ["tracing::warn!(", "tracing::error!("];
+/// So much of a message has to be there: some end with figures and keys.
+const BYTES: usize = 48;
+
+/// The arguments of a macro, up to its closing parenthesis.
+fn arguments(rest: &str) -> &str {
+    let (mut depth, mut quoted, mut escaped) = (1, false, false);
+    for (at, c) in rest.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &rest[..at];
+        }
+    }
+    rest
+}
+
+/// The last literal of the arguments, on one line.
+fn message(arguments: &str) -> Option<String> {
+    let literal = arguments.rsplit('"').nth(1)?;
+    let lines = literal.split("\\\n").map(str::trim_start);
+    let whole = lines.collect::<String>();
+    // What is filled in differs each time.
+    whole.split('{').next().map(str::to_owned)
+}
+
+fn messages() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for path in below(&root().join("crates/evenkeel/src")) {
+        let name = path.display().to_string();
+        if name.contains("/tests") || !name.ends_with(".rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("text");
+        let shipped = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        for called in MACROS {
+            let calls = shipped.split(called).skip(1).map(arguments);
+            found.extend(calls.filter_map(message).map(|message| (name.clone(), message)));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_guide_has_every_warning_and_error() {
+    let page = fs::read_to_string(root().join("docs/guide/messages.md")).expect("the page");
+    let mut seen = 0;
+    for (path, message) in messages() {
+        // Keys of the configuration stand in the page's code without marks of their own.
+        let plain = message.replace('`', "");
+        let begins = plain.char_indices().map(|(at, _)| at).find(|at| *at >= BYTES);
+        let begins = plain[..begins.unwrap_or(plain.len())].trim_end_matches([' ', ';']);
+        // What is said in full elsewhere, such as a fault with its place, has no text here.
+        if begins.len() < 8 {
+            continue;
+        }
+        seen += 1;
+        let begins = begins.strip_prefix("no names are looked up").map_or(begins, |_| "no names");
+        assert!(page.contains(begins), "docs/guide/messages.md has not: {begins} ({path})");
+    }
+    assert!(seen > 60, "only {seen} messages were found");
+}

@@ -1,0 +1,131 @@
+//! Runs a seed: its clients, the proxy, and a backend, all in this process.
+
+use crate::backend;
+use crate::client;
+use crate::law::Ledger;
+use crate::plan::{Plan, Settings, Shape};
+use crate::stage::{LONG, Stage, cpu_limit};
+use evenkeel::config::settings::{Backend, Concurrency, CostSource, Proxy};
+use evenkeel::watch::metrics::CHARGED;
+use evenkeel_core::limit::Action;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::task::{JoinSet, LocalSet};
+
+/// Requests to the raw backend.
+pub const RAW: Shape = Shape { paths: &[], rude: &[], bodies: true };
+
+/// What came of a seed.
+pub struct Outcome {
+    pub seed: u64,
+    pub requests: usize,
+    /// Requests of the innocent that were answered as they should be.
+    pub right: usize,
+    /// Seconds that were charged and worked, where they are compared.
+    pub charges: Option<(f64, f64)>,
+    /// What was violated, with the schedule; empty if nothing was.
+    pub report: String,
+}
+
+/// Runs one before the backend at `real`, or the raw one.
+pub fn run(seed: u64, shape: &Shape, real: Option<&Backend>) -> Outcome {
+    let ledger = Rc::new(Ledger::new(Plan::of(seed, shape), real.is_none(), false));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let local = LocalSet::new();
+    let charged = local.block_on(&runtime, async {
+        let at = match real {
+            Some(backend) => backend.clone(),
+            None => Backend::http(raw(&ledger).await.to_string()),
+        };
+        let stage = Stage::open(|proxy| set(proxy, &ledger.plan.settings, at));
+        play(&ledger, stage.door.addresses()[0]).await;
+        settled(&ledger, &stage).await
+    });
+    Outcome::of(&ledger, Some(charged))
+}
+
+impl Outcome {
+    /// Of a seed that is over, and of what was charged if that is known.
+    pub fn of(ledger: &Ledger, charged: Option<f64>) -> Outcome {
+        let charges = charged.and_then(|charged| ledger.check_charges(charged));
+        let violations = ledger.violations();
+        let report = match violations.is_empty() {
+            true => String::new(),
+            false => format!("{}\n{}", violations.join("\n"), ledger.plan),
+        };
+        let (seed, requests, right) =
+            (ledger.plan.seed, ledger.plan.requests.len(), ledger.right());
+        Outcome { seed, requests, right, charges, report }
+    }
+}
+
+/// Starts the raw backend. It runs as long as the runtime does.
+pub async fn raw(ledger: &Rc<Ledger>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let at = listener.local_addr().expect("bound");
+    tokio::task::spawn_local(backend::serve(listener, Rc::clone(ledger)));
+    at
+}
+
+fn set(proxy: &mut Proxy, settings: &Settings, backend: Backend) {
+    proxy.backends = vec![backend];
+    proxy.cpus = f64::from(settings.cpus);
+    proxy.cost = CostSource::Shared;
+    proxy.bounds.body_buffer = settings.body_buffer;
+    proxy.limits = vec![cpu_limit(0.1, Duration::from_millis(10))];
+    proxy.action = Action::Queue;
+    if settings.concurrency > 0 {
+        proxy.queue.concurrency = Concurrency::Fixed(settings.concurrency);
+    }
+    if settings.impatient {
+        let fifth = Duration::from_millis(200);
+        let timeouts = &mut proxy.timeouts;
+        (timeouts.header, timeouts.idle, timeouts.backend) = (fifth, fifth, fifth);
+    }
+}
+
+/// Runs all clients: first those that are there together, then those that come after them.
+pub async fn play(ledger: &Rc<Ledger>, to: SocketAddr) {
+    for last in [false, true] {
+        let mut clients = JoinSet::new();
+        for index in 0..ledger.plan.scripts.len() {
+            let ledger = Rc::clone(ledger);
+            if ledger.plan.scripts[index].last == last {
+                clients.spawn_local(async move {
+                    client::play(&ledger, &ledger.plan.scripts[index], to).await;
+                });
+            }
+        }
+        while let Some(played) = clients.join_next().await {
+            played.expect("no panic");
+        }
+    }
+}
+
+/// What all requests were charged, when the last account is closed.
+async fn settled(ledger: &Ledger, stage: &Stage) -> f64 {
+    let end = Instant::now() + LONG;
+    let calm = Cell::new(0);
+    while calm.get() < 3 {
+        let crowd = stage.engine.crowd();
+        if Instant::now() > end {
+            let (working, _) = stage.engine.load();
+            let left = stage.door.connections();
+            let what = format!("{left} connections, {working} at work, {crowd:?}");
+            ledger.violated(format!("(c) this is left when all clients have gone: {what}"));
+            break;
+        }
+        let slots = crowd.map_or(0, |crowd| crowd.running + crowd.waiting);
+        let idle = stage.door.connections() + slots == 0 && stage.engine.load().0 == 0;
+        calm.set(if idle { calm.get() + 1 } else { 0 });
+        client::pause(Duration::from_millis(1)).await;
+    }
+    // Its threads end when the last exchange has.
+    stage.door.drain(LONG);
+    stage.door.ended().await;
+    stage.watch.registry().nanos(&CHARGED, &[]).get() as f64 / 1e9
+}

@@ -1,0 +1,152 @@
+//! Real servers behind the proxy, each with several ways of answering.
+//!
+//! None is as strict as the raw backend, so of theirs only what clients hear is looked at: each
+//! repeats the token of the header that it has read, those that run a program also the token of
+//! the path and, where they read the body, whether all of it is as the path says.
+
+use crate::plan::Shape;
+use crate::process::{Running, free_port};
+use crate::site::{open_folder, php, program, start_nginx};
+use evenkeel::config::settings::{Backend, Scheme};
+use std::fs;
+use std::process::Command;
+use tempfile::TempDir;
+
+const PHP: &str = include_str!("servers/echo.php");
+const NODE: &str = include_str!("servers/echo.js");
+const PYTHON: &str = include_str!("servers/echo.py");
+
+/// Requests that all of them run at once at most.
+const WORKERS: usize = 4;
+
+/// Paths for all clients, and those for the hostile alone: an answer that comes before the end of
+/// an upload may end its client's connection.
+type Ways = (&'static [&'static str], &'static [&'static str]);
+
+/// A server that runs.
+pub struct Server {
+    pub name: &'static str,
+    pub backend: Backend,
+    pub shape: Shape,
+    // In this order: it ends before what it asks, and before its files are removed.
+    _running: Vec<Running>,
+    _folder: TempDir,
+}
+
+impl Server {
+    /// nginx: texts of its own, files, faults, and itself once more behind.
+    pub fn nginx(scheme: Scheme) -> Server {
+        let (folder, port, behind) = (open_folder(), free_port(), free_port());
+        let home = folder.path().display();
+        fs::write(folder.path().join("file.txt"), "a file\n").expect("a file");
+        // Beside HTTP/1.1 nginx understands HTTP/2 without TLS where it is told to.
+        let http2 = if scheme == Scheme::H2c { " http2" } else { "" };
+        let token = "add_header x-token $http_x_token always;";
+        let text = format!(
+            "access_log off;\ntypes {{}}\n\
+             server {{\nlisten 127.0.0.1:{port}{http2};\n{token}\n\
+             location ~ ^/return/(?<asked>.*)$ {{ return 200 \"$asked;$http_x_token;\"; }}\n\
+             location /refused/ {{\nlimit_except GET HEAD {{ deny all; }}\n\
+             rewrite ^ /file.txt break; root {home};\n}}\n\
+             location /file/ {{ rewrite ^ /file.txt break; root {home}; }}\n\
+             location /proxied/ {{\nproxy_pass http://127.0.0.1:{behind}/return/;\n\
+             proxy_http_version 1.1;\n}}\n\
+             location /streamed/ {{\nproxy_pass http://127.0.0.1:{behind}/return/;\n\
+             proxy_request_buffering off;\n}}\n\
+             }}\nserver {{\nlisten 127.0.0.1:{behind};\n\
+             location ~ ^/return/(?<asked>.*)$ {{ return 200 \"$asked;$http_x_token;\"; }}\n}}\n"
+        );
+        let running = start_nginx(folder.path(), "nginx", &text, port);
+        let paths = &["/return", "/return", "/file", "/proxied", "/streamed", "/refused"];
+        let ways = (&paths[..], &[][..]);
+        let name = if scheme == Scheme::H2c { "nginx over HTTP/2" } else { "nginx" };
+        Server::new(name, (scheme, port), ways, vec![running], folder)
+    }
+
+    /// PHP-FPM behind nginx, which keeps bodies or passes them on.
+    pub fn php() -> Server {
+        let (folder, port, php_port) = (open_folder(), free_port(), free_port());
+        let home = folder.path().display();
+        fs::write(folder.path().join("echo.php"), PHP).expect("the page");
+        let behind = php(folder.path(), php_port, WORKERS);
+        let pass = format!(
+            "include /etc/nginx/fastcgi_params;\nfastcgi_param SCRIPT_FILENAME {home}/echo.php;\n\
+             fastcgi_pass 127.0.0.1:{php_port};\n"
+        );
+        let text = format!(
+            "access_log off;\nserver {{\nlisten 127.0.0.1:{port};\n\
+             location / {{\n{pass}}}\n\
+             location /streamed/ {{\nfastcgi_request_buffering off;\n{pass}}}\n}}\n"
+        );
+        let running = start_nginx(folder.path(), "nginx", &text, port);
+        let ways = (&["/read"][..], &["/early", "/streamed/read", "/streamed/early"][..]);
+        Server::new("PHP-FPM", (Scheme::Http, port), ways, vec![running, behind], folder)
+    }
+
+    pub fn node() -> Server {
+        let (folder, port) = (open_folder(), free_port());
+        let file = folder.path().join("echo.js");
+        fs::write(&file, NODE).expect("the program");
+        let mut command = Command::new(program("node"));
+        command.arg(file).arg(port.to_string());
+        let running = Running::start(command, &folder.path().join("node.log"), port);
+        let ways = (&["/read"][..], &["/early", "/early", "/head", "/close"][..]);
+        Server::new("Node", (Scheme::Http, port), ways, vec![running], folder)
+    }
+
+    pub fn gunicorn() -> Server {
+        let (folder, port) = (open_folder(), free_port());
+        fs::write(folder.path().join("echo.py"), PYTHON).expect("the program");
+        let mut command = Command::new(program("gunicorn"));
+        let threads = WORKERS.to_string();
+        // With threads it keeps connections; its plain workers close each after one request.
+        command.args(["--worker-class", "gthread", "--threads", &threads, "--bind"]);
+        command.arg(format!("127.0.0.1:{port}")).arg("--chdir").arg(folder.path());
+        command.args(["--keep-alive", "60", "--worker-tmp-dir", "/dev/shm", "echo:answer"]);
+        let running = Running::start(command, &folder.path().join("gunicorn.log"), port);
+        let ways = (&["/read"][..], &["/early", "/early", "/head"][..]);
+        Server::new("gunicorn", (Scheme::Http, port), ways, vec![running], folder)
+    }
+
+    /// Apache: files, faults and redirections, none of which need a body.
+    pub fn apache() -> Server {
+        let (folder, port) = (open_folder(), free_port());
+        let home = folder.path().display();
+        fs::write(folder.path().join("file.txt"), "a file\n").expect("a file");
+        let modules = ["mpm_event", "authz_core", "alias", "headers", "rewrite"].map(|name| {
+            format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n")
+        });
+        let root = rustix::process::geteuid().is_root();
+        let text = format!(
+            "ServerRoot {home}\nServerName site\nListen 127.0.0.1:{port}\n\
+             PidFile {home}/apache.pid\n\
+             ErrorLog {home}/apache-errors.log\nDocumentRoot {home}\n{}{}\
+             Header always set x-token \"expr=%{{req:x-token}}\"\n\
+             AliasMatch ^/file/ {home}/file.txt\nLimitRequestBody 60000\nKeepAliveTimeout 60\n\
+             RewriteEngine on\nRewriteCond %{{REQUEST_METHOD}} !^(GET|HEAD)$\n\
+             RewriteRule ^/refused/ - [F]\nRewriteRule ^/refused/ {home}/file.txt\n",
+            modules.concat(),
+            if root { "User www-data\nGroup www-data\n" } else { "" },
+        );
+        let file = folder.path().join("apache.conf");
+        fs::write(&file, text).expect("Apache's configuration");
+        let mut command = Command::new(program("apache2"));
+        command.args(["-D", "FOREGROUND", "-f"]).arg(file);
+        let running = Running::start(command, &folder.path().join("apache.log"), port);
+        let ways = (&["/file", "/file", "/refused"][..], &[][..]);
+        Server::new("Apache", (Scheme::Http, port), ways, vec![running], folder)
+    }
+
+    fn new(
+        name: &'static str,
+        (scheme, port): (Scheme, u16),
+        (paths, rude): Ways,
+        running: Vec<Running>,
+        folder: TempDir,
+    ) -> Server {
+        let backend = Backend { scheme, place: format!("127.0.0.1:{port}") };
+        // Where nothing is kept from the innocent, no path needs a body.
+        let shape = Shape { paths, rude, bodies: !rude.is_empty() };
+        Server { name, backend, shape, _running: running, _folder: folder }
+    }
+}

@@ -1,0 +1,139 @@
+//! The same law while the proxy reads its configuration again (SIGHUP) and is replaced by its
+//! successor (SIGUSR2): the real binary, again and again in the midst of hostile seeds.
+//!
+//! Charges are not compared: each process counts its own. Connections that are closed before they
+//! have begun to answer are no fault of a proxy that is being replaced.
+
+use crate::backend;
+use crate::client::pause;
+use crate::law::Ledger;
+use crate::plan::Plan;
+use crate::process::{Running, free_port, wait_for};
+use crate::seed::{Outcome, RAW, play};
+use rustix::process::{Pid, Signal, kill_process};
+use std::cell::Cell;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::net::TcpSocket;
+use tokio::task::LocalSet;
+
+/// Between two orders to read the configuration again.
+const BETWEEN_RELOADS: Duration = Duration::from_millis(15);
+
+/// The program, whichever process it is by now.
+struct Gate {
+    first: Running,
+    /// The last of its successors.
+    last: AtomicU32,
+    config: PathBuf,
+    front: SocketAddr,
+    behind: SocketAddr,
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = kill_process(pid(self.last.load(Relaxed)), Signal::KILL);
+    }
+}
+
+fn configuration(path: &Path, front: SocketAddr, behind: SocketAddr, turn: usize) {
+    let (buffer, cpus, concurrency) = ([0, 300, 65_536][turn % 3], 1 + turn % 2, 4 + turn % 5);
+    let text = format!(
+        "admin: off\nproxy:\n  listen: {front}\n  backend: http://{behind}\n  cpus: {cpus}\n  \
+         action: queue\n  queue: {{concurrency: {concurrency}}}\n  \
+         bounds: {{body_buffer: {buffer}}}\n"
+    );
+    let aside = path.with_extension("aside");
+    fs::write(&aside, text).expect("a configuration");
+    fs::rename(&aside, path).expect("a configuration");
+}
+
+impl Gate {
+    fn start(folder: &Path) -> Gate {
+        let [front, behind] = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
+        let config = folder.join("evenkeel.yaml");
+        configuration(&config, front, behind, 0);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        command.arg("serve").arg("--config").arg(&config);
+        let first = Running::start(command, &folder.join("gate.log"), front.port());
+        let last = AtomicU32::new(first.id());
+        Gate { first, last, config, front, behind }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(pid(self.last.load(Relaxed)), signal).expect("it runs");
+    }
+
+    /// How often the log says this.
+    fn said(&self, what: &str) -> usize {
+        self.first.output().matches(what).count()
+    }
+
+    /// Has the process replaced, and waits for that.
+    async fn replace(&self) {
+        const BEGUN: &str = "a successor opens its doors";
+        let before = self.said(BEGUN);
+        self.signal(Signal::USR2);
+        while self.said(BEGUN) == before || self.said("replaced: ") == before {
+            pause(Duration::from_millis(5)).await;
+        }
+        let log = self.first.output();
+        let line = log.lines().rfind(|line| line.contains(BEGUN)).expect("said");
+        let number = line.split("pid=").nth(1).expect("a pid").split_whitespace().next();
+        let number = number.and_then(|number| number.parse().ok()).expect("a number");
+        self.last.store(number, Relaxed);
+    }
+
+    /// Reloads until all is over, and replaces the process in every third seed.
+    async fn disturb(&self, seed: u64, over: &Cell<bool>) {
+        for turn in 0.. {
+            if over.get() && turn > 1 {
+                return;
+            }
+            configuration(&self.config, self.front, self.behind, turn);
+            self.signal(Signal::HUP);
+            pause(BETWEEN_RELOADS).await;
+            if turn == 1 && seed.is_multiple_of(3) {
+                self.replace().await;
+            }
+        }
+    }
+
+    fn run(&self, seed: u64) -> Outcome {
+        let ledger = Rc::new(Ledger::new(Plan::of(seed, &RAW), true, true));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        LocalSet::new().block_on(&runtime.expect("a runtime"), async {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.set_reuseaddr(true).expect("an option");
+            socket.bind(self.behind).expect("the port is free again");
+            let listener = socket.listen(1024).expect("it listens");
+            tokio::task::spawn_local(backend::serve(listener, Rc::clone(&ledger)));
+            let over = Cell::new(false);
+            let played = async {
+                play(&ledger, self.front).await;
+                over.set(true);
+            };
+            tokio::join!(played, self.disturb(seed, &over));
+        });
+        Outcome::of(&ledger, None)
+    }
+}
+
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(i32::try_from(number).expect("a process id")).expect("a process id")
+}
+
+#[test]
+fn reloads_and_successors_mix_nothing_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let gate = Gate::start(folder.path());
+    // One after the other: all have the same process.
+    crate::run_all("reloads and successors", 1, crate::share(25), |seed| gate.run(seed));
+    wait_for("a reload", || (gate.said("configuration reloaded") > 0).then_some(()));
+    gate.signal(Signal::TERM);
+}

@@ -1,0 +1,45 @@
+//! Journeys: the real binary before a real site (nginx and PHP-FPM), with real clients.
+//!
+//! What is asserted is Evenkeel's own accounting (its decision log and metrics), compared with
+//! itself and with what clients saw, so that a slow machine changes no outcome. Journeys run one
+//! at a time. nginx and PHP-FPM must be there: `ci/test` installs them; without them a journey
+//! fails and says so.
+
+#[path = "journey/front/abuse.rs"]
+mod abuse;
+#[path = "journey/actions.rs"]
+mod actions;
+#[path = "journey/front/check.rs"]
+mod check;
+#[path = "journey/client.rs"]
+mod client;
+#[path = "journey/conservation.rs"]
+mod conservation;
+#[path = "journey/state/crash.rs"]
+mod crash;
+#[path = "journey/front/door.rs"]
+mod door;
+#[path = "journey/front.rs"]
+mod front;
+#[path = "journey/gate.rs"]
+mod gate;
+#[path = "journey/front/hand.rs"]
+mod hand;
+#[path = "journey/front/keeper.rs"]
+mod keeper;
+#[path = "journey/life.rs"]
+mod life;
+#[path = "journey/front/names.rs"]
+mod names;
+#[path = "journey/process.rs"]
+mod process;
+#[path = "journey/front/readings.rs"]
+mod readings;
+#[path = "journey/site.rs"]
+mod site;
+#[path = "journey/state.rs"]
+mod state;
+#[path = "journey/table.rs"]
+mod table;
+#[path = "journey/tempomat.rs"]
+mod tempomat;

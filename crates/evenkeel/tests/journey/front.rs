@@ -1,0 +1,229 @@
+//! A server that keeps its own front: nginx, HAProxy, Caddy or Apache as `examples` has them,
+//! PHP-FPM behind them, and Evenkeel beside them, which they ask.
+
+use crate::client::Client;
+use crate::gate::{Line, decisions, evenkeel, lines, metric};
+use crate::process::{Running, free_port, wait_for};
+use crate::site::{Site, program, start_nginx};
+use std::fs;
+use std::process::Command;
+
+const NGINX: &str = include_str!("../../../../examples/nginx/evenkeel.conf");
+const HAPROXY: &str = include_str!("../../../../examples/haproxy/haproxy.cfg");
+const HAPROXY_LUA: &str = include_str!("../../../../examples/haproxy/evenkeel.lua");
+const APACHE: &str = include_str!("../../../../examples/apache/evenkeel.conf");
+const APACHE_LUA: &str = include_str!("../../../../examples/apache/evenkeel.lua");
+const CADDY: &str = include_str!("../../../../examples/caddy/Caddyfile");
+
+const CHECK: &str = "    location = /.evenkeel/check {";
+/// Files of nginx's own that it asks about.
+const FILES: &str = "    location /files/ {
+        auth_request /.evenkeel/check;
+        auth_request_set $evenkeel_id $upstream_http_x_evenkeel_id;
+        access_log syslog:server=127.0.0.1:5514,tag=nginx evenkeel;
+    }
+
+";
+
+/// A front, and Evenkeel if it lives.
+pub struct Front {
+    /// Where clients come in.
+    pub port: u16,
+    /// Where Evenkeel is asked.
+    pub check: u16,
+    pub site: Site,
+    _server: Running,
+    gate: Option<Running>,
+    command: String,
+    admin: u16,
+}
+
+/// Where everything listens, and its folder.
+struct Ports {
+    front: u16,
+    check: u16,
+    syslog: u16,
+    home: String,
+    /// Whether Evenkeel answers late where clients have to wait.
+    waits: bool,
+}
+
+impl Ports {
+    /// A configuration out of `examples`, with these ports in place of its own.
+    fn within(&self, text: &str) -> String {
+        text.replace("127.0.0.1:9971", &format!("127.0.0.1:{}", self.check))
+            .replace("127.0.0.1:5514", &format!("127.0.0.1:{}", self.syslog))
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = format!("{}/{name}", self.home);
+        fs::write(&path, text).expect("a file");
+        path
+    }
+}
+
+fn nginx(ports: &Ports, site: &Site) -> Running {
+    let (home, port) = (&ports.home, ports.front);
+    let patience = if ports.waits { "proxy_read_timeout 60s" } else { "proxy_read_timeout 2s" };
+    let text = ports
+        .within(NGINX)
+        .replace("listen 80;", &format!("listen 127.0.0.1:{port};"))
+        .replace("127.0.0.1:9972", &format!("127.0.0.1:{}", free_port()))
+        .replace("proxy_read_timeout 2s", patience)
+        .replace("    location = /.evenkeel/check {", &format!("{}{CHECK}", ports.within(FILES)))
+        .replace("/var/log/nginx", home)
+        .replace("/var/www/html", &format!("{home}/www"))
+        .replace("include fastcgi_params;", "include /etc/nginx/fastcgi_params;")
+        .replace("unix:/run/php/php-fpm.sock", &format!("127.0.0.1:{}", site.php_port));
+    fs::create_dir(format!("{home}/www")).expect("a folder");
+    fs::copy(format!("{home}/burn.php"), format!("{home}/www/index.php")).expect("the page");
+    ports.write("www/plain.txt", "plain\n");
+    fs::create_dir(format!("{home}/www/files")).expect("a folder");
+    ports.write("www/files/picture", &"x".repeat(12_000_000));
+    start_nginx(site.folder.path(), "front", &text, port)
+}
+
+fn haproxy(ports: &Ports, site: &Site) -> Running {
+    ports.write("evenkeel.lua", &ports.within(HAPROXY_LUA));
+    let text = ports
+        .within(HAPROXY)
+        .replace("/etc/haproxy", &ports.home)
+        .replace("bind :80\n", &format!("bind 127.0.0.1:{}\n", ports.front))
+        .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", site.port));
+    let mut command = Command::new(program("haproxy"));
+    command.args(["-db", "-f", &ports.write("haproxy.cfg", &text)]);
+    Running::start(command, &site.folder.path().join("haproxy.log"), ports.front)
+}
+
+fn caddy(ports: &Ports, site: &Site) -> Running {
+    let text = ports
+        .within(CADDY)
+        .replace(":80 {", &format!(":{} {{\n\tbind 127.0.0.1", ports.front))
+        .replace(":9972", &format!(":{}", free_port()))
+        .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", site.port));
+    let text = format!("{{\n\tadmin off\n}}\n{text}");
+    let mut command = Command::new(program("caddy"));
+    // It keeps files of its own at home.
+    command.env("HOME", &ports.home).args(["run", "--adapter", "caddyfile", "--config"]);
+    command.arg(ports.write("Caddyfile", &text));
+    Running::start(command, &site.folder.path().join("caddy.log"), ports.front)
+}
+
+fn apache(ports: &Ports, site: &Site) -> Running {
+    let (home, port) = (&ports.home, ports.front);
+    let lua = APACHE_LUA.replace("9971, 5514", &format!("{}, {}", ports.check, ports.syslog));
+    assert_ne!(lua, APACHE_LUA, "the ports stand where they are looked for");
+    ports.write("evenkeel.lua", &lua);
+    let ours = ports.write("evenkeel.conf", &APACHE.replace("/etc/apache2", home));
+    let root = rustix::process::geteuid().is_root();
+    fs::create_dir(format!("{home}/www")).expect("a folder");
+    ports.write("www/index.html", "the start\n");
+    let modules = ["mpm_event", "authz_core", "dir", "lua", "proxy", "proxy_http"]
+        .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
+    let text = format!(
+        "ServerRoot {home}\nServerName site\nListen 127.0.0.1:{port}\nPidFile {home}/apache.pid\n\
+         ErrorLog /dev/stderr\nDocumentRoot {home}/www\nDirectoryIndex index.html\n{}{}\
+         ErrorDocument 404 /index.html\nProxyPass /page {site}page\n\
+         ProxyPass /login {site}login\nInclude {ours}\n",
+        modules.concat(),
+        if root { "User www-data\nGroup www-data\n" } else { "" },
+        site = format_args!("http://127.0.0.1:{}/", site.port),
+    );
+    let mut command = Command::new(program("apache2"));
+    command.args(["-D", "FOREGROUND", "-f", &ports.write("apache.conf", &text)]);
+    Running::start(command, &site.folder.path().join("apache.log"), port)
+}
+
+impl Front {
+    /// nginx in front of PHP; Evenkeel has these lines in its section `proxy`.
+    pub fn nginx(proxy: &str) -> Front {
+        Front::start(nginx, proxy)
+    }
+
+    /// HAProxy in front of a whole site.
+    pub fn haproxy(proxy: &str) -> Front {
+        Front::start(haproxy, proxy)
+    }
+
+    /// Caddy, likewise.
+    pub fn caddy(proxy: &str) -> Front {
+        Front::start(caddy, proxy)
+    }
+
+    /// Apache, likewise.
+    pub fn apache(proxy: &str) -> Front {
+        Front::start(apache, proxy)
+    }
+
+    fn start(server: fn(&Ports, &Site) -> Running, proxy: &str) -> Front {
+        let site = Site::start(2);
+        let [front, check, admin, syslog] = [(); 4].map(|()| free_port());
+        let home = site.folder.path().display().to_string();
+        let ports = Ports { front, check, syslog, home, waits: proxy.contains("action: hold") };
+        let text = format!(
+            "admin: {{listen: 127.0.0.1:{admin}}}\nlog: {{level: info, format: json}}\n\
+             check: {{listen: 127.0.0.1:{check}, syslog: \"udp://127.0.0.1:{syslog}\"}}\n\
+             proxy:\n  listen: off\n{proxy}"
+        );
+        let command = ports.write("check.yaml", &text);
+        let server = server(&ports, &site);
+        let mut front =
+            Front { port: front, check, site, _server: server, gate: None, command, admin };
+        front.revive();
+        front
+    }
+
+    /// Evenkeel dies, without time for a last word.
+    pub fn kill(&mut self) {
+        self.gate.take().expect("it lives").kill();
+    }
+
+    /// Evenkeel hangs: it is there, and answers nothing.
+    pub fn stop(&self) {
+        self.gate.as_ref().expect("it lives").signal(rustix::process::Signal::STOP);
+    }
+
+    /// Evenkeel starts.
+    pub fn revive(&mut self) {
+        let mut command = evenkeel();
+        command.args(["serve", "--config", &self.command]);
+        let log = self.site.folder.path().join("gate.log");
+        self.gate = Some(Running::start(command, &log, self.check));
+    }
+
+    /// A client at `address`.
+    pub fn client(&self, address: &str) -> Client {
+        Client::new(address, self.port)
+    }
+
+    /// The decisions about one client, once there are at least `count`.
+    pub fn decisions_about(&self, client: &str, count: usize) -> Vec<Line> {
+        wait_for("decisions in the log", || {
+            let mut lines = decisions(&self.log());
+            lines.retain(|line| line.text("client") == client);
+            (lines.len() >= count).then_some(lines)
+        })
+    }
+
+    /// Notices of blocks so far, of this life.
+    pub fn notices(&self) -> Vec<Line> {
+        let is = |line: &Line| line.text("message") == "client blocked";
+        lines(&self.log()).into_iter().filter(is).collect()
+    }
+
+    /// All that Evenkeel has written.
+    pub fn log(&self) -> String {
+        self.gate.as_ref().map(Running::output).unwrap_or_default()
+    }
+
+    /// A metric of Evenkeel now.
+    pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        metric(self.admin, name, labels)
+    }
+
+    /// Waits until so many passes are settled by reports.
+    pub fn wait_for_reports(&self, count: f64) {
+        let settled = || self.metric("evenkeel_check_reports_total", &[("result", "settled")]);
+        wait_for("reports", || (settled() >= count).then_some(()));
+    }
+}

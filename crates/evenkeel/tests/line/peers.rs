@@ -1,0 +1,224 @@
+//! Programs that count together, over real connections: the original's example, a program that is
+//! killed and learns again what is owed, and limits that differ.
+//!
+//! Nothing comes in while a test runs, so what is left depends on what was served and on nothing
+//! else. Waiting is for what others have told, as the admin door shows it.
+
+mod apart;
+
+use crate::stage::{Client, Program};
+use std::fs;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes on a slow, busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A line door among peers.
+pub struct Peer {
+    pub program: Program,
+    /// Where others connect to.
+    pub address: String,
+}
+
+impl Peer {
+    /// Starts one with these keys in its `line` section, that connects to the others.
+    pub fn start(line: &str, join: &[&Peer]) -> Peer {
+        let join: Vec<&str> = join.iter().map(|peer| &*peer.address).collect();
+        let peers = format!("listen: '127.0.0.1:0', period: 200ms, join: {join:?}");
+        let mut program = program(line, &peers);
+        let line = program.told("mesh open");
+        let address = line.trim().rsplit('=').next().expect("an address").to_owned();
+        Peer { program, address }
+    }
+
+    /// What is replied to some lines.
+    pub fn ask(&self, lines: &str) -> String {
+        Client::tcp(self.program.lines).ask(lines)
+    }
+
+    /// What `/api/peers` says.
+    pub fn report(&self) -> serde_json::Value {
+        body(&self.program.get("/api/peers"))
+    }
+
+    /// What is left of a tag, in hits, as others can see it too.
+    pub fn left(&self, tag: &str) -> Option<f64> {
+        let top = body(&self.program.get("/api/top?limit=line"));
+        let rows = top["limits"][0]["rows"].as_array()?;
+        let row = rows.iter().find(|row| row["key"] == tag)?;
+        row["level"].as_f64()
+    }
+
+    /// Until so many live.
+    pub fn meets(&self, live: u64) {
+        until("they meet", || self.report()["live"] == live);
+    }
+
+    /// What this and others have is what is left.
+    pub fn comes_to(&self, tag: &str, level: f64) {
+        until(&format!("{level} of {tag} are left, not {:?}", self.left(tag)), || {
+            self.left(tag).is_some_and(|left| (left - level).abs() < 0.5)
+        });
+    }
+}
+
+/// What is left of a tag, down to none, for somebody who only looks and knows no names.
+fn remaining(client: &mut Client<TcpStream>, tag: &str) -> u64 {
+    client.send(format!("THROTTLE {tag} 0\r\n"));
+    client.half_close();
+    let reply = client.rest();
+    let third = reply.lines().nth(3).and_then(|line| line.strip_prefix(':'));
+    third.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{reply}"))
+}
+
+/// A line door with these keys in its sections.
+fn program(line: &str, peers: &str) -> Program {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = format!(
+        "admin: {{listen: '127.0.0.1:0'}}\n\
+         line: {{listen: '127.0.0.1:0', resp: '127.0.0.1:0', {line}}}\npeers: {{{peers}}}\n"
+    );
+    fs::write(folder.path().join("evenkeel.yaml"), text).expect("saved");
+    Program::start_in(folder)
+}
+
+fn body(answer: &str) -> serde_json::Value {
+    let (_, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    serde_json::from_str(body).unwrap_or(serde_json::Value::Null)
+}
+
+/// Looks until something is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !so() {
+        assert!(Instant::now() < end, "it never came so far that {what}");
+    }
+}
+
+const TEN: &str = "rate: 1 per 365d, burst: 10";
+
+/// The original's numbers but for the refill: nothing comes in, so both end at 10 - 18.
+#[test]
+fn d1_the_example_on_two_programs() {
+    let a = Peer::start(TEN, &[]);
+    let b = Peer::start(TEN, &[&a]);
+    a.meets(2);
+    b.meets(2);
+    // How often each has told the other something.
+    let told = || [&a, &b].map(|peer| peer.report()["peers"][0]["report"].clone());
+    let in_one_period = |tag: &str| {
+        let before = told();
+        let line = format!("{tag}\n");
+        let first = (a.ask(&line.repeat(9)), b.ask(&line.repeat(8)), a.ask(&line.repeat(2)));
+        (before == told()).then_some(first)
+    };
+    let tags: Vec<String> = (0..200).map(|n| format!("C{n}")).collect();
+    let found = tags.iter().find_map(|tag| Some((tag, in_one_period(tag)?)));
+    let (tag, first) = found.expect("a period in which all of this is asked");
+    let ok = "OK\n";
+    assert_eq!(first, (ok.repeat(9), ok.repeat(8), "OK\nNO\n".to_owned()));
+    let line = format!("{tag}\n");
+    for _ in 0..2 {
+        a.comes_to(tag, -8.0);
+        b.comes_to(tag, -8.0);
+        assert_eq!((a.ask(&line), b.ask(&line)), ("NO\n".to_owned(), "NO\n".to_owned()));
+    }
+    // A tag that only a report has named begins full.
+    assert_eq!(b.ask("D\nD\nD\nD\n"), ok.repeat(4));
+    a.comes_to("D", 6.0);
+}
+
+#[test]
+fn who_is_killed_learns_again_what_is_owed() {
+    let a = Peer::start(TEN, &[]);
+    let b = Peer::start(TEN, &[&a]);
+    let mut c = Peer::start(TEN, &[&a, &b]);
+    [&a, &b, &c].iter().for_each(|peer| peer.meets(3));
+    assert_eq!(c.ask(&"C\n".repeat(6)), "OK\n".repeat(6));
+    a.comes_to("C", 4.0);
+    b.comes_to("C", 4.0);
+    c.program.signal("KILL");
+    c.program.end();
+    // Nobody's clients notice.
+    assert_eq!(a.ask(&"C\n".repeat(3)), "OK\n".repeat(3));
+    b.comes_to("C", 1.0);
+    a.meets(2);
+    let c = Peer::start(TEN, &[&a, &b]);
+    c.meets(3);
+    until("it knows what is owed", || remaining(&mut Client::tcp(c.program.resp), "C") == 1);
+    assert_eq!(c.ask("C\nC\n"), "OK\nNO\n", "one was left");
+    a.comes_to("C", 0.0);
+    assert_eq!(b.report()["refused"], 0);
+}
+
+#[test]
+fn who_ends_tells_what_it_has_not_told_yet() {
+    let slow = |join: &str| format!("listen: '127.0.0.1:0', period: 60s, join: [{join}]");
+    let started = |join: &str| {
+        let mut program = program(TEN, &slow(join));
+        let line = program.told("mesh open");
+        let address = line.trim().rsplit('=').next().expect("an address").to_owned();
+        Peer { program, address }
+    };
+    let a = started("");
+    let mut b = started(&a.address);
+    a.meets(2);
+    b.meets(2);
+    assert_eq!(b.ask(&"C\n".repeat(7)), "OK\n".repeat(7));
+    b.program.signal("TERM");
+    assert_eq!(b.program.end().code(), Some(0));
+    // Long before a period has passed.
+    until("the other has heard of it", || a.report()["peers"][0]["entries_in"] == 1);
+    assert_eq!(a.ask(&"C\n".repeat(4)), "OK\nOK\nOK\nNO\n");
+}
+
+#[test]
+fn what_is_shared_counts_and_what_differs_is_told() {
+    let mut a = Peer::start(
+        "rate: 1 per 365d, burst: 10, limits: [{prefix: x, rate: 1 per 365d, burst: 5}]",
+        &[],
+    );
+    let mut b = Peer::start(
+        "rate: 1 per 365d, burst: 20, limits: [{prefix: y, rate: 1 per 365d, burst: 5}]",
+        &[&a],
+    );
+    a.meets(2);
+    b.meets(2);
+    for peer in [&mut a, &mut b] {
+        let line = peer.program.told("a limit has other numbers on a peer");
+        assert!(line.contains("limit=\"line\"") || line.contains("limit=line"), "{line}");
+        peer.program.told("a peer has a limit that is not the same here");
+    }
+    assert_eq!(a.ask("C\nC\nC\n"), "OK\nOK\nOK\n");
+    b.comes_to("C", 17.0);
+    assert_eq!(a.ask("x1\n"), "OK\n");
+    until("it was passed over", || b.report()["peers"][0]["entries_unshared"] == 1);
+}
+
+#[test]
+fn a_group_on_this_machine_counts_together() {
+    // A port of its own: other tests may run beside this one.
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = port.expect("a port").port();
+    let peers = format!(
+        "via: multicast, group: '239.255.70.46:{port}', interface: 127.0.0.1, period: 200ms"
+    );
+    let [a, b] = [(); 2].map(|()| Peer { program: program(TEN, &peers), address: String::new() });
+    a.meets(2);
+    b.meets(2);
+    assert_eq!(a.ask(&"C\n".repeat(6)), "OK\n".repeat(6));
+    b.comes_to("C", 4.0);
+    assert_eq!(b.ask(&"C\n".repeat(5)), ["OK\n".repeat(4), "NO\n".to_owned()].concat());
+    a.comes_to("C", 0.0);
+    // Numbers of one's own, of Redis clients: a time is owed, which needs no numbers elsewhere.
+    let mut cell = Client::tcp(a.program.resp);
+    cell.send("CL.THROTTLE k 0 1 86400\r\n");
+    assert!(cell.take(8).ends_with(":0\r\n"), "it passes");
+    until("the other refuses it too", || {
+        let mut cell = Client::tcp(b.program.resp);
+        cell.send("CL.THROTTLE k 0 1 86400 0\r\n");
+        let reply = cell.take(16);
+        reply.split("\r\n").nth(3) == Some(":0")
+    });
+}

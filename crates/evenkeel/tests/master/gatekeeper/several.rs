@@ -1,0 +1,62 @@
+//! Several domains in one program, each with the requests that its condition names.
+
+use super::site::{Keeper, Site, until};
+use crate::stage::{Program, doctor};
+use std::process::Command;
+
+const RULES: &str = "domains: {login: [{rate: 1/h, burst: 1}], d: [{rate: 1/h, burst: 3}]}";
+
+#[test]
+fn each_request_passes_the_first_gate_that_keeps_it() {
+    let program = Program::start(RULES);
+    let Program { accounting, control, .. } = &program;
+    let site = Site::start();
+    let gate = |domain: &str, when: &str| {
+        format!(
+            "  - {{master: 'tcp://{accounting}', control: 'tcp://{control}', domain: {domain}, \
+             identifier: 'header:x-id', when: {when}}}\n"
+        )
+    };
+    let sections = format!(
+        "proxy: {{listen: '127.0.0.1:0', backend: 'http://{}', limits: []}}\ngatekeeper:\n{}{}",
+        site.address,
+        gate("login", "{path: /login}"),
+        gate("d", "{path: [/login, /api]}"),
+    );
+    let command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let keeper = Keeper::start_by(command, "127.0.0.1", site, &sections);
+    let connected = |domain: &str| {
+        let gates = keeper.admin("/metrics");
+        ["accounting", "control"].iter().all(|socket| {
+            let series = "evenkeel_gatekeeper_connected";
+            gates.contains(&format!("{series}{{domain=\"{domain}\",socket=\"{socket}\"}} 1\n"))
+        })
+    };
+    until("both are connected", || connected("login") && connected("d"));
+    assert_eq!(keeper.get_at("/login", "c"), 200);
+    until("the order of login is there", || keeper.get_at("/login", "c") == 503);
+    (0..3).for_each(|n| assert_eq!(keeper.get_at("/api/x", "c"), 200, "{n}: a count of its own"));
+    until("the order of d is there", || keeper.get_at("/api/x", "c") == 503);
+    assert_eq!(keeper.get_at("/login", "another"), 200);
+    (0..20).for_each(|_| assert_eq!(keeper.get_at("/page", "c"), 200, "it has no gate"));
+    // Of what has no gate, and of what another domain has, a master is not told.
+    let accepted = |domain: &str| {
+        let all = keeper.admin("/metrics");
+        let series = format!(
+            "evenkeel_gatekeeper_requests_total{{domain=\"{domain}\",status=\"accepted\"}} "
+        );
+        let line = all.lines().find_map(|line| line.strip_prefix(&series));
+        line.expect("it is counted").parse::<u64>().expect("a number")
+    };
+    assert!(accepted("d") >= 3 && accepted("login") >= 2);
+    let told = accepted("d") + accepted("login");
+    until("the master has heard of all", || program.messages("accepted") == told);
+    until("each knows who has to wait", || {
+        let text = doctor(keeper.admin);
+        let gates = ["gatekeeper of login:\n", "gatekeeper of d:\n"];
+        let told = text.matches(" orders taken, 0 not, the last ").count();
+        gates.iter().all(|gate| text.contains(gate)) && told == 2
+    });
+    let top = keeper.admin("/api/top?limit=login");
+    assert!(top.contains("\"door\":\"gatekeeper\"") && top.contains("\"key\":\"c\""), "{top}");
+}

@@ -1,0 +1,247 @@
+//! A site that counts, the program before it as a gatekeeper, and a client.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Longer than anything takes on a slow, busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Asks again and again until it is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < DEADLINE, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The present in milliseconds since the Unix epoch.
+pub fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after the epoch");
+    now.as_millis() as u64
+}
+
+/// A site; its threads end with the test's process.
+pub struct Site {
+    pub address: SocketAddr,
+    requests: Arc<AtomicU64>,
+    /// When the last request came, in milliseconds since the Unix epoch.
+    last: Arc<AtomicU64>,
+}
+
+impl Site {
+    /// At an address that the system gives.
+    pub fn start() -> Site {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (requests, last) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let counts = (Arc::clone(&requests), Arc::clone(&last));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (requests, last) = (Arc::clone(&counts.0), Arc::clone(&counts.1));
+                std::thread::spawn(move || answer(stream, &requests, &last));
+            }
+        });
+        Site { address, requests, last }
+    }
+
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
+    pub fn last(&self) -> u64 {
+        self.last.load(Relaxed)
+    }
+}
+
+fn answer(stream: TcpStream, requests: &AtomicU64, last: &AtomicU64) {
+    let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+    let mut stream = stream;
+    loop {
+        let mut line = String::new();
+        while !line.ends_with("\r\n\r\n") && line != "\r\n" {
+            match reader.read_line(&mut line) {
+                Ok(1..) => {}
+                _ => return,
+            }
+        }
+        requests.fetch_add(1, Relaxed);
+        last.store(now(), Relaxed);
+        if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n").is_err() {
+            return;
+        }
+    }
+}
+
+/// What a client was told.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    head: String,
+    pub text: String,
+}
+
+impl Answer {
+    fn read(mut stream: TcpStream) -> Answer {
+        let mut all = String::new();
+        stream.read_to_string(&mut all).expect("an answer");
+        let (head, text) = all.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        Answer { status, head: head.to_owned(), text: text.to_owned() }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        fields.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+/// The program with a gatekeeper, before a site; killed when dropped.
+pub struct Keeper {
+    child: Child,
+    _log: BufReader<ChildStderr>,
+    _folder: tempfile::TempDir,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+    pub site: Site,
+}
+
+impl Keeper {
+    /// Behind the master at these two addresses, with more keys in its section. An identifier is
+    /// what the header `x-id` says.
+    pub fn start([accounting, control]: [SocketAddr; 2], keys: &str) -> Keeper {
+        let site = Site::start();
+        let at = site.address;
+        Keeper::start_by(
+            Command::new(env!("CARGO_BIN_EXE_evenkeel")),
+            "127.0.0.1",
+            site,
+            &format!(
+                "proxy: {{listen: '127.0.0.1:0', backend: 'http://{at}', \
+                 limits: [{{name: plenty, by: all, rate: 1000000/s, burst: 1000000}}]}}\n\
+                 gatekeeper: {{master: 'tcp://{accounting}', control: 'tcp://{control}', \
+                 identifier: 'header:x-id', {keys}}}\n"
+            ),
+        )
+    }
+
+    /// Where a command runs the program.
+    pub fn start_by(mut command: Command, host: &str, site: Site, sections: &str) -> Keeper {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("evenkeel.yaml");
+        fs::write(&path, format!("admin: {{listen: '127.0.0.1:0'}}\n{sections}")).expect("saved");
+        command.args(["serve", "--config"]).arg(path).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut log = BufReader::new(child.stderr.take().expect("piped"));
+        let line = told(&mut log, "proxy open");
+        let words = line.split(|c: char| "[]= ,\"".contains(c));
+        let found: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
+        let [address, admin] = found[..] else { panic!("{line}") };
+        assert_eq!(address.ip().to_string(), host);
+        Keeper { child, _log: log, _folder: folder, address, admin, site }
+    }
+
+    /// A request of somebody with this identifier that has been sent.
+    pub fn ask(&self, identifier: &str) -> TcpStream {
+        self.ask_for("/", identifier)
+    }
+
+    /// The same for this path.
+    fn ask_for(&self, path: &str, identifier: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nhost: site\r\nconnection: close\r\n\
+             x-id: {identifier}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        stream
+    }
+
+    /// The same, with its answer.
+    pub fn get(&self, identifier: &str) -> Answer {
+        Answer::read(self.ask(identifier))
+    }
+
+    /// What became of a request for this path.
+    pub fn get_at(&self, path: &str, identifier: &str) -> u16 {
+        Answer::read(self.ask_for(path, identifier)).status
+    }
+
+    /// What the admin door answers.
+    pub fn admin(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).expect("it listens");
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin);
+        stream.write_all(head.as_bytes()).expect("sent");
+        Answer::read(stream).text
+    }
+
+    /// The value of one series, of the only domain there is.
+    pub fn metric(&self, series: &str) -> u64 {
+        let all = self.admin("/metrics");
+        let mut lines = all.lines().map(without_domain);
+        let value = lines.find_map(|line| {
+            line.strip_prefix(series)?.strip_prefix(' ').map(|value| value.parse())
+        });
+        value.unwrap_or_else(|| panic!("no {series} in\n{all}")).expect("a number")
+    }
+
+    /// How many requests had this fate.
+    pub fn requests(&self, status: &str) -> u64 {
+        self.metric(&format!("evenkeel_gatekeeper_requests_total{{status=\"{status}\"}}"))
+    }
+
+    /// How many messages to the master had this fate.
+    pub fn messages(&self, result: &str) -> u64 {
+        self.metric(&format!("evenkeel_gatekeeper_messages_total{{result=\"{result}\"}}"))
+    }
+
+    /// How many orders were taken in.
+    pub fn orders(&self) -> u64 {
+        self.metric("evenkeel_gatekeeper_orders_total{result=\"taken\"}")
+    }
+
+    /// Whether it is heard, and hears.
+    pub fn is_connected(&self) -> bool {
+        let connected = |socket: &str| {
+            self.metric(&format!("evenkeel_gatekeeper_connected{{socket=\"{socket}\"}}")) == 1
+        };
+        connected("accounting") && connected("control")
+    }
+}
+
+/// A line of metrics without its domain, of which most tests have one.
+fn without_domain(line: &str) -> String {
+    let Some((name, labels)) = line.split_once("{domain=\"") else { return line.to_owned() };
+    let (_, rest) = labels.split_once('"').expect("an end");
+    match rest.strip_prefix(',') {
+        Some(more) => format!("{name}{{{more}"),
+        None => format!("{name}{}", rest.trim_start_matches('}')),
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn told(log: &mut impl BufRead, what: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let mut line = String::new();
+        let count = log.read_line(&mut line).expect("a log");
+        assert!(count > 0, "the log ended without {what}:\n{all}");
+        if line.contains(what) {
+            return line;
+        }
+        all += &line;
+    }
+}

@@ -1,0 +1,311 @@
+//! The program with a master, and a gatekeeper that is libzmq's.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// An hour, in milliseconds.
+pub const HOUR: u64 = 3_600_000;
+
+/// A running program; killed if a test forgets to end it.
+pub struct Program {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    folder: tempfile::TempDir,
+    /// Where it is told.
+    pub accounting: SocketAddr,
+    /// Where it tells.
+    pub control: SocketAddr,
+    /// Where it shows what it counts.
+    pub admin: SocketAddr,
+}
+
+impl Program {
+    /// Starts it with these keys in its `master` section.
+    pub fn start(keys: &str) -> Program {
+        let folder = tempfile::tempdir().expect("a folder");
+        Program::start_at(folder, keys, [0, 0])
+    }
+
+    /// Starts it with this besides its `admin` section.
+    pub fn start_with(text: &str) -> Program {
+        Program::start_by(Command::new(env!("CARGO_BIN_EXE_evenkeel")), text)
+    }
+
+    fn start_at(folder: tempfile::TempDir, keys: &str, [accounting, control]: [u16; 2]) -> Program {
+        let text = format!(
+            "master: {{accounting: 'tcp://127.0.0.1:{accounting}', \
+             control: 'tcp://127.0.0.1:{control}', {keys}}}\n"
+        );
+        Program::run(Command::new(env!("CARGO_BIN_EXE_evenkeel")), folder, &text)
+    }
+
+    /// The same, where a command runs the program.
+    pub fn start_by(command: Command, text: &str) -> Program {
+        Program::run(command, tempfile::tempdir().expect("a folder"), text)
+    }
+
+    fn run(mut command: Command, folder: tempfile::TempDir, text: &str) -> Program {
+        let path = folder.path().join("evenkeel.yaml");
+        let text = format!("admin: {{listen: '127.0.0.1:0'}}\n{text}");
+        fs::write(&path, text).expect("saved");
+        command.args(["serve", "--config"]).arg(path).env("RUST_LOG", "debug");
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut log = BufReader::new(child.stderr.take().expect("piped"));
+        let line = told(&mut log, "master open");
+        let words = line.split(|c: char| "[]= ,\"".contains(c));
+        let found: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
+        let [accounting, control, admin] = found[..] else { panic!("{line}") };
+        Program { child, log, folder, accounting, control, admin }
+    }
+
+    /// Kills it, and starts it again where it was.
+    pub fn killed_and_started(self, keys: &str) -> Program {
+        self.killed().back(keys)
+    }
+
+    /// Kills it.
+    pub fn killed(mut self) -> Away {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("its end");
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
+        Away { folder, ports: [self.accounting.port(), self.control.port()] }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes other keys into its configuration and has it read them.
+    pub fn reload(&mut self, keys: &str) {
+        let path = self.folder.path().join("evenkeel.yaml");
+        let before = fs::read_to_string(&path).expect("it is there");
+        let at = before.find("domains:").expect("domains");
+        fs::write(&path, format!("{}{keys}}}\n", &before[..at])).expect("saved");
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().expect("sent").success());
+        told(&mut self.log, "configuration reloaded");
+    }
+
+    /// The next line of the log that holds `what`.
+    pub fn told(&mut self, what: &str) -> String {
+        told(&mut self.log, what)
+    }
+
+    /// What the admin door answers.
+    pub fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).expect("it listens");
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin);
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    /// The value of one series.
+    pub fn metric(&self, series: &str) -> u64 {
+        let all = self.get("/metrics");
+        let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {series} in\n{all}")).parse().expect("a number")
+    }
+
+    /// How many messages of this status came in.
+    pub fn messages(&self, status: &str) -> u64 {
+        self.metric(&format!("evenkeel_master_messages_total{{status=\"{status}\"}}"))
+    }
+}
+
+/// Where a program was that has been killed.
+pub struct Away {
+    folder: tempfile::TempDir,
+    ports: [u16; 2],
+}
+
+impl Away {
+    /// Starts it again there.
+    pub fn back(self, keys: &str) -> Program {
+        Program::start_at(self.folder, keys, self.ports)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `evenkeel doctor` prints of the program at this address.
+pub fn doctor(admin: SocketAddr) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let output = command.args(["doctor", "--admin", &admin.to_string()]).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn told(log: &mut impl BufRead, what: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let mut line = String::new();
+        let count = log.read_line(&mut line).expect("a log");
+        assert!(count > 0, "the log ended without {what}:\n{all}");
+        if line.contains(what) {
+            return line;
+        }
+        all += &line;
+    }
+}
+
+/// The present and half a minute, in milliseconds: no clock of a test gets there.
+pub fn ahead() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after the epoch");
+    now.as_millis() as u64 + 30_000
+}
+
+/// An identifier of gatekeepers that find out whether they are heard.
+const PROBE: &str = "|probe|";
+
+/// Sockets of libzmq, moved by lines: `send` and frames in hexadecimal, `hear`, `hush`.
+const PEER: &str = r#"
+import sys, zmq
+context = zmq.Context()
+accounts = context.socket(zmq.PUB if sys.argv[3] == 'PUB' else zmq.XPUB)
+accounts.linger = 0
+accounts.connect('tcp://' + sys.argv[1])
+orders = context.socket(zmq.SUB)
+orders.connect('tcp://' + sys.argv[2])
+for topic in sys.argv[4:]:
+    orders.subscribe(bytes.fromhex(topic))
+if sys.argv[3] != 'PUB':
+    # The subscription of the master: from now on it hears everything.
+    assert accounts.recv() == b'\x01'
+def said(text):
+    print(text, flush=True)
+said('ready')
+for line in sys.stdin:
+    word, *frames = line.rstrip('\n').split(' ')
+    if word == 'send':
+        accounts.send_multipart([bytes.fromhex(frame) for frame in frames])
+    elif word == 'hear':
+        there = orders.poll(int(frames[0]))
+        said(' '.join('-' + frame.hex() for frame in orders.recv_multipart()) if there else 'none')
+"#;
+
+/// A gatekeeper: libzmq in a program of its own, ended with this.
+pub struct Gatekeeper {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Gatekeeper {
+    /// One whose messages are heard from the first on, and which listens to these topics.
+    pub fn new(program: &Program, topics: &[&str]) -> Gatekeeper {
+        let mut gatekeeper = Gatekeeper::of_kind("XPUB", program, topics);
+        if !topics.is_empty() {
+            gatekeeper.listen(topics[0].trim_end_matches('\0'));
+        }
+        gatekeeper
+    }
+
+    /// One that publishes as gatekeepers do, so nobody tells it from when on it is heard.
+    pub fn plain(program: &Program, topics: &[&str]) -> Gatekeeper {
+        Gatekeeper::of_kind("PUB", program, topics)
+    }
+
+    fn of_kind(kind: &str, program: &Program, topics: &[&str]) -> Gatekeeper {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", PEER, &program.accounting.to_string(), &program.control.to_string()]);
+        command.arg(kind).args(topics.iter().map(|topic| hex(topic.as_bytes())));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("python3 runs");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut gatekeeper = Gatekeeper { child, input, output };
+        assert_eq!(gatekeeper.line(), "ready", "python3 needs zmq (Debian: python3-zmq)");
+        gatekeeper
+    }
+
+    /// Until orders for `domain` arrive: it asks for some.
+    fn listen(&mut self, domain: &str) {
+        self.request(domain, PROBE, ahead());
+        while self.hear_within(50).is_none() {
+            self.request(domain, PROBE, ahead());
+        }
+    }
+
+    /// Tells of an accepted request.
+    pub fn request(&mut self, domain: &str, identifier: &str, at: u64) {
+        let domain = format!("{domain}\0");
+        self.send(&[domain.as_bytes(), b"ACCEPTED", identifier.as_bytes(), &text(at), b"", b""]);
+    }
+
+    /// Publishes a message of these frames.
+    pub fn send(&mut self, frames: &[&[u8]]) {
+        let frames: Vec<String> = frames.iter().map(|frame| hex(frame)).collect();
+        writeln!(self.input, "send {}", frames.join(" ")).expect("it reads");
+    }
+
+    /// The next order, frames with bars between; panics after a minute.
+    pub fn hear(&mut self) -> String {
+        loop {
+            let order = self.hear_within(60_000).expect("an order");
+            if !order.contains(PROBE) {
+                return order;
+            }
+        }
+    }
+
+    /// The next order, if it comes soon.
+    pub fn hear_soon(&mut self) -> Option<String> {
+        self.hear_within(50)
+    }
+
+    fn hear_within(&mut self, millis: u32) -> Option<String> {
+        writeln!(self.input, "hear {millis}").expect("it reads");
+        let line = self.line();
+        if line == "none" {
+            return None;
+        }
+        let frames = line.split(' ').map(|frame| {
+            let hex = frame.trim_start_matches('-').as_bytes();
+            let byte = |pair: &[u8]| {
+                let text = std::str::from_utf8(pair).expect("hexadecimal");
+                u8::from_str_radix(text, 16).expect("hexadecimal")
+            };
+            hex.chunks(2).map(byte).collect::<Vec<u8>>().escape_ascii().to_string()
+        });
+        Some(frames.collect::<Vec<_>>().join("|"))
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it writes");
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Gatekeeper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A number as it is sent.
+pub fn text(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+/// An order as [`Gatekeeper::hear`] gives it.
+pub fn order(domain: &str, identifier: &str, until: u64) -> String {
+    format!("{domain}\\x00|DELAY_UNTIL|{identifier}|{until}")
+}

@@ -1,0 +1,248 @@
+//! Requests that the backend has a part of: whoever has it work at the head pays for that, and no
+//! more of them than slots go without one.
+
+use crate::stage::{LONG, Stage, Wire, cpu_limit, until};
+use evenkeel::config::settings::Concurrency;
+use evenkeel_core::limit::Action;
+use evenkeel_core::units::Cost;
+use std::time::{Duration, Instant};
+
+/// How long the backend works here.
+const WORK: Duration = Duration::from_millis(300);
+
+/// What all requests have been charged.
+fn charged(stage: &Stage) -> Duration {
+    let Cost(nanos) = stage.engine.load().1;
+    Duration::from_nanos(nanos)
+}
+
+/// A POST that states a body and has none of it.
+fn half(client: &mut Wire, path: &str) {
+    client.send(format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 70000\r\n\r\n"));
+}
+
+/// A proxy with so many slots.
+fn queueing(slots: usize) -> Stage {
+    Stage::open(|settings| {
+        settings.action = Action::Queue;
+        settings.queue.concurrency = Concurrency::Fixed(slots);
+        settings.queue.reserve = 0;
+        settings.limits = vec![cpu_limit(4.0, LONG)];
+    })
+}
+
+/// A backend works from now until this is dropped, or longer.
+struct Working(Instant);
+
+impl Working {
+    /// How long it has worked, at least.
+    fn done(self, after: impl FnOnce()) -> Duration {
+        until("the work is done", || self.0.elapsed() >= WORK);
+        let worked = self.0.elapsed();
+        after();
+        worked
+    }
+}
+
+#[test]
+fn work_at_the_head_is_charged_to_a_request_that_never_ends() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let worked = Working(Instant::now()).done(|| {
+        backend.answer("done");
+    });
+    assert_eq!(client.message().text(), "done");
+    assert!(charged(&stage) >= worked.mul_f64(0.9), "{:?} of {worked:?}", charged(&stage));
+}
+
+#[test]
+fn a_byte_now_and_then_hides_no_work() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let working = Working(Instant::now());
+    for _ in 0..10 {
+        client.send("x");
+        backend.expect("x");
+    }
+    let worked = working.done(|| {
+        backend.answer("done");
+    });
+    client.message();
+    assert!(charged(&stage) >= worked.mul_f64(0.9), "{:?} of {worked:?}", charged(&stage));
+}
+
+#[test]
+fn a_slow_client_does_not_pay_for_the_time_in_which_it_uploads() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let begun = Instant::now();
+    let piece = "x".repeat(7_000);
+    for _ in 0..10 {
+        let before = Instant::now();
+        until("it takes its time", || before.elapsed() >= WORK / 10);
+        client.send(&piece);
+        backend.expect(&piece);
+    }
+    let uploaded = begun.elapsed();
+    let ended = Instant::now();
+    backend.answer("done");
+    client.message();
+    let most = ended.elapsed() + uploaded / 2;
+    assert!(charged(&stage) < most, "{:?} of {uploaded:?}", charged(&stage));
+}
+
+#[test]
+fn an_upload_that_is_broken_off_costs_what_its_route_does() {
+    let stage = queueing(4);
+    let mut client = stage.client();
+    client.send("POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab");
+    let mut backend = stage.backend();
+    backend.message();
+    let worked = Working(Instant::now()).done(|| {
+        backend.answer("done");
+    });
+    client.message();
+    until("it is charged", || charged(&stage) >= worked.mul_f64(0.9));
+    half(&mut client, "/a");
+    backend.head();
+    drop(client);
+    until("it is charged as well", || charged(&stage) >= worked.mul_f64(1.8));
+}
+
+#[test]
+fn the_time_until_an_upload_is_broken_off_is_charged_as_that_of_any_abort() {
+    for (linger, most) in [(Duration::from_secs(5), LONG), (WORK / 10, WORK / 10)] {
+        let stage = Stage::open(|settings| settings.timeouts.abort_linger = linger);
+        let mut client = stage.client();
+        half(&mut client, "/");
+        let mut backend = stage.backend();
+        backend.head();
+        let worked = Working(Instant::now()).done(|| drop(client));
+        until("it is charged", || charged(&stage) >= worked.mul_f64(0.9).min(linger));
+        assert!(charged(&stage) <= most, "{:?} of {worked:?}", charged(&stage));
+    }
+}
+
+#[test]
+fn work_on_a_part_of_a_request_is_charged_if_the_backend_gives_up() {
+    let stage = Stage::open(|_| {});
+    let mut client = stage.client();
+    half(&mut client, "/");
+    let mut backend = stage.backend();
+    backend.head();
+    let worked = Working(Instant::now()).done(|| drop(backend));
+    assert_eq!(client.message().status(), 502);
+    assert!(charged(&stage) >= worked.mul_f64(0.9), "{:?} of {worked:?}", charged(&stage));
+}
+
+#[test]
+fn no_more_uploads_than_slots_go_without_one() {
+    let stage = queueing(2);
+    let mut clients: Vec<Wire> = (0..8).map(|_| stage.client()).collect();
+    let mut backends = Vec::new();
+    for client in &mut clients {
+        half(client, "/");
+    }
+    until("the others wait", || {
+        backends.extend(stage.backend_if_any());
+        stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 4)
+    });
+    until("four are with the backend", || {
+        backends.extend(stage.backend_if_any());
+        backends.len() == 4
+    });
+    stage.backend_is_left_alone();
+}
+
+/// However slow they are: otherwise some telephones would close a site.
+#[test]
+fn uploads_that_come_in_keep_no_slot_while_the_backend_waits_for_them() {
+    let stage = queueing(1);
+    let mut uploads = Vec::new();
+    for path in ["/1", "/2", "/3"] {
+        let mut client = stage.client();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 70000\r\n\r\n");
+        client.send(head + &"x".repeat(2_000));
+        let mut backend = stage.backend_for(path, None);
+        backend.take(2_000);
+        until("it has no slot", || stage.engine.crowd().is_some_and(|crowd| crowd.running == 0));
+        uploads.push((client, backend));
+    }
+    let mut visitor = stage.client();
+    visitor.get("/visitor");
+    let mut backend = stage.backend_for("/visitor", None);
+    backend.answer("ok");
+    assert_eq!(visitor.message().text(), "ok");
+    for (client, backend) in &mut uploads {
+        client.send("x".repeat(68_000));
+        backend.take(68_000);
+        backend.answer("done");
+        assert_eq!(client.message().text(), "done");
+    }
+}
+
+/// Nobody else waits for uploads of which nothing comes.
+#[test]
+fn an_upload_that_stalls_keeps_no_other_client_waiting() {
+    let stage = Stage::open(|settings| {
+        settings.action = Action::Queue;
+        settings.queue.concurrency = Concurrency::Fixed(1);
+        settings.queue.reserve = 0;
+        settings.limits = vec![cpu_limit(4.0, LONG)];
+        settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
+    });
+    let mut clients: Vec<Wire> = (0..3).map(|_| stage.client()).collect();
+    let mut backends = Vec::new();
+    for client in &mut clients[..2] {
+        half(client, "/");
+        let mut backend = stage.backend();
+        backend.head();
+        backends.push(backend);
+    }
+    // One more of the same client waits for the slot that the second keeps.
+    half(&mut clients[2], "/");
+    until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
+    stage.backend_is_left_alone();
+    let mut visitor = stage.client();
+    visitor.send("GET /visitor HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.9\r\n\r\n");
+    let mut backend = None;
+    until("the visitor is served", || {
+        backends.extend(backend.take());
+        backend = stage.backend_if_any();
+        backend.as_mut().is_some_and(|backend| backend.head().contains("/visitor"))
+    });
+    backend.expect("it came").answer("ok");
+    assert_eq!(visitor.message().text(), "ok");
+}
+
+/// What holds a slot and sends next to nothing for five seconds makes room for its own client, too.
+#[test]
+fn uploads_that_stall_make_room_for_requests_that_wait() {
+    let stage = queueing(1);
+    let mut clients: Vec<Wire> = (0..2).map(|_| stage.client()).collect();
+    let mut backends = Vec::new();
+    for client in &mut clients {
+        half(client, "/");
+        let mut backend = stage.backend();
+        backend.head();
+        backends.push(backend);
+    }
+    let mut third = stage.client();
+    third.get("/third");
+    until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
+    let mut backend = stage.backend_for("/third", None);
+    backend.answer("ok");
+    assert_eq!(third.message().text(), "ok");
+    until("one of them has made room", || clients.iter_mut().any(|client| !client.is_silent()));
+    let ended = clients.iter_mut().find_map(|client| (!client.is_silent()).then_some(client));
+    assert_eq!(ended.expect("one of them").message().status(), 408);
+}

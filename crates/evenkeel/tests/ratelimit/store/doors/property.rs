@@ -1,0 +1,248 @@
+//! What Redis charges is what memory charges at the same moment, and two instances together never
+//! let in more than a limit allows: over thousands of random schedules.
+//!
+//! The store's clock cannot be set, so memory follows it: a model, made of the core's own
+//! functions, is asked at the moment that the store says it answered.
+
+use crate::store::property::{Dice, lane, local, schedule};
+use crate::store::redis::Redis;
+use evenkeel::clock::Clock;
+use evenkeel::store::redis::{Account, Lane};
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::bucket::debt::Debt;
+use evenkeel_core::bucket::grid::Grid;
+use evenkeel_core::bucket::history::History;
+use evenkeel_core::bucket::sliding::Sliding;
+use evenkeel_core::classify::Key;
+use evenkeel_core::key::{KeyHash, Seed};
+use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
+use evenkeel_core::limiter::{Limiter, Policy};
+use evenkeel_core::units::{Cost, Nanos, Pace, Time, Weight};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+fn pace(text: &str) -> Pace {
+    text.parse().expect("a pace")
+}
+
+fn debt(rate: &str, burst: u64) -> Algorithm {
+    Algorithm::Debt(Debt::new(pace(rate).rate(), Cost::hits(burst)))
+}
+
+fn grid(rate: &str, burst: u64) -> Algorithm {
+    Algorithm::Grid(Grid::new(pace(rate), burst))
+}
+
+fn sliding(window: u64, max_ms: u64, round_ms: u64) -> Algorithm {
+    let max = Cost(max_ms * 1_000_000);
+    let sliding = Sliding::new(Nanos::from_secs(window), max).expect("a window");
+    Algorithm::Sliding(sliding.rounded(Cost(round_ms * 1_000_000)))
+}
+
+fn history(burst: usize, interval_us: u64) -> Algorithm {
+    Algorithm::History(History::new(burst, Nanos(interval_us * 1_000)).expect("a history"))
+}
+
+/// One limit for each algorithm, with this name and a number.
+fn limiter(algorithms: &[Algorithm]) -> Arc<Limiter> {
+    let limit = |(index, algorithm): (usize, &Algorithm)| Limit {
+        name: format!("l{index}").into(),
+        by: vec![Part::All],
+        when: When::default(),
+        unit: Unit::Hits,
+        algorithm: algorithm.clone(),
+        action: None,
+        weight: Weight::ONE,
+        keys_max: 1_000,
+        shadow: false,
+    };
+    let limits = algorithms.iter().enumerate().map(limit).collect();
+    let policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };
+    Arc::new(Limiter::new(policy, limits, Seed([3; 16])))
+}
+
+fn account(limiter: &Arc<Limiter>, limit: u8, key: u64, cost: Cost, now: Time) -> Account {
+    let key = Key { limit, hash: KeyHash::from_bits(key + 1) };
+    let name = format!("evenkeel:{limit}:{key:?}");
+    Account::new(name, limiter, key, cost, now)
+}
+
+/// Steps that are so short that they begin and end while this runs, and long ones.
+pub fn all_kinds() -> Vec<Algorithm> {
+    let capped = Debt::new(pace("20/s").rate(), Cost::hits(2)).capped(Cost::hits(3));
+    vec![
+        debt("100/s", 3),
+        debt("1/d", 5),
+        debt("7/m", 1),
+        Algorithm::Debt(capped),
+        grid("100/s", 3),
+        grid("7/s", 5),
+        grid("3333/m", 2),
+        grid("1/d", 4),
+        grid("0.333333333/d", 2),
+        sliding(1, 40, 0),
+        sliding(15, 200, 10),
+        sliding(100, 100, 0),
+        history(3, 10_000),
+        history(5, 333),
+        history(2, 86_400_000_000),
+    ]
+}
+
+/// What a store says of a bucket in this state.
+fn standing(algorithm: &Algorithm, state: &[u64], now: Time) -> Nanos {
+    match algorithm {
+        Algorithm::Sliding(_) => algorithm.wait(state, Cost::ZERO, now),
+        _ => algorithm.ahead(state, now),
+    }
+}
+
+/// The same, but for what Lua's numbers leave out: beyond 104 days they have 53 bits.
+fn alike(one: Nanos, other: Nanos) -> bool {
+    one.0.abs_diff(other.0) <= (one.0 >> 53) * 2
+}
+
+/// A store believes for a while who knows of more than a tenth of a second more than it does; what
+/// is known here is late by as much as the last answer and this question took.
+const PROMPT: Nanos = Nanos::from_millis(40);
+
+/// One random question about one bucket of this era, which the model answers at the moment of the
+/// store's; `None`: the store was so late that it may rightly differ.
+async fn ask_both(
+    lane: &Rc<Lane>,
+    home: &Arc<Limiter>,
+    model: &mut HashMap<(u8, u64), Vec<u64>>,
+    dice: &mut Dice,
+    (clock, era): (Clock, u64),
+) -> Option<bool> {
+    let now = clock.now();
+    let limit = dice.below(home.limits().len() as u64) as u8;
+    let algorithm = &home.limits()[usize::from(limit)].algorithm;
+    let cost = match algorithm {
+        Algorithm::Sliding(_) => Cost(dice.below(30_000_000)),
+        Algorithm::History(_) => Cost::hits(1),
+        _ => Cost::hits(dice.below(3)),
+    };
+    let key = 3 * era + dice.below(3);
+    let mut accounts = [account(home, limit, key, cost, now)];
+    // A debt is charged late, a history told of what is past or put off.
+    let offset = Nanos(dice.below(40_000_000));
+    let history = matches!(algorithm, Algorithm::History(_));
+    let (late, early) = match (algorithm, dice.below(4)) {
+        (Algorithm::Debt(_) | Algorithm::Grid(_), 0) | (Algorithm::History(_), 0 | 1) => {
+            (offset, Nanos::ZERO)
+        }
+        (Algorithm::History(_), _) => (Nanos::ZERO, offset),
+        _ => (Nanos::ZERO, Nanos::ZERO),
+    };
+    accounts[0].at = now.plus(early).minus(late);
+    if late > Nanos::ZERO || history {
+        accounts[0].patience = None;
+    }
+    let patient = accounts[0].patience;
+    lane.decide(&mut accounts, false, now).await;
+    if clock.now().since(now) > PROMPT {
+        return None;
+    }
+    let word = accounts[0].word.expect("an answer");
+    let state = model.entry((limit, key)).or_insert_with(|| vec![0; algorithm.words()]);
+    let clock = word.clock;
+    let what = format!("{algorithm:?} of {cost:?}, late {late:?}, early {early:?}: {word:?}");
+    assert!(alike(standing(algorithm, state, clock), word.before), "before: {what}");
+    let charged = patient.is_none() || algorithm.wait(state, cost, clock) == Nanos::ZERO;
+    assert_eq!(charged, word.charged, "{what}");
+    // Nothing moves no bucket, where it is only looked at.
+    if charged && cost > Cost::ZERO {
+        algorithm.charge(state, cost, clock.plus(early).minus(late), clock);
+    }
+    assert!(alike(standing(algorithm, state, clock), word.after), "after: {what}");
+    Some(charged)
+}
+
+/// Asks random questions, at least so many and for some seconds; how many were refused.
+pub async fn charges_as_memory(lane: &Rc<Lane>, kinds: &[Algorithm], least: u32) -> u32 {
+    let home = limiter(kinds);
+    let (mut dice, mut model) = (Dice::new(), HashMap::new());
+    let (mut refused, mut asked, mut era) = (0, 0, 0);
+    let clock = Clock::start();
+    let begin = clock.now();
+    while clock.now().since(begin) < Nanos::from_secs(5) || asked < least {
+        match ask_both(lane, &home, &mut model, &mut dice, (clock, era)).await {
+            Some(charged) => {
+                asked += 1;
+                refused += u32::from(!charged);
+            }
+            None => era += 1,
+        }
+    }
+    println!("{asked} questions, {refused} refused; {era} answers were late");
+    refused
+}
+
+#[test]
+fn the_store_charges_as_memory_does() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lane = lane(&redis).await;
+        assert!(charges_as_memory(&lane, &all_kinds(), 2_000).await > 0);
+    });
+}
+
+#[test]
+fn two_instances_never_let_in_more_than_the_limit() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lanes = [lane(&redis).await, lane(&redis).await];
+        let (mut dice, clock) = (Dice::new(), Clock::start());
+        for number in 0..2_000 {
+            let now = clock.now();
+            let burst = 1 + dice.below(8);
+            let kind = if dice.below(2) == 0 { debt("1/d", burst) } else { grid("1/d", burst) };
+            let homes =
+                [limiter(std::slice::from_ref(&kind)), limiter(std::slice::from_ref(&kind))];
+            let decide = |which: usize, hits: u64| {
+                let lane = Rc::clone(&lanes[which]);
+                let mut accounts =
+                    [account(&homes[which], 0, 1_000 + number, Cost::hits(hits), now)];
+                async move {
+                    lane.decide(&mut accounts, false, now).await;
+                    accounts[0].word.expect("an answer").charged
+                }
+            };
+            schedule(&mut dice, burst, &format!("{kind:?}"), decide).await;
+        }
+    });
+}
+
+/// Of several buckets at once none is charged if one refuses.
+#[test]
+fn all_buckets_of_a_request_are_charged_or_none_is() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lane = lane(&redis).await;
+        let bursts = [2, 3, 5];
+        let home = limiter(&bursts.map(|burst| debt("1/d", burst)));
+        let (mut dice, clock) = (Dice::new(), Clock::start());
+        for number in 0..300 {
+            let mut left = bursts;
+            for _ in 0..10 {
+                // What an instance knows of the past is as old as the question.
+                let now = clock.now();
+                let among: Vec<u8> = (0..3).filter(|_| dice.below(3) > 0).collect();
+                let one = |limit: &u8| account(&home, *limit, number, Cost::hits(1), now);
+                let mut accounts: Vec<Account> = among.iter().map(one).collect();
+                lane.decide(&mut accounts, true, now).await;
+                let fits = among.iter().all(|limit| left[usize::from(*limit)] > 0);
+                for (limit, account) in among.iter().zip(accounts) {
+                    let word = account.word.expect("an answer");
+                    assert_eq!(word.charged, fits);
+                    left[usize::from(*limit)] -= u64::from(fits);
+                    let used = bursts[usize::from(*limit)] - left[usize::from(*limit)];
+                    let days = word.after.0 as f64 / 86_400e9;
+                    assert!((days - used as f64).abs() < 0.01, "{days} for {used}");
+                }
+            }
+        }
+    });
+}

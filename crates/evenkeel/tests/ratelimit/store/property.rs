@@ -1,0 +1,225 @@
+//! What Redis counts is what memory counts at the same moment, and two instances together never
+//! let in more than a limit allows: over thousands of random schedules.
+//!
+//! The store's clock cannot be set, so memory follows it: a model is asked at the moment that the
+//! store says it answered.
+
+use super::redis::Redis;
+use evenkeel::clock::Clock;
+use evenkeel::config::settings::store::{
+    End, Layout, Server, Store as Settings, StoreFail, StoreMode, StorePlace, StoreTls,
+};
+use evenkeel::engine::windows::Counters;
+use evenkeel::store::redis::{Ask, Lane, Store};
+use evenkeel::watch::Watch;
+use evenkeel_core::key::KeyHash;
+use evenkeel_core::sim::random::Random;
+use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_core::windows::{Algorithm, Hit, Length, Policy, Windows};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, LocalOptions};
+
+/// What a store answers so late it may have been told of what it has rightly forgotten meanwhile.
+const LATE: Nanos = Nanos::from_millis(100);
+
+const KINDS: [Algorithm; 3] = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
+
+/// A window that does not end while a test runs, whatever the time of day, in seconds.
+pub const YEAR: u32 = 31_536_000;
+
+pub fn settings(redis: &Redis) -> Settings {
+    settings_of(Layout::Single, std::slice::from_ref(redis))
+}
+
+pub fn settings_of(layout: Layout, servers: &[Redis]) -> Settings {
+    let server = |redis: &Redis| {
+        let end = End::Tcp { host: "127.0.0.1".to_owned(), port: redis.port, tls: false };
+        Server { end, login: None, database: 0 }
+    };
+    Settings {
+        place: StorePlace {
+            servers: servers.iter().map(server).collect(),
+            layout,
+            login: None,
+            credentials_file: None,
+            tls: StoreTls::default(),
+        },
+        per_second: None,
+        deadline: Duration::from_secs(20),
+        connect: Duration::from_secs(20),
+        mode: StoreMode::Exact,
+        period: Duration::from_millis(100),
+        fail: StoreFail::Error,
+        prefix: "evenkeel:".to_owned(),
+        compatible_keys: false,
+        jitter: Duration::ZERO,
+        owed_max: 1_000,
+    }
+}
+
+/// A lane of an instance of its own, once it is connected.
+pub async fn lane(redis: &Redis) -> Rc<Lane> {
+    lane_by(&settings(redis)).await
+}
+
+pub async fn lane_by(settings: &Settings) -> Rc<Lane> {
+    let clock = Clock::start();
+    let counters = Arc::new(Counters::new(100_000, clock));
+    let lane = Store::new(settings, counters, clock, &Watch::new(clock.now())).lane();
+    while !lane.store().is_good() {
+        tokio::task::yield_now().await;
+        tokio::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.ok();
+    }
+    lane
+}
+
+pub fn local<F: Future>(future: F) -> F::Output {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    runtime.expect("a runtime").block_on(future)
+}
+
+pub struct Dice(Random);
+
+impl Dice {
+    pub fn new() -> Dice {
+        let seed = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+        let seed = seed.unwrap_or_else(|| Clock::start().now().0);
+        println!("SIM_SEED={seed}");
+        Dice(Random::new(seed, 0))
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.bits() % bound
+    }
+
+    fn few(&mut self, bound: u32) -> u32 {
+        self.below(bound.into()) as u32
+    }
+}
+
+pub fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Time) -> Ask {
+    let mut bits = [0; 8];
+    let name = format!("evenkeel:{algorithm:?}:{length:?}:{name}");
+    bits[..4].copy_from_slice(&crc32fast::hash(name.as_bytes()).to_le_bytes());
+    bits[4..].copy_from_slice(&crc32fast::hash(&name.as_bytes()[3..]).to_le_bytes());
+    let key = KeyHash::from_bits(u64::from_le_bytes(bits));
+    let hit = Hit { algorithm, ..Hit::new(key, length.window(now), limit, 0) };
+    Ask {
+        name,
+        hit,
+        length,
+        compatible: None,
+        per_second: false,
+        known: 0,
+        force: false,
+        returned: false,
+    }
+}
+
+/// Windows of one and two seconds begin and end while this runs.
+#[test]
+fn the_store_counts_as_memory_does() {
+    let redis = Redis::start(&[]);
+    let lengths =
+        [Length::Seconds(1), Length::Seconds(2), Length::Seconds(3_600), Length::Months(1)];
+    local(async {
+        let lane = lane(&redis).await;
+        let model = Windows::new(100_000);
+        let mut dice = Dice::new();
+        let mut windows = std::collections::HashSet::new();
+        let clock = Clock::start();
+        let (mut now, mut seconds, mut era) = (clock.now(), 0, 0);
+        while seconds < 5 {
+            let policy = Policy { stop_when_over: dice.few(4) == 0, spare_over: false };
+            let mut asks: Vec<Ask> = (0..1 + dice.few(4))
+                .map(|_| {
+                    let algorithm = KINDS[dice.few(3) as usize];
+                    let length = lengths[dice.few(4) as usize];
+                    // Rates whose steps are whole microseconds.
+                    let limit = [0, 1, 10, 100][dice.few(4) as usize];
+                    let name = format!("{} {era}", dice.few(3));
+                    let mut ask = ask(&name, algorithm, length, limit, now);
+                    ask.name = format!("{}:{limit}", ask.name);
+                    ask.hit.key = KeyHash::from_bits(
+                        ask.hit.key.bits() ^ u64::from(limit).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    );
+                    ask.hit.hits = dice.few(4);
+                    ask.hit.give_back = ask.hit.hits > 0 && dice.few(6) == 0;
+                    ask
+                })
+                .collect();
+            let mut hits: Vec<Hit> = asks.iter().map(|ask| ask.hit).collect();
+            let time = lane.count(&mut asks, policy, now).await.expect("an answer");
+            if clock.now().since(now) > LATE {
+                // What was known here when it was asked is the past by now: others are asked about.
+                (now, era) = (clock.now(), era + 1);
+                continue;
+            }
+            for (hit, ask) in hits.iter_mut().zip(&asks) {
+                hit.window = ask.length.window(time);
+            }
+            model.count(&mut hits, &mut Vec::new(), policy, time);
+            for (hit, ask) in hits.iter().zip(&asks) {
+                let (here, there) = ((hit.before, hit.after), (ask.hit.before, ask.hit.after));
+                assert_eq!(here, there, "memory and store at {time:?}: {} {hit:?}", ask.name);
+            }
+            seconds += u32::from(windows.insert(time.0 / SECOND));
+            now = clock.now();
+        }
+    });
+}
+
+/// One schedule: two instances ask for one key in any order, and at once. `ask` is told which of
+/// them asks, and for how many; what it asks says whether they are let in, of `limit` at most.
+pub async fn schedule<F>(dice: &mut Dice, limit: u64, what: &str, ask: impl Fn(usize, u64) -> F)
+where
+    F: Future<Output = bool> + 'static,
+{
+    let mut asked = Vec::new();
+    for _ in 0..4 + dice.below(12) {
+        let (which, hits) = (dice.below(2) as usize, 1 + dice.below(2));
+        let task = tokio::task::spawn_local(ask(which, hits));
+        // Some wait for those before, others do not.
+        match dice.below(3) {
+            0 => asked.push((hits, Ok(task.await.expect("it ended")))),
+            _ => asked.push((hits, Err(task))),
+        }
+    }
+    let (mut granted, mut refused) = (0, false);
+    for (hits, answer) in asked {
+        let let_in = match answer {
+            Ok(let_in) => let_in,
+            Err(task) => task.await.expect("it ended"),
+        };
+        if let_in { granted += hits } else { refused = true }
+    }
+    assert!(granted <= limit, "{what}: {granted} of {limit}");
+    // Nobody is refused while there is room for the most that anybody asks for.
+    assert!(!refused || granted + 2 > limit, "{what}: {granted} of {limit}, and refused");
+}
+
+#[test]
+fn two_instances_never_let_in_more_than_the_limit() {
+    let redis = Redis::start(&[]);
+    local(async {
+        let lanes = [lane(&redis).await, lane(&redis).await];
+        let (mut dice, clock) = (Dice::new(), Clock::start());
+        for number in 0..3_000 {
+            let algorithm = KINDS[dice.few(3) as usize];
+            let (limit, length) = (1 + dice.few(8), Length::Seconds(YEAR));
+            let count = |which: usize, hits: u64| {
+                let lane = Rc::clone(&lanes[which]);
+                let mut asks = [ask(&number.to_string(), algorithm, length, limit, clock.now())];
+                asks[0].hit.hits = hits as u32;
+                async move {
+                    let counted = lane.count(&mut asks, Policy::default(), clock.now()).await;
+                    counted.expect("an answer");
+                    !asks[0].hit.is_over()
+                }
+            };
+            schedule(&mut dice, limit.into(), &format!("{algorithm:?}"), count).await;
+        }
+    });
+}

@@ -1,0 +1,161 @@
+//! What Envoys report that let requests pass by themselves: counted for all instances.
+
+use super::batches::until;
+use super::property::{local, settings, settings_of};
+use super::redis::Redis;
+use super::several::{all_good, cluster, counted, kill_a_master, masters, move_a_slot};
+use crate::program::wait_for;
+use evenkeel::clock::Clock;
+use evenkeel::config::settings::RatelimitAnswers;
+use evenkeel::config::settings::store::{Layout, Store as Settings, StoreFail};
+use evenkeel::doors::ratelimit::decide::Decider;
+use evenkeel::doors::ratelimit::decide::used::{Bound, Used};
+use evenkeel::engine::windows::Counters;
+use evenkeel::store::redis::Store;
+use evenkeel::watch::Watch;
+use evenkeel::watch::counts::store::StoreCounts;
+use evenkeel_core::key::Seed;
+use evenkeel_core::units::Nanos;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+const RULES: &str = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: year, \
+                     requests_per_unit: 100}}\n";
+
+/// An instance whose seed is its own, and what tells its store.
+fn instance(settings: &Settings, number: u8) -> (Decider, Arc<Store>) {
+    let clock = Clock::start();
+    let counters = Arc::new(Counters::new(100, clock));
+    let store = Store::new(settings, Arc::clone(&counters), clock, &Watch::new(clock.now()));
+    let answers = RatelimitAnswers::default();
+    let decider = Decider::new(answers, counters, Seed([number; 16]), clock);
+    decider.rules.store(Some(Arc::new(crate::ask::rules(RULES))));
+    (decider.with_store(Some(Arc::clone(&store))), store)
+}
+
+/// Charges what an Envoy let pass; what is left of the limit, as this instance knows.
+fn left_of(decider: &Decider, value: &str, allowed: u64) -> u32 {
+    let (now, elapsed) = (decider.now(), Nanos::ZERO);
+    let used = Used { allowed, denied: 0, elapsed, before: 0 };
+    let (bound, _) = decider.charge("d", &mut [("a", value)], used, now);
+    let Bound::Limit(key, limit) = bound else { panic!("{bound:?}") };
+    decider.standing(key, limit, now).left
+}
+
+fn left(decider: &Decider, allowed: u64) -> u32 {
+    left_of(decider, "v", allowed)
+}
+
+#[test]
+fn what_envoys_report_here_is_used_up_there() {
+    let redis = Redis::start(&[]);
+    let settings =
+        Settings { fail: StoreFail::Local, period: Duration::from_millis(10), ..settings(&redis) };
+    local(async {
+        let two = [instance(&settings, 1), instance(&settings, 2)];
+        let _lanes = two.each_ref().map(|(_, store)| store.lane());
+        assert_eq!(left(&two[0].0, 30), 70);
+        let key = "evenkeel:window:31536000s:d:a=v";
+        let count = || redis.text(&["GET", key]);
+        let told = async |wanted: &str| until(|| count() == wanted).await;
+        told("30").await;
+        // Of the other's it hears with the answer to its own.
+        assert_eq!(left(&two[1].0, 5), 95);
+        told("35").await;
+        until(|| left(&two[1].0, 0) == 65).await;
+    });
+}
+
+/// Tells these stores on a thread of its own, whose lanes it hands out what they count of, until it
+/// is told to stop.
+fn tell(
+    stores: &[Arc<Store>],
+    told: &mpsc::SyncSender<Vec<Arc<StoreCounts>>>,
+    stop: oneshot::Receiver<()>,
+) {
+    local(async {
+        let lanes: Vec<_> = stores.iter().map(Store::lane).collect();
+        for lane in &lanes {
+            all_good(lane).await;
+        }
+        let counts = lanes.iter().map(|lane| Arc::clone(lane.counts())).collect();
+        told.send(counts).expect("somebody waits");
+        let _ = stop.await;
+    });
+}
+
+/// Two instances in front of a cluster, and the counters of so many values.
+struct Two {
+    instances: [(Decider, Arc<Store>); 2],
+    counts: Vec<Arc<StoreCounts>>,
+}
+
+const VALUES: u64 = 30;
+
+impl Two {
+    /// What the cluster was told so far, and what it will never be told.
+    fn told(&self) -> (u64, u64) {
+        let sum = |of: fn(&StoreCounts) -> u64| self.counts.iter().map(|counts| of(counts)).sum();
+        (sum(|counts| counts.told.get()), sum(|counts| counts.lost.get()))
+    }
+
+    /// Envoys report one request for each value to each instance. Returns when all is told or lost.
+    fn report(&self) {
+        let before = self.told();
+        for (decider, _) in &self.instances {
+            (0..VALUES).for_each(|n| _ = left_of(decider, &format!("v{n}"), 1));
+        }
+        wait_for("all to be told", || {
+            let told = self.told();
+            (told.0 + told.1 >= before.0 + before.1 + 2 * VALUES).then_some(())
+        });
+    }
+
+    /// What both know to be left of each.
+    fn left(&self) -> Vec<u32> {
+        let of = |decider: &Decider| {
+            let left = |n| left_of(decider, &format!("v{n}"), 0);
+            (0..VALUES).map(left).collect::<Vec<_>>()
+        };
+        self.instances.iter().flat_map(|(decider, _)| of(decider)).collect()
+    }
+}
+
+#[test]
+fn what_envoys_report_is_one_count_on_a_cluster_whose_slots_move_and_whose_masters_die() {
+    let nodes = cluster("4000");
+    let settings = settings_of(Layout::Cluster, &nodes[..2]);
+    let settings =
+        Settings { fail: StoreFail::Local, period: Duration::from_millis(10), ..settings };
+    let instances = [instance(&settings, 1), instance(&settings, 2)];
+    let stores = instances.each_ref().map(|(_, store)| Arc::clone(store));
+    let (told, heard) = mpsc::sync_channel(1);
+    let (stop, stopped) = oneshot::channel();
+    let telling = std::thread::spawn(move || tell(&stores, &told, stopped));
+    let two = Two { instances, counts: heard.recv().expect("lanes") };
+    let all = || counted(&masters(&nodes));
+    two.report();
+    assert_eq!(all(), 2 * VALUES);
+    for node in masters(&nodes) {
+        let keys = node.text(&["KEYS", "evenkeel:*"]).lines().count();
+        assert!(keys > 0, "each has some");
+    }
+    move_a_slot(&nodes, || two.report());
+    assert_eq!((all(), two.told()), (8 * VALUES, (8 * VALUES, 0)));
+    // Each hears of the other's with the answer to its own, of the last ones with the next.
+    two.report();
+    let left = two.left();
+    assert!(left.iter().all(|left| [90, 91].contains(left)), "{left:?}");
+    kill_a_master(masters(&nodes)[2]);
+    two.report();
+    wait_for("another master", || (masters(&nodes).len() == 3).then_some(()));
+    two.report();
+    let (told, lost) = two.told();
+    println!("after the loss of a master: {told} told, {lost} lost, {} counted", all());
+    assert_eq!(told + lost, 14 * VALUES);
+    // What was on its way to it when it died may have been counted.
+    assert!((told..=told + lost).contains(&all()), "{} of {told} and {lost}", all());
+    drop(stop);
+    telling.join().expect("it ends");
+}

@@ -1,0 +1,299 @@
+//! Several servers: a ring, sentinels whose master dies, a cluster of six nodes whose slots move
+//! and one of whose masters dies; and a server that speaks TLS.
+
+use super::all;
+use super::batches::until;
+use super::redis::{Redis, text};
+use crate::ask::YEARLY;
+use crate::envoy::free_port;
+use crate::program::{Server, wait_for};
+use crate::server::tls::Authority;
+use crate::server::{V3, asked};
+use evenkeel::store::redis::Lane;
+use redis::{ConnectionLike, Value};
+use std::cell::Cell;
+use std::fs;
+
+const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: year, \
+                     requests_per_unit: 1000000}}\n";
+
+fn service(store: &str, rules: &str) -> Server {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rules.yaml");
+    fs::write(&path, rules).expect("written");
+    let server = Server::from_file(&format!(
+        "admin: off\nratelimit: {{grpc: 127.0.0.1:0, http: 127.0.0.1:0, debug: 127.0.0.1:0, rules: \
+         {}}}\nstore: {{deadline: 5s, {store}}}\n",
+        path.display()
+    ));
+    // The rules have been read by now.
+    drop(folder);
+    server
+}
+
+/// How many hits all of these servers have counted.
+pub fn counted(servers: &[&Redis]) -> u64 {
+    let sum = servers.iter().filter_map(|redis| {
+        let keys = text(&redis.try_ask(&["KEYS", "evenkeel:*"])?);
+        let one = |key: &str| {
+            // A node of a cluster sends us elsewhere for what it is about to lose.
+            redis.try_ask(&["GET", key]).and_then(|value| text(&value).parse::<u64>().ok())
+        };
+        Some(keys.lines().filter_map(one).sum::<u64>())
+    });
+    sum.sum()
+}
+
+#[test]
+fn servers_of_a_ring_share_the_counters() {
+    let servers = [(); 3].map(|()| Redis::start(&[]));
+    let urls: Vec<String> = servers.iter().map(Redis::url).collect();
+    let server = service(&format!("layout: ring, redis: [{}]", urls.join(", ")), RULES);
+    let thirty: Vec<String> = (0..30).map(|n| format!("h=v{n}")).collect();
+    let thirty = format!("t: {}", thirty.join(" | "));
+    all(&server, &[&thirty, &thirty]);
+    wait_for("all of them", || (counted(&servers.each_ref()) == 60).then_some(()));
+    for redis in &servers {
+        let keys = redis.text(&["KEYS", "evenkeel:*"]).lines().count();
+        assert!(keys > 0 && keys < 30, "{keys}");
+    }
+    // One is gone: the others have theirs.
+    servers[1].kill();
+    let said = all(&server, &[&thirty]);
+    assert!(said[0].starts_with("OK [1000000/YEAR 999997, "), "{said:?}");
+    servers[1].restart();
+    wait_for("all of them", || (counted(&servers.each_ref()) == 90).then_some(()));
+}
+
+#[test]
+fn the_master_that_sentinels_choose_next_has_the_count() {
+    let master = Redis::start(&[]);
+    let port = master.port.to_string();
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &port]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let sentinels: Vec<Redis> = (0..3)
+        .map(|number| {
+            let file = folder.path().join(format!("{number}.conf"));
+            let text = format!(
+                "sentinel monitor gate 127.0.0.1 {port} 2\nsentinel down-after-milliseconds gate \
+                 3000\nsentinel failover-timeout gate 3000\n"
+            );
+            fs::write(&file, text).expect("written");
+            Redis::sentinel(&file)
+        })
+        .collect();
+    for sentinel in &sentinels {
+        wait_for("sentinels that know each other", || {
+            let known = sentinel.text(&["SENTINEL", "MASTER", "gate"]);
+            let of = |word: &str| known.lines().skip_while(|line| *line != word).nth(1);
+            let others = of("num-other-sentinels") == Some("2");
+            (others && of("num-slaves") == Some("1")).then_some(())
+        });
+    }
+    let urls: Vec<String> = sentinels.iter().map(Redis::url).collect();
+    let server =
+        service(&format!("layout: sentinel, master: gate, redis: [{}]", urls.join(", ")), RULES);
+    assert!(all(&server, &["t: h=v +5"])[0].starts_with("OK"));
+    wait_for("the replica to know", || (counted(&[&replica]) == 5).then_some(()));
+    master.kill();
+    let began = std::time::Instant::now();
+    // Of what was on its way to it when it died nobody knows whether it was counted.
+    assert_eq!(all(&server, &["t: h=v"]), ["OK [1000000/YEAR 999994]"]);
+    assert_eq!(all(&server, &["t: h=v +2"]), ["OK [1000000/YEAR 999992]"]);
+    wait_for("the next master to be told", || (counted(&[&replica]) >= 7).then_some(()));
+    let told = counted(&[&replica]);
+    assert!(told <= 8, "{told}");
+    println!("fail-over by sentinels and told after {:?}", began.elapsed());
+    // Who was master comes back as a replica, and nothing is lost.
+    master.restart();
+    assert!(all(&server, &["t: h=v"])[0].starts_with("OK [1000000/YEAR 99999"));
+}
+
+/// Three masters, each with a replica; a node that says nothing for so many milliseconds is dead.
+pub fn cluster(timeout: &str) -> Vec<Redis> {
+    let nodes: Vec<Redis> = (0..6)
+        .map(|_| {
+            let bus = free_port().to_string();
+            Redis::start(&[
+                "--cluster-enabled",
+                "yes",
+                "--cluster-port",
+                &bus,
+                "--cluster-node-timeout",
+                timeout,
+                "--cluster-replica-validity-factor",
+                "0",
+            ])
+        })
+        .collect();
+    let urls: Vec<String> = nodes.iter().map(Redis::url).collect();
+    let mut command = std::process::Command::new("redis-cli");
+    command.args(["--cluster", "create"]).args(&urls);
+    command.args(["--cluster-replicas", "1", "--cluster-yes"]);
+    let made = command.output().expect("redis-cli is installed");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+    for node in &nodes {
+        wait_for("the cluster", || {
+            node.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(())
+        });
+    }
+    nodes
+}
+
+pub fn masters(nodes: &[Redis]) -> Vec<&Redis> {
+    let is_master = |node: &&Redis| {
+        node.try_ask(&["ROLE"]).is_some_and(|role| text(&role).starts_with("master"))
+    };
+    nodes.iter().filter(is_master).collect()
+}
+
+/// Moves one slot that holds a key to another node, key by key, and asks all the time.
+pub fn move_a_slot(nodes: &[Redis], ask: impl Fn()) {
+    let masters = masters(nodes);
+    let (from, to) = (masters[0], masters[1]);
+    let key = from.text(&["KEYS", "evenkeel:*"]).lines().next().expect("a key").to_owned();
+    let slot = from.text(&["CLUSTER", "KEYSLOT", &key]);
+    let id = |node: &Redis| node.text(&["CLUSTER", "MYID"]);
+    let (from_id, to_id) = (id(from), id(to));
+    to.text(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    from.text(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    ask();
+    let port = to.port.to_string();
+    from.text(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
+    // Who is asked as an exception may have to be told the script.
+    to.text(&["SCRIPT", "FLUSH"]);
+    ask();
+    for node in [to, from] {
+        node.text(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+    }
+    ask();
+}
+
+/// Kills a master whose replica has heard of all that it has.
+pub fn kill_a_master(dead: &Redis) {
+    wait_for("its replica to know", || {
+        let told = dead.text(&["INFO", "replication"]);
+        let field = |name: &str| told.split(name).nth(1)?.split(['\r', '\n', ',']).next();
+        (field("master_repl_offset:")? == field(",offset=")?).then_some(())
+    });
+    dead.kill();
+}
+
+/// Until a lane is connected to all servers; which node of a cluster has what is learned at once.
+pub async fn all_good(lane: &Lane) {
+    until(|| lane.routes().all(|route| route.link("any").is_some())).await;
+    until(|| lane.routes().flat_map(|route| route.links()).all(|link| link.is_good())).await;
+}
+
+#[test]
+fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
+    let nodes = cluster("4000");
+    let seeds = format!("[{}, {}]", nodes[0].url(), nodes[5].url());
+    let server = service(&format!("layout: cluster, redis: {seeds}"), RULES);
+    let grpc = server.grpc();
+    let thirty: Vec<String> = (0..30).map(|n| format!("h=v{n}")).collect();
+    let thirty = format!("t: {}", thirty.join(" | "));
+    let questions = Cell::new(0);
+    let ask = || {
+        questions.set(questions.get() + 1);
+        let said = asked(&grpc, V3, &thirty);
+        assert_eq!(said.matches("1000000/YEAR").count(), 30, "{said}");
+    };
+    let all_masters = || counted(&masters(&nodes));
+    let calls = |node: &Redis| {
+        let stats = node.text(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+        let calls =
+            line.and_then(|line| line.split("calls=").nth(1)?.split(',').next()?.parse().ok());
+        calls.unwrap_or(0_u64)
+    };
+    // Another thread may tell of what this one counted before it was connected.
+    wait_for("this thread's connections", || {
+        nodes.iter().for_each(|node| _ = node.text(&["CONFIG", "RESETSTAT"]));
+        ask();
+        let asked_of: Vec<u64> = masters(&nodes).iter().map(|node| calls(node)).collect();
+        println!("30 counters on three masters: {asked_of:?} calls, all at once");
+        wait_for("all to be counted", || (all_masters() == 30 * questions.get()).then_some(()));
+        (asked_of.iter().sum::<u64>() == 30).then_some(())
+    });
+    move_a_slot(&nodes, ask);
+    let before = 30 * questions.get();
+    wait_for("all to be counted", || (all_masters() == before).then_some(()));
+    // A replica that has heard of all takes the place of its master.
+    let dead = masters(&nodes)[2];
+    wait_for("the replicas to know", || {
+        let done = dead.try_ask(&["WAIT", "1", "1000"]);
+        (done == Some(Value::Int(1)) || done == Some(Value::Int(0))).then_some(())
+    });
+    let replicas: Vec<&Redis> =
+        nodes.iter().filter(|node| !masters(&nodes).iter().any(|m| m.port == node.port)).collect();
+    wait_for("the replicas to know", || (counted_readonly(&replicas) == before).then_some(()));
+    let began = std::time::Instant::now();
+    dead.kill();
+    // Of what is on its way to it nobody knows whether it is counted; of the rest everybody does.
+    ask();
+    ask();
+    wait_for("another master", || (masters(&nodes).len() == 3).then_some(()));
+    wait_for("all to be counted", || (all_masters() >= before + 30).then_some(()));
+    assert!(all_masters() <= before + 60, "{} after {before}", all_masters());
+    println!("fail-over in the cluster and told after {:?}", began.elapsed());
+}
+
+/// The same of replicas, which answer only who says that it only reads.
+fn counted_readonly(replicas: &[&Redis]) -> u64 {
+    let one = |redis: &&Redis| {
+        let mut connection = redis.connection()?;
+        connection.req_command(&redis::cmd("READONLY")).ok()?;
+        let keys = connection.req_command(redis::cmd("KEYS").arg("evenkeel:*")).ok()?;
+        let keys = text(&keys);
+        let mut get = |key: &str| {
+            let value = connection.req_command(redis::cmd("GET").arg(key)).ok()?;
+            text(&value).parse::<u64>().ok()
+        };
+        Some(keys.lines().filter_map(&mut get).sum::<u64>())
+    };
+    replicas.iter().filter_map(one).sum()
+}
+
+#[test]
+fn over_tls_with_a_user_and_a_certificate_of_our_own() {
+    let authority = Authority::new();
+    authority.sign("server", "127.0.0.1");
+    authority.sign("client", "client");
+    let path = |name: &str| authority.path(name);
+    let port = free_port();
+    let redis = Redis::start(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        &path("server.crt"),
+        "--tls-key-file",
+        &path("server.key"),
+        "--tls-ca-cert-file",
+        &path("ca.pem"),
+        "--tls-auth-clients",
+        "yes",
+    ]);
+    redis.text(&["ACL", "SETUSER", "gate", "on", ">secret", "~evenkeel:*", "+@all"]);
+    let server = service(
+        &format!(
+            "redis: \"rediss://gate:secret@127.0.0.1:{port}\", tls: {{ca: {}, cert: {}, key: {}}}",
+            path("ca.pem"),
+            path("client.crt"),
+            path("client.key")
+        ),
+        YEARLY,
+    );
+    assert_eq!(all(&server, &["t: k=v"]), ["OK [5/YEAR 4]"]);
+    wait_for("the count", || (counted(&[&redis]) == 1).then_some(()));
+    // Who has no certificate is not let in; requests pass all the same.
+    let stranger = service(
+        &format!(
+            "redis: \"rediss://gate:secret@127.0.0.1:{port}\", tls: {{ca: {}}}",
+            path("ca.pem")
+        ),
+        YEARLY,
+    );
+    assert_eq!(all(&stranger, &["t: k=w"]), ["OK [5/YEAR 4]"]);
+    assert_eq!(counted(&[&redis]), 1);
+}

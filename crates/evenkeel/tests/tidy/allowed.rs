@@ -1,0 +1,54 @@
+//! The exceptions, each with its reason, in one place.
+//!
+//! A path ending in a slash stands for everything below it. An exception that is not needed any
+//! more is a fault.
+
+use crate::banned;
+use crate::source::Source;
+
+/// The rule, the path, the reason.
+const ALLOWED: [(&str, &str, &str); 11] = [
+    ("clock", "crates/evenkeel/src/clock.rs", "it is the clock"),
+    ("sleep", "crates/evenkeel/tests/journey/process.rs", "it is `wait_for`: between two looks"),
+    ("spawn", "crates/evenkeel/src/run/thread.rs", "whoever has one waits for its end"),
+    ("spawn", "crates/evenkeel/src/doors/line.rs", "a thread per core, each with its own runtime"),
+    ("spawn", "crates/evenkeel/src/doors/proxy.rs", "a thread per core, each with its own runtime"),
+    ("spawn", "crates/evenkeel/src/doors/ratelimit/serve.rs", "as the proxy: a thread per core"),
+    (
+        "spawn",
+        "crates/evenkeel/src/cli/demo/site.rs",
+        "its workers burn CPU, which no runtime may wait for",
+    ),
+    (
+        "spawn",
+        "crates/evenkeel/src/cli/replay/reader.rs",
+        "logs are unpacked and read while others play",
+    ),
+    ("outside", "crates/evenkeel/src/store/snapshot/", "the file of the snapshot"),
+    (
+        "outside",
+        "crates/evenkeel/src/cli/replay/files.rs",
+        "the logs that are played, and the report",
+    ),
+    ("outside", "crates/evenkeel/src/config/", "it is what reads files and the environment"),
+];
+
+/// Whether `path` is excepted from `rule`.
+pub fn allowed(rule: &str, path: &str) -> bool {
+    ALLOWED.iter().any(|(name, allowed, _)| *name == rule && matches(path, allowed))
+}
+
+fn matches(path: &str, allowed: &str) -> bool {
+    path == allowed || (allowed.ends_with('/') && path.starts_with(allowed))
+}
+
+/// The exceptions that nothing needs.
+pub fn stale(sources: &[Source]) -> Vec<String> {
+    let needed = |rule: &str, allowed: &str| {
+        let mut below = sources.iter().filter(|s| matches(&s.path, allowed));
+        let scanned = !["file-size", "arrow"].contains(&rule);
+        below.any(|s| !scanned || banned::occurs(rule, s))
+    };
+    let unneeded = ALLOWED.iter().filter(|(rule, path, _)| !needed(rule, path));
+    unneeded.map(|(rule, path, _)| format!("{path} [{rule}] needs no exception")).collect()
+}

@@ -1,0 +1,106 @@
+//! The committed messages of other protocols are what their protos say.
+//!
+//! `EVENKEEL_WRITE_WIRE=1 cargo test -p evenkeel --test wire` writes them anew; without it, this
+//! compares. No `protoc` is needed.
+
+use prost_build::{Config, Module};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PROTOS: [&str; 5] = [
+    "envoy/service/ratelimit/v3/rls.proto",
+    "envoy/service/rate_limit_quota/v3/rlqs.proto",
+    "envoy/service/ratelimit/v2/rls.proto",
+    "pb/lyft/ratelimit/ratelimit.proto",
+    "grpc/health/v1/health.proto",
+];
+
+/// What we ask others for: it is not served, so reflection does not show it.
+const ASKED: [&str; 2] =
+    ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+
+/// What a collector is told.
+const TOLD: [&str; 2] = [
+    "opentelemetry/proto/collector/trace/v1/trace_service.proto",
+    "opentelemetry/proto/collector/metrics/v1/metrics_service.proto",
+];
+
+/// Packages that are served by another's messages: they are equal on the wire, as far as they go.
+const SERVED_BY_V3: [&str; 4] = [
+    "envoy.service.ratelimit.v2",
+    "envoy.api.v2.core",
+    "envoy.api.v2.ratelimit",
+    "pb.lyft.ratelimit",
+];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn compiled(paths: &[&str]) -> protox::Compiler {
+    let root = folder("proto");
+    let mut compiler = protox::Compiler::new([&root]).expect("the folder of protos");
+    let paths = paths.iter().map(|path| root.join(path));
+    compiler.include_imports(true).open_files(paths).expect("sound protos");
+    compiler
+}
+
+/// The messages of these files as nested modules.
+fn generate(paths: &[&str]) -> String {
+    let set = compiled(paths).file_descriptor_set();
+    let name = |package: &str| Module::from_protobuf_package_name(package);
+    let requests = set.file.iter().map(|file| (name(file.package()), file.clone())).collect();
+    let mut modules = Config::new().generate(requests).expect("messages");
+    for file in &set.file {
+        let package = file.package();
+        if package == "google.protobuf" || SERVED_BY_V3.contains(&package) {
+            modules.remove(&name(package));
+        }
+    }
+    let modules: BTreeMap<_, _> = modules
+        .into_iter()
+        .map(|(module, code)| (module.parts().map(str::to_owned).collect::<Vec<_>>(), code))
+        .collect();
+    let mut text = String::from(
+        "// Written by `EVENKEEL_WRITE_WIRE=1 cargo test -p evenkeel --test wire`; do not edit.\n",
+    );
+    nest(&mut text, &modules, &[]);
+    text
+}
+
+fn nest(text: &mut String, modules: &BTreeMap<Vec<String>, String>, above: &[String]) {
+    text.push_str(modules.get(above).map_or("", String::as_str));
+    let mut below: Vec<&String> = modules
+        .keys()
+        .filter(|parts| parts.starts_with(above))
+        .filter_map(|parts| parts.get(above.len()))
+        .collect();
+    below.dedup();
+    for part in below {
+        let _ = writeln!(text, "pub mod {part} {{");
+        nest(text, modules, &[above, std::slice::from_ref(part)].concat());
+        text.push_str("}\n");
+    }
+}
+
+/// What is committed is this; or becomes it, if that is asked for.
+fn compare(path: &str, bytes: &[u8]) {
+    let path = folder("src").join(path);
+    if std::env::var_os("EVENKEEL_WRITE_WIRE").is_some() {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, bytes).expect("written");
+    }
+    let is = fs::read(&path).is_ok_and(|read| read == bytes);
+    assert!(is, "{} is stale: run with EVENKEEL_WRITE_WIRE=1 and commit", path.display());
+}
+
+#[test]
+fn the_committed_messages_are_those_of_the_protos() {
+    let all = generate(&[&PROTOS[..], &ASKED[..]].concat());
+    compare("doors/ratelimit/wire/messages.in", all.as_bytes());
+    let served = compiled(&PROTOS).encode_file_descriptor_set();
+    compare("doors/ratelimit/wire/descriptors.bin", &served);
+    compare("watch/otlp/wire/messages.in", generate(&TOLD).as_bytes());
+}
