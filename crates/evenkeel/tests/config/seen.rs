@@ -39,7 +39,7 @@ fn each_of_these_is_faulty() {
         ("traces: {endpiont: x}".into(), "did you mean `endpoint`?"),
         (statsd("x"), "`rename` must be a list of sections"),
         (statsd("[{match: x}]"), "`rename` needs `name`"),
-        (statsd("[{match: '(', name: x}]"), "a `(` is not closed"),
+        (statsd("[{match: '(', name: x}]"), "found open group without closing ')'"),
         (statsd("[{match: a, name: $1}]"), "`a` has no group 1; the last is 0"),
         (statsd("[{match: a, name: b, tags: [c]}]"), "write key:value"),
     ] {

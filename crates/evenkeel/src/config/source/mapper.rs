@@ -137,16 +137,8 @@ fn tags(
 
 /// A text in which `*` stands for one part between dots.
 fn glob(text: &str) -> Result<Pattern, String> {
-    let mut regex = String::from("^");
-    for c in text.chars() {
-        match c {
-            '*' => regex.push_str("([^.]*)"),
-            c if c.is_ascii_punctuation() => regex.extend(['\\', c]),
-            c => regex.push(c),
-        }
-    }
-    regex.push('$');
-    Pattern::new(&regex)
+    let parts: Vec<String> = text.split('*').map(regex_lite::escape).collect();
+    Pattern::new(&format!("^{}$", parts.join("([^.]*)")))
 }
 
 #[cfg(test)]
@@ -199,7 +191,7 @@ mappings:
         for line in [
             "map.yaml:2:24: `name` is `$2`: `^a\\.([^.]*)$` has no group 2",
             "map.yaml:3:3: a mapping needs `match`",
-            "map.yaml:4:11: `match` is `(`: a `(` is not closed",
+            "map.yaml:4:11: `match` is `(`: found open group without closing ')'",
             "map.yaml:5:31: `1` cannot be a label",
             "map.yaml:6:3: a mapping needs `name`",
             "did you mean `name`?",
