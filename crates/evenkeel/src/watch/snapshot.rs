@@ -6,9 +6,11 @@
 
 pub mod zeromq;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write;
 
+/// What a query's value is encoded in: all but the unreserved characters of RFC 3986.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Rows of one limit, if the question does not say.
 pub const ROWS_DEFAULT: usize = 50;
 /// The most rows of one limit.
@@ -195,14 +197,7 @@ impl Query {
         let mut text = format!("n={}", self.rows);
         if let Some(limit) = &self.limit {
             text.push_str("&limit=");
-            for byte in limit.bytes() {
-                if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                    text.push(char::from(byte));
-                } else {
-                    // Writing to a String cannot fail.
-                    let _ = write!(text, "%{byte:02X}");
-                }
-            }
+            text.extend(utf8_percent_encode(limit, ENCODED));
         }
         text
     }
@@ -224,21 +219,14 @@ fn rows(value: &str) -> Result<usize, QueryFault> {
 
 /// Undoes percent-encoding; a plus is a space, as forms send it.
 fn decoded(value: &str) -> Result<String, QueryFault> {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => hex(rest.next())? << 4 | hex(rest.next())?,
-            b'+' => b' ',
-            byte => byte,
-        });
+    let hex = |code: &[u8]| code.iter().all(u8::is_ascii_hexdigit);
+    let mut codes = value.split('%').skip(1).map(|after| after.as_bytes().get(..2));
+    if !codes.all(|code| code.is_some_and(hex)) {
+        return Err(QueryFault::Encoding);
     }
-    String::from_utf8(bytes).map_err(|_| QueryFault::Encoding)
-}
-
-fn hex(digit: Option<u8>) -> Result<u8, QueryFault> {
-    let value = digit.and_then(|digit| char::from(digit).to_digit(16));
-    value.and_then(|value| u8::try_from(value).ok()).ok_or(QueryFault::Encoding)
+    let plain = value.replace('+', " ");
+    let text = percent_decode_str(&plain).decode_utf8().map_err(|_| QueryFault::Encoding)?;
+    Ok(text.into_owned())
 }
 
 #[cfg(test)]
@@ -260,6 +248,9 @@ mod tests {
             ("n", Err(QueryFault::Rows)),
             ("limit=%", Err(QueryFault::Encoding)),
             ("limit=%+1", Err(QueryFault::Encoding)),
+            ("limit=%4%31", Err(QueryFault::Encoding)),
+            ("limit=a%2", Err(QueryFault::Encoding)),
+            ("limit=%2B%25", Ok(query(Some("+%"), ROWS_DEFAULT))),
             ("limit=%ff", Err(QueryFault::Encoding)),
         ] {
             assert_eq!(Query::parse(text), expected, "{text}");

@@ -6,6 +6,7 @@
 
 use super::{Keys, Reader, map, named};
 use crate::config::tree::{Node, Value};
+use percent_encoding::percent_decode_str;
 
 /// Variables of the exporter, each for traces alone and for all signals.
 const EXPORTER: [(&str, &str, &str); 6] = [
@@ -105,32 +106,15 @@ impl Reader<'_> {
     }
 }
 
-/// `a=b,c=d`, values escaped as in URLs, as a list of `a:b`.
+/// `a=b,c=d`, values escaped as in URLs, as a list of `a:b`. What is not escaped properly stays as
+/// it is.
 fn pairs(text: &str) -> Node {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
-    let pairs = pairs.map(|pair| Node::text(unescaped(&pair.replacen('=', ":", 1))));
+    let pairs = pairs.map(|pair| {
+        let pair = pair.replacen('=', ":", 1);
+        Node::text(percent_decode_str(&pair).decode_utf8_lossy().into_owned())
+    });
     Node::made(Value::List(pairs.collect()))
-}
-
-/// `%20` is a space; what is not escaped properly stays as it is.
-fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [byte, after @ ..] = rest {
-        let code = after.get(..2).filter(|_| *byte == b'%');
-        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(code) => {
-                bytes.push(code);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -156,7 +140,7 @@ mod tests {
             ("TRACING_SERVICE_NAMESPACE", "shop"),
             ("TRACING_SERVICE_INSTANCE_ID", "a-1"),
             ("TRACING_SAMPLING_RATE", "0.25"),
-            ("OTEL_RESOURCE_ATTRIBUTES", "zone=a%20b,rack=7"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "zone=a%20b,rack=7,odd=%+1%zz%"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector.example/otlp/"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "1500"),
@@ -179,6 +163,7 @@ mod tests {
             pair("service.instance.id", "a-1"),
             pair("zone", "a b"),
             pair("rack", "7"),
+            pair("odd", "%+1%zz%"),
         ];
         assert_eq!(all.attributes, attributes);
         let grpc = traces(&[

@@ -7,6 +7,7 @@ use super::common::status;
 use super::time;
 use crate::cli::replay::entry::{Draft, Tells};
 use evenkeel_core::units::Nanos;
+use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
 
 /// Which column is which.
@@ -74,27 +75,29 @@ fn decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return text.into();
     }
-    let once = decode(text);
-    let twice = text.contains("%25");
-    (if twice { decode(&once) } else { once }).into()
+    let once = percent_decode_str(text).decode_utf8_lossy();
+    match text.contains("%25") {
+        true => percent_decode_str(&once).decode_utf8_lossy().into_owned().into(),
+        false => once,
+    }
 }
 
-fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let code = text.get(at + 1..at + 3).and_then(|code| u8::from_str_radix(code, 16).ok());
-        match code {
-            Some(byte) if bytes[at] == b'%' => {
-                out.push(byte);
-                at += 3;
-            }
-            _ => {
-                out.push(bytes[at]);
-                at += 1;
-            }
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn words_are_decoded_once_or_twice_and_faulty_codes_stay() {
+        for (text, plain) in [
+            ("a-b", "a-b"),
+            ("Mozilla%2F5.0%20(X11)", "Mozilla/5.0 (X11)"),
+            ("Mozilla/5.0%2520(X11)", "Mozilla/5.0 (X11)"),
+            ("%C3%A4", "ä"),
+            ("%zz%4%", "%zz%4%"),
+            ("%+1", "%+1"),
+            ("%ff", "\u{fffd}"),
+        ] {
+            assert_eq!(decoded(text), plain, "{text}");
         }
     }
-    String::from_utf8_lossy(&out).into_owned()
 }

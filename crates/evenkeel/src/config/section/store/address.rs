@@ -5,12 +5,17 @@
 
 use crate::config::reader::Read;
 use crate::config::settings::store::{End, Login, Server};
-use std::fmt::Write;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use std::borrow::Cow;
 
 /// The port that servers use where nothing else is said.
 const PORT: u16 = 6379;
 const WRONG: &str = "write redis://127.0.0.1:6379, rediss://user:password@host:6379/0 or \
                      unix:///run/redis.sock";
+
+/// What [`escaped`] escapes; `***` stays as it is.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'*');
 
 /// Reads an address.
 pub fn server(text: &str) -> Read<Server> {
@@ -62,32 +67,18 @@ fn login(text: &str) -> Read<Login> {
 
 /// Text without percents.
 fn plain(text: &str) -> Read<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-        let pair = digit(rest.next()).zip(digit(rest.next()));
-        let (high, low) = pair.ok_or("a percent sign is written %25")?;
-        bytes.push((high * 16 + low) as u8);
+    let hex = |code: &[u8]| code.iter().all(u8::is_ascii_hexdigit);
+    let mut codes = text.split('%').skip(1).map(|after| after.as_bytes().get(..2));
+    if !codes.all(|code| code.is_some_and(hex)) {
+        return Err("a percent sign is written %25".to_owned());
     }
-    String::from_utf8(bytes).map_err(|_| "a user and a password are text".to_owned())
+    let plain = percent_decode_str(text).decode_utf8();
+    plain.map(Cow::into_owned).map_err(|_| "a user and a password are text".to_owned())
 }
 
 /// Text that [`plain`] reads back.
 pub fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~*".contains(&byte) {
-            escaped.push(byte.into());
-        } else {
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 /// An address as [`server`] reads it, with this in place of the password.
@@ -148,6 +139,8 @@ mod tests {
             "redis://a:%zz@h",
             "redis://a:%f@h",
             "redis://a:%ff@h",
+            "redis://a:%+1@h",
+            "redis://a:%4%31@h",
             "redis://h:1:2",
         ] {
             assert!(server(text).is_err(), "{text}");
