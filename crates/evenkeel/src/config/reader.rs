@@ -95,17 +95,15 @@ impl<'n, 'f> Section<'n, 'f> {
         self.note_form(key, || Form { single: Some(Single::heard(read)), many, ..Form::default() });
     }
 
-    /// Ends the section: reports keys that nobody asked for, those that are there twice, and
-    /// those in `later`, which belong to doors that are not built. Returns what was read.
-    pub fn close(self, later: &[&str]) -> Node {
+    /// Ends the section: reports keys that nobody asked for, and those that are there twice.
+    /// Returns what was read.
+    pub fn close(self) -> Node {
         let mut seen = HashMap::new();
         for (key, _) in self.entries {
             let name = key.name.as_str();
             let first = *seen.entry(name).or_insert(key.place);
             let what = if first != key.place {
                 format!("{} is here twice, first in line {}; remove one", quoted(name), first.line)
-            } else if later.contains(&name) {
-                format!("`{name}` is not built in this version; remove it")
             } else if !self.asked.contains(&name) {
                 unknown(name, self.name, &self.asked)
             } else {
@@ -237,11 +235,10 @@ impl<'n, 'f> Section<'n, 'f> {
     pub fn section<T>(
         &mut self,
         key: &'static str,
-        later: &[&str],
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
         let node = self.node(key);
-        let (value, shown, noted) = self.inner(key, node, later, read);
+        let (value, shown, noted) = self.inner(key, node, read);
         self.note_form(key, || Form { section: Some(Box::new(noted)), ..Form::default() });
         if !matches!(&shown.value, Value::Map(entries) if entries.is_empty()) {
             self.show(key, shown);
@@ -254,13 +251,12 @@ impl<'n, 'f> Section<'n, 'f> {
         &mut self,
         key: &'static str,
         nodes: &'n [Node],
-        later: &[&str],
         mut read: impl FnMut(&mut Section<'n, '_>) -> T,
     ) -> Vec<T> {
         let mut values = Vec::with_capacity(nodes.len());
         let mut shown = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let (value, node, noted) = self.inner(key, Some(node), later, &mut read);
+            let (value, node, noted) = self.inner(key, Some(node), &mut read);
             self.note_form(key, || Form { sections: Some(Box::new(noted)), ..Form::default() });
             values.push(value);
             shown.push(node);
@@ -289,7 +285,7 @@ impl<'n, 'f> Section<'n, 'f> {
             };
             let (mut values, mut sections) = (Vec::new(), Vec::new());
             for node in nodes {
-                let (value, node, noted) = self.inner(key, Some(node), &[], &mut read);
+                let (value, node, noted) = self.inner(key, Some(node), &mut read);
                 self.note_form(key, || Form { named: Some(Box::new(noted)), ..Form::default() });
                 values.push(value);
                 sections.push(node);
@@ -309,14 +305,13 @@ impl<'n, 'f> Section<'n, 'f> {
         &mut self,
         key: &'static str,
         node: Option<&'n Node>,
-        later: &[&str],
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> (T, Node, Outline) {
         let mut section = Section::open(key, node, self.place, self.faults);
         section.outline = self.outline.as_ref().map(|_| Outline::default());
         let value = read(&mut section);
         let noted = section.noted();
-        (value, section.close(later), noted)
+        (value, section.close(), noted)
     }
 
     fn read<T>(&mut self, key: &str, node: &Node, read: impl Fn(&str) -> Read<T>) -> Option<T> {

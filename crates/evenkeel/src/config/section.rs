@@ -35,7 +35,7 @@ pub use store::escaped;
 pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, Node) {
     let mut section = Section::open("", Some(root), root.place, faults);
     let settings = read(&mut section, cpus);
-    let shown = section.close(&[]);
+    let shown = section.close();
     (settings, shown)
 }
 
@@ -50,22 +50,21 @@ pub fn outline(root: &Node, cpus: f64) -> Outline {
 
 fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     let admin = admin(root);
-    let log = root.section("log", &[], log);
-    let metrics = root.section("metrics", &[], metrics::read);
-    let traces = root.written("traces").then(|| root.section("traces", &[], metrics::otlp::traces));
-    let state = root.section("state", &[], store::snapshot::read);
+    let log = root.section("log", log);
+    let metrics = root.section("metrics", metrics::read);
+    let traces = root.written("traces").then(|| root.section("traces", metrics::otlp::traces));
+    let state = root.section("state", store::snapshot::read);
     let proxy = proxy_section(root, Ground { cpus, keys: state.keys_max });
-    let check = root.written("check").then(|| root.section("check", &[], check::read));
-    let line = root
-        .written("line")
-        .then(|| root.section("line", &[], |line| line::read(line, state.keys_max)));
+    let check = root.written("check").then(|| root.section("check", check::read));
+    let line =
+        root.written("line").then(|| root.section("line", |line| line::read(line, state.keys_max)));
     let ratelimit = ratelimit_section(root);
-    let peers = root.written("peers").then(|| root.section("peers", &[], peers::read));
+    let peers = root.written("peers").then(|| root.section("peers", peers::read));
     let master = root
         .written("master")
-        .then(|| root.section("master", &[], |master| master::read(master, state.keys_max)));
+        .then(|| root.section("master", |master| master::read(master, state.keys_max)));
     let gatekeepers = gatekeeper::read(root, state.keys_max);
-    let store = root.written("store").then(|| root.section("store", &[], store::read));
+    let store = root.written("store").then(|| root.section("store", store::read));
     for absent in ["traces", "check", "line", "ratelimit", "peers", "master", "gatekeeper", "store"]
     {
         root.allow(absent);
@@ -104,7 +103,7 @@ fn admin(root: &mut Section<'_, '_>) -> Option<Admin> {
             root.fault("admin", "`admin` must be `off` or a section with `listen`");
             None
         }
-        _ => Some(root.section("admin", &[], admin_section)),
+        _ => Some(root.section("admin", admin_section)),
     }
 }
 
@@ -140,12 +139,12 @@ fn log(log: &mut Section<'_, '_>) -> Log {
 fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::settings::Proxy> {
     // A door is open if its section is there, even an empty one.
     if root.written("proxy") {
-        return Some(root.section("proxy", proxy::LATER, |section| proxy::read(section, ground)));
+        return Some(root.section("proxy", |section| proxy::read(section, ground)));
     }
     root.node("proxy");
     // `check` counts by the limits of `proxy`; without that section, by its defaults.
     root.written("check").then(|| {
-        root.section("proxy", &[], |section| {
+        root.section("proxy", |section| {
             section.show("listen", Node::text(proxy::OFF));
             proxy::limits_alone(section, ground)
         })
@@ -157,7 +156,7 @@ fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Rate
         root.node("ratelimit");
         return None;
     }
-    Some(root.section("ratelimit", &[], ratelimit::read))
+    Some(root.section("ratelimit", ratelimit::read))
 }
 
 /// No two listeners may want one port, or one file.

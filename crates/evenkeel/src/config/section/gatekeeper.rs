@@ -30,14 +30,14 @@ pub fn read(root: &mut Section<'_, '_>, keys_default: Option<usize>) -> Vec<Gate
         root.fault(KEY, "a `gatekeeper` keeps the gate of `proxy` or `check`; add one");
     }
     let Some(Value::List(nodes)) = root.node(KEY).map(|node| &node.value) else {
-        return vec![root.section(KEY, &[], |section| gate(section, keys_default))];
+        return vec![root.section(KEY, |section| gate(section, keys_default))];
     };
     if nodes.is_empty() || nodes.len() > GATES_MAX {
         root.fault(KEY, format!("{} gates; write 1 to {GATES_MAX}", nodes.len()));
     }
     let mut domains: Vec<String> = Vec::new();
     let mut all_kept = false;
-    root.sections(KEY, nodes, &[], |section| {
+    root.sections(KEY, nodes, |section| {
         let gate = gate(section, keys_default);
         if domains.contains(&gate.domain) {
             let what = format!("two gates are of the domain `{}`; remove one", gate.domain);
@@ -62,7 +62,7 @@ fn gate(section: &mut Section<'_, '_>, keys_default: Option<usize>) -> Gatekeepe
     }
     let day = Nanos::from_secs(86_400);
     Gatekeeper {
-        when: section.section("when", &[], limits::when),
+        when: section.section("when", limits::when),
         domain: section.value("domain", "default".to_owned(), domain),
         identifier: identifier(section),
         max_delay: section.value("max_delay", Nanos::from_secs(5), |text| {

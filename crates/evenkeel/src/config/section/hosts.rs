@@ -52,7 +52,7 @@ fn merge(proxy: &mut Section<'_, '_>) -> Vec<Merge> {
     if nodes.len() > MERGE_MAX {
         proxy.fault("merge", format!("more than {MERGE_MAX} entries; remove some"));
     }
-    let merged = proxy.sections("merge", nodes, &[], |section| {
+    let merged = proxy.sections("merge", nodes, |section| {
         for key in ["match", "as"] {
             if !section.has(key) {
                 section.fault(key, format!("an entry of `merge` needs `{key}`"));

@@ -67,7 +67,7 @@ pub fn read(
         _ => std::slice::from_ref(node),
     };
     let mut names: Vec<Box<str>> = Vec::new();
-    let limits = proxy.sections("limits", nodes, &[], |section| {
+    let limits = proxy.sections("limits", nodes, |section| {
         let limit = limit(section, door)?;
         if names.contains(&limit.name) {
             let what = format!("two limits are named `{}`; rename one", limit.name);
@@ -90,8 +90,8 @@ fn default_limits(proxy: &mut Section<'_, '_>, door: Door) -> Vec<Limit> {
     let mut faults = Vec::new();
     let root = Node::map([]);
     let mut section = Section::open("proxy", Some(&root), root.place, &mut faults);
-    let limits = section.sections("limits", nodes, &[], |section| limit(section, door));
-    if let Value::Map(shown) = section.close(&[]).value {
+    let limits = section.sections("limits", nodes, |section| limit(section, door));
+    if let Value::Map(shown) = section.close().value {
         shown.into_iter().for_each(|(_, node)| proxy.show("limits", node));
     }
     limits.into_iter().flatten().collect()
@@ -101,7 +101,7 @@ fn default_limits(proxy: &mut Section<'_, '_>, door: Door) -> Vec<Limit> {
 fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
     let name = required(section, "name", name);
     let by = by(section);
-    let when = section.section("when", &[], when);
+    let when = section.section("when", when);
     let counted = counted(section, door.ground.cpus);
     let (keys, refuses) = match &counted {
         Some((_, Algorithm::Sliding(_))) => (KEYS_WINDOW, true),
@@ -331,7 +331,7 @@ fn plain_part(text: &str) -> Read<Part> {
 
 /// The condition of requests.
 pub fn when(section: &mut Section<'_, '_>) -> When {
-    let not = section.section("not", &[], sent);
+    let not = section.section("not", sent);
     if section.has("not") && not == When::default() {
         section.fault("not", "`not` names nothing; write what a request must not have");
     }

@@ -140,7 +140,7 @@ impl Tags {
         };
         let shared = nodes.len() > OWN_MAX;
         if !nodes.is_empty() {
-            line.sections("limits", nodes, &[], |section| self.limit(section, shared));
+            line.sections("limits", nodes, |section| self.limit(section, shared));
         }
         if self.limits.len() > 1 + OWN_MAX {
             let what = format!(

@@ -32,7 +32,7 @@ pub fn read(metrics: &mut Section<'_, '_>) -> Metrics {
         metrics.allow(key);
     }
     let wanted = metrics.written("otlp");
-    let otlp = wanted.then(|| metrics.section("otlp", &[], otlp::figures));
+    let otlp = wanted.then(|| metrics.section("otlp", otlp::figures));
     metrics.allow("otlp");
     let limit = Nanos::ZERO..=Nanos::from_secs(86_400);
     let held_above = |text: &str| within(duration(text)?, limit.clone());

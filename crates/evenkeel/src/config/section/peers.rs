@@ -61,7 +61,7 @@ pub fn read(peers: &mut Section<'_, '_>) -> Peers {
     strangers(peers, word);
     let cluster = peers.value("cluster", "default".to_owned(), cluster);
     let secret_file = peers.optional("secret_file", super::path);
-    let tls = peers.has("tls").then(|| peers.section("tls", &[], tls)).flatten();
+    let tls = peers.has("tls").then(|| peers.section("tls", tls)).flatten();
     peers.allow("tls");
     let period =
         peers.value("period", Nanos::from_secs(5), |text| within(duration(text)?, PERIOD.clone()));

@@ -20,9 +20,6 @@ use evenkeel_core::units::Nanos;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Keys of the contract that are not built.
-pub const LATER: &[&str] = &[];
-
 /// What `listen` says where the section only has limits for the `check` door.
 pub const OFF: &str = "off";
 /// The longest time that can be configured anywhere here.
@@ -64,7 +61,7 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
     let cpus = proxy.value("cpus", ground.cpus, read_cpus);
     let cost = proxy.value("cost", CostSource::Shared, read_cost);
     let action = proxy.value("action", Action::Queue, read_action);
-    let queue = proxy.section("queue", &[], |section| queue(section, cpus));
+    let queue = proxy.section("queue", |section| queue(section, cpus));
     let max_delay =
         proxy.value("max_delay", Nanos::from_secs(30), |t| within(duration(t)?, Nanos::ZERO..=DAY));
     let mut hosts = Hosts::default();
@@ -83,8 +80,8 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
         max_delay,
         trusted_proxies: proxy.list("trusted_proxies", Vec::new(), address::network),
         client_address: proxy.value("client_address", ClientAddress::XForwardedFor, read_client),
-        timeouts: proxy.section("timeouts", &[], timeouts),
-        bounds: proxy.section("bounds", &[], bounds),
+        timeouts: proxy.section("timeouts", timeouts),
+        bounds: proxy.section("bounds", bounds),
         exempt: hosts::exempt(proxy, &mut hosts, &mut exempt_when),
         exempt_when,
         hosts: hosts::read(proxy, hosts),
@@ -133,7 +130,7 @@ fn tls(proxy: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<Fron
     if listen.is_empty() {
         proxy.fault("tls", "`tls` is for a proxy that listens; name where, or remove it");
     }
-    proxy.section("tls", &[], |section| super::tls::front(section, listen))
+    proxy.section("tls", |section| super::tls::front(section, listen))
 }
 
 fn backends(proxy: &mut Section<'_, '_>) -> Vec<Backend> {
@@ -163,7 +160,7 @@ fn backend_tls(proxy: &mut Section<'_, '_>, backends: &[Backend]) -> BackendTls 
         let what = "`backend_tls` is for a backend of https://; name one, or remove it";
         proxy.fault("backend_tls", what);
     }
-    proxy.section("backend_tls", &[], |tls| {
+    proxy.section("backend_tls", |tls| {
         let client = super::tls::client(tls);
         let verify = tls.value("verify", true, truth);
         if !verify && client.ca.is_some() {

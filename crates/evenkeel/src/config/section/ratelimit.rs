@@ -44,7 +44,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
         handshake_timeout: time(section, "handshake_timeout", Nanos::from_secs(10)),
         connection_age: age(section, "connection_age", Nanos::from_secs(86_400)),
         connection_age_grace: age(section, "connection_age_grace", Nanos::from_secs(3_600)),
-        rlqs: section.section("rlqs", &[], rlqs),
+        rlqs: section.section("rlqs", rlqs),
         healthy_with_rules: section.value("healthy_with_rules", false, truth),
         healthy_with_store: section.value("healthy_with_store", false, truth),
         statsd: statsd(section),
@@ -59,7 +59,7 @@ fn tls(section: &mut Section<'_, '_>) -> (Option<ServerTls>, bool) {
         section.allow("tls");
         return (None, false);
     }
-    section.section("tls", &[], |tls| (super::tls::server(tls), tls.value("http", false, truth)))
+    section.section("tls", |tls| (super::tls::server(tls), tls.value("http", false, truth)))
 }
 
 fn rules(section: &mut Section<'_, '_>) -> RuleFiles {
@@ -106,7 +106,7 @@ fn answers(section: &mut Section<'_, '_>) -> RatelimitAnswers {
 fn headers(section: &mut Section<'_, '_>) -> Option<[String; 3]> {
     match section.node("headers").map(|node| &node.value) {
         None => None,
-        Some(Value::Map(_)) => Some(section.section("headers", &[], |names| {
+        Some(Value::Map(_)) => Some(section.section("headers", |names| {
             let name = |text: &str| super::limits::header_name(text).map(|_| text.to_owned());
             [("limit", HEADERS[0]), ("remaining", HEADERS[1]), ("reset", HEADERS[2])]
                 .map(|(key, default)| names.value(key, default.to_owned(), name))
@@ -120,7 +120,7 @@ fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
         section.allow("xds");
         return None;
     }
-    Some(section.section("xds", &[], |section| {
+    Some(section.section("xds", |section| {
         let header = |text: &str| {
             let (name, value) = tag(text)?;
             let sound = http::HeaderValue::from_str(&value).is_ok();
@@ -156,7 +156,7 @@ fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
 fn client_tls(section: &mut Section<'_, '_>) -> Option<ClientTls> {
     match section.node("tls").map(|node| &node.value) {
         None => None,
-        Some(Value::Map(_)) => Some(section.section("tls", &[], super::tls::client)),
+        Some(Value::Map(_)) => Some(section.section("tls", super::tls::client)),
         Some(_) => section.value("tls", false, truth).then(ClientTls::default),
     }
 }
@@ -183,7 +183,7 @@ fn statsd(section: &mut Section<'_, '_>) -> Option<Statsd> {
         section.allow("statsd");
         return None;
     }
-    let statsd = section.section("statsd", &[], |section| Statsd {
+    let statsd = section.section("statsd", |section| Statsd {
         address: section.value("address", "localhost:8125".to_owned(), host_port),
         udp: section.value("udp", false, truth),
         dog: section.value("dogstatsd", false, truth),
@@ -204,7 +204,7 @@ fn renames(section: &mut Section<'_, '_>) -> Vec<Rename> {
             return Vec::new();
         }
     };
-    let rules = section.sections("rename", nodes, &[], |rule| {
+    let rules = section.sections("rename", nodes, |rule| {
         for key in ["match", "name"] {
             if !rule.has(key) {
                 rule.fault(key, format!("`rename` needs `{key}`"));
@@ -231,7 +231,7 @@ fn prometheus(section: &mut Section<'_, '_>) -> Option<Prometheus> {
         section.allow("prometheus");
         return None;
     }
-    Some(section.section("prometheus", &[], |section| {
+    Some(section.section("prometheus", |section| {
         let default = SocketAddr::from(([0, 0, 0, 0], 9090));
         let path = |text: &str| match text.starts_with('/') {
             true => Ok(text.to_owned()),

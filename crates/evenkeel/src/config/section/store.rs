@@ -26,7 +26,7 @@ const HIDDEN: &str = "***";
 pub fn read(section: &mut Section<'_, '_>) -> Store {
     let place = place(section);
     let per_second = section.has("per_second");
-    let per_second = per_second.then(|| section.section("per_second", &[], self::place));
+    let per_second = per_second.then(|| section.section("per_second", self::place));
     section.allow("per_second");
     let mode = section.value("mode", StoreMode::Exact, |text| one_of(text, &StoreMode::WORDS));
     let fail = section.value("fail", StoreFail::Local, |text| one_of(text, &StoreFail::WORDS));
@@ -83,7 +83,7 @@ fn place(section: &mut Section<'_, '_>) -> StorePlace {
     }
     let credentials_file = section.optional("credentials_file", super::path);
     let tls = match section.has("tls") {
-        true => section.section("tls", &[], tls),
+        true => section.section("tls", tls),
         false => StoreTls::default(),
     };
     section.allow("tls");

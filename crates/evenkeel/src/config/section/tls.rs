@@ -71,7 +71,7 @@ fn further(tls: &mut Section<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
         Value::List(nodes) => nodes.as_slice(),
         _ => std::slice::from_ref(node),
     };
-    let read = tls.sections("certificates", nodes, &[], |one| {
+    let read = tls.sections("certificates", nodes, |one| {
         for key in ["cert", "key"] {
             if !one.has(key) {
                 one.fault(key, format!("a certificate needs `{key}`: a file in PEM"));

@@ -53,7 +53,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Rename>, Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
     let mut faults = Vec::new();
     let mut section = Section::open("", Some(&root), root.place, &mut faults);
-    let regex = section.section("defaults", &[], |defaults| {
+    let regex = section.section("defaults", |defaults| {
         PASSED_OVER.iter().for_each(|key| defaults.allow(key));
         defaults.optional("match_type", |text| one_of(text, &KINDS)).unwrap_or(false)
     });
@@ -64,8 +64,8 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Rename>, Faults> {
             &[]
         }
     };
-    let rules = section.sections("mappings", nodes, &[], |mapping| rule(mapping, regex));
-    section.close(&[]);
+    let rules = section.sections("mappings", nodes, |mapping| rule(mapping, regex));
+    section.close();
     if faults.is_empty() {
         // What is not for counters is for nothing that is told here.
         Ok(rules.into_iter().flatten().collect())

@@ -55,7 +55,7 @@ fn collector(section: &mut Section<'_, '_>) -> Collector {
         if sound { Ok((name, value)) } else { Err("this is no header".to_owned()) }
     };
     let tls = match section.written("tls") {
-        true => section.section("tls", &[], tls::client),
+        true => section.section("tls", tls::client),
         false => {
             section.allow("tls");
             Default::default()
