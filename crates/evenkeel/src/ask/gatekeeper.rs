@@ -54,6 +54,9 @@ pub enum Fault {
     /// The system gives no thread.
     #[error("{0}")]
     Thread(#[from] StartError),
+    /// The system gives no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(#[source] std::io::Error),
 }
 
 /// The gate of one domain. Its clones share one table and one connection, which is closed when the
@@ -115,7 +118,7 @@ impl Gatekeeper {
         };
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
-        let keeper = Engine::new(&settings, seed(), clock, &watch);
+        let keeper = Engine::new(&settings, seed().map_err(Fault::Random)?, clock, &watch);
         let thread = start(&settings, &keeper, clock, Beats::default())?;
         Ok(Gatekeeper(Arc::new(Gate { keeper, clock, _thread: thread })))
     }

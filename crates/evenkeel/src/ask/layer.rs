@@ -15,8 +15,9 @@ use evenkeel_core::key::Seed;
 use evenkeel_core::units::Nanos;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response, StatusCode};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -42,29 +43,31 @@ impl Here {
     /// not matter.
     ///
     /// # Errors
-    /// Everything that is wrong with the configuration.
+    /// Everything that is wrong with the configuration; or the system gives no random numbers.
     pub fn new(configuration: &str) -> Result<Arc<Here>, Faults> {
         let name = "configuration of the layer";
+        let fault = |what| Faults::new(name, vec![Fault::new(Place { line: 1, column: 1 }, what)]);
         let config = config::parse(name, configuration.as_bytes(), 1.0)?;
         let Some(mut line) = config.settings.line else {
             let what = "there is no section `line`, whose limits are to be used";
-            return Err(Faults::new(name, vec![Fault::new(Place { line: 1, column: 1 }, what)]));
+            return Err(fault(what.to_owned()));
         };
+        let seed = seed().map_err(|why| fault(format!("no random numbers: {why}")))?;
         config::source::read_limits(&mut line)?;
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
-        let tags = Tags::new(&line, 1, seed(), clock, watch);
+        let tags = Tags::new(&line, 1, seed, clock, watch);
         Ok(Arc::new(Here { lane: tags.lane(0) }))
     }
 }
 
-/// A secret of this process.
-pub(super) fn seed() -> Seed {
-    let half = || RandomState::new().hash_one(0_u8).to_le_bytes();
+/// A secret of this process, from the system's randomness.
+pub(super) fn seed() -> io::Result<Seed> {
     let mut seed = [0; 16];
-    seed[..8].copy_from_slice(&half());
-    seed[8..].copy_from_slice(&half());
-    Seed(seed)
+    match getrandom(&mut seed, GetRandomFlags::empty())? {
+        16 => Ok(Seed(seed)),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 impl Judge {

@@ -10,7 +10,6 @@ use crate::watch::metrics::TRACE_SPANS;
 use crate::watch::registry::{Counter, Registry};
 use evenkeel_core::units::Time;
 use http::HeaderMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::mpsc;
@@ -59,12 +58,14 @@ impl Tracer {
         registry: &Registry,
     ) -> (Tracer, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(queue_max);
-        // A standard map's seed is the system's randomness, once a thread.
-        let seed = RandomState::new().build_hasher().finish();
+        let mut seed = [0; 8];
+        // Without randomness numbers of spans repeat those of other processes, which harms traces
+        // only.
+        let _ = aws_lc_rs::rand::fill(&mut seed);
         let shared = Shared {
             queue,
             below: (sampling * (1_u64 << 63) as f64) as u64,
-            seed,
+            seed: u64::from_le_bytes(seed),
             row: AtomicU64::new(0),
             dropped: registry.counter(&TRACE_SPANS, &["dropped"]),
         };
