@@ -12,6 +12,7 @@ pub mod format;
 pub mod merge;
 pub mod people;
 pub mod play;
+mod progress;
 pub mod reader;
 pub mod report;
 pub mod sample;
@@ -27,16 +28,15 @@ use anyhow::Context;
 use evenkeel_core::limit::Part;
 use evenkeel_core::units::Nanos;
 use files::Place;
-use indicatif::{ProgressBar, ProgressStyle};
 use merge::Merge;
 use play::Play;
 use play::was::Past;
+use progress::Progress;
 use report::{Circumstances, Report, Site};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 use tally::Tally;
 
 /// What a replay is asked to do.
@@ -157,7 +157,7 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
     let mut past = Past::new(proxy.cpus, options.page_cost);
     let mut play = Play::new(&proxy);
     let mut tally = Tally::new(play.engine().held().limits().to_vec(), proxy.cpus);
-    let bar = bar(&places, options.json);
+    let mut bar = bar(&places, options.json);
     let mut number = 0;
     let mut forward = |past: &mut Past, play: &mut Play, tally: &mut Tally| {
         while let Some(was) = past.pop() {
@@ -165,8 +165,10 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
             play.push(was);
             play.outcomes().for_each(|outcome| tally.over(&outcome));
             number += 1;
-            if number % 4_096 == 0 {
-                bar.set_position(count.load(Relaxed));
+            if number % 4_096 == 0
+                && let Some(bar) = &mut bar
+            {
+                bar.at(count.load(Relaxed));
             }
         }
     };
@@ -178,7 +180,7 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
     forward(&mut past, &mut play, &mut tally);
     play.finish();
     play.outcomes().for_each(|outcome| tally.over(&outcome));
-    bar.finish_and_clear();
+    drop(bar);
     let lines = merge.accounts.iter().map(|account| account.lines).sum();
     anyhow::ensure!(tally.totals.requests > 0, nothing(&merge));
     warnings.extend(doubts(&merge, &past, &tally, &proxy));
@@ -210,14 +212,9 @@ fn is_watched(json: bool) -> bool {
 }
 
 /// On a terminal: how far it is, by bytes.
-fn bar(places: &[Place], json: bool) -> ProgressBar {
+fn bar(places: &[Place], json: bool) -> Option<Progress> {
     let sizes: Option<u64> = places.iter().map(Place::size).sum();
-    let (Some(bytes), true) = (sizes, is_watched(json)) else { return ProgressBar::hidden() };
-    let style = "{bar:40} {percent}%  {bytes_per_sec}  {eta} left";
-    let bar = ProgressBar::new(bytes);
-    bar.set_style(ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+    sizes.filter(|_| is_watched(json)).map(Progress::new)
 }
 
 /// Why there is no report.

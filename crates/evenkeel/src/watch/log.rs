@@ -8,12 +8,14 @@
 //! be slow, or stop, and no request waits for it. Lines that find the queue full are lost and
 //! counted.
 
+mod queue;
+
 use super::printable::printable;
 use crate::config::settings::{Format, Level, Log};
+use queue::{Queue, Writer};
 use std::io::{self, Write};
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
@@ -30,8 +32,7 @@ type Filter = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
 /// The running log. What still waits is written when it is dropped, for at most a second.
 pub struct Running {
     filter: Filter,
-    queue: ErrorCounter,
-    _writer: WorkerGuard,
+    writer: Writer,
 }
 
 impl Running {
@@ -44,26 +45,30 @@ impl Running {
     /// Lines lost so far because whoever reads standard error was too slow.
     #[must_use]
     pub fn lost(&self) -> usize {
-        self.queue.dropped_lines()
+        self.writer.lost()
     }
 }
 
-/// The log could not be set up, because this process has one already.
+/// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
-#[error("the log is set up already")]
-pub struct Taken;
+pub enum InstallError {
+    /// This process has one already.
+    #[error("the log is set up already")]
+    Taken,
+    /// The system gives no thread.
+    #[error("no thread for the log: {0}")]
+    Thread(#[from] io::Error),
+}
 
 /// Sends everything logged from now on to standard error.
 ///
 /// # Errors
-/// [`Taken`] when called twice in one process.
-pub fn install(log: Log) -> Result<Running, Taken> {
-    let queue = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE_LINES_MAX);
-    let (queue, writer) = queue.thread_name("log").finish(io::stderr());
-    let lost = queue.error_counter();
+/// [`InstallError::Taken`] when called twice in one process; or the system gives no thread.
+pub fn install(log: Log) -> Result<Running, InstallError> {
+    let (queue, writer) = Queue::start(QUEUE_LINES_MAX, io::stderr())?;
     let (subscriber, filter) = subscriber(log, queue);
-    subscriber.try_init().map_err(|_| Taken)?;
-    Ok(Running { filter, queue: lost, _writer: writer })
+    subscriber.try_init().map_err(|_| InstallError::Taken)?;
+    Ok(Running { filter, writer })
 }
 
 /// The log as it would be installed, on another writer.

@@ -5,6 +5,7 @@
 //! then, and so is looking at what the backend makes of it (RFC 6455, 4.1): HTTP/2 leaves both
 //! out. What follows the answer: `front/streams.rs`.
 
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{self, HeaderName, HeaderValue};
@@ -12,7 +13,6 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use hyper::ext::Protocol;
 use rustix::rand::{GetRandomFlags, getrandom};
-use sha1_smol::Sha1;
 
 /// The protocol whose handshake has a key.
 const WEBSOCKET: &[u8] = b"websocket";
@@ -92,9 +92,10 @@ impl Handshake {
 
 /// What a server makes of a key.
 fn accept(key: &HeaderValue) -> String {
-    let mut hash = Sha1::from(key.as_bytes());
+    let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    hash.update(key.as_bytes());
     hash.update(MARK);
-    BASE64.encode(hash.digest().bytes())
+    BASE64.encode(hash.finish())
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ pub mod accounts;
 pub mod asking;
 mod merge;
 pub mod shared;
-pub mod together;
 
 use super::Store;
 use super::link::{Link, Missed};

@@ -4,10 +4,10 @@
 //! Both are tasks of the lane's thread that end with it; no request waits for them.
 
 use super::lane::Lane;
-use super::lane::together::together;
 use super::link::Link;
 use super::route::Route;
 use crate::clock::Clock;
+use futures_util::future::join_all;
 use redis::Pipeline;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub async fn settle(lane: Weak<Lane>, period: Duration) {
         if lane.owes() > 0 {
             let links: Vec<Rc<Link>> = lane.routes().flat_map(Route::links).collect();
             let good = links.iter().filter(|link| link.is_good());
-            together(good.map(|link| lane.settle_with(link))).await;
+            join_all(good.map(|link| lane.settle_with(link))).await;
         }
         if lane.owes_accounts() > 0 {
             lane.settle_accounts().await;

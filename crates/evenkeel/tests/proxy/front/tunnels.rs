@@ -4,12 +4,12 @@
 use super::frames::{self, frame};
 use super::http2::{Exchange, Http2, Part};
 use crate::stage::{LONG, Stage, Wire, hit_limit, until};
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use evenkeel_core::limit::Action;
 use http::{Method, Request};
 use hyper::ext::Protocol;
-use sha1_smol::Sha1;
 use std::time::{Duration, Instant};
 
 /// Asks for a WebSocket.
@@ -29,9 +29,8 @@ fn asked(path: &str, protocol: &'static str) -> http::request::Builder {
 /// What a server answers that has read the key in `head`.
 fn switched(head: &str) -> String {
     let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: "));
-    let mut hash = Sha1::from(key.expect("a key"));
-    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    let accept = BASE64.encode(hash.digest().bytes());
+    let text = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.expect("a key"));
+    let accept = BASE64.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()));
     format!(
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
          sec-websocket-accept: {accept}\r\nsec-websocket-protocol: chat\r\n\r\n"

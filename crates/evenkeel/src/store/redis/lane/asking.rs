@@ -6,11 +6,11 @@
 //! told it with the question.
 
 use super::Lane;
-use super::together::together;
 use crate::store::redis::link::{Link, Missed};
 use crate::store::redis::route::Route;
 use crate::store::redis::script::{self, Refusal};
 use evenkeel_core::units::Time;
+use futures_util::future::join_all;
 use redis::{Pipeline, Value};
 use std::rc::Rc;
 use tokio::time::Instant;
@@ -116,7 +116,7 @@ impl Lane {
             [group] => self.ask_group(asks, group, how, deadline).await,
             many => {
                 let asked = many.iter().map(|group| self.ask_group(asks, group, how, deadline));
-                together(asked).await.into_iter().flatten().collect()
+                join_all(asked).await.into_iter().flatten().collect()
             }
         }
     }
