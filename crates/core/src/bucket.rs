@@ -1,8 +1,9 @@
-//! The algorithms: pure functions over a small state, `now` an argument of each.
+//! The counting algorithms: pure functions over a small state, with `now` as an argument of each.
 //!
-//! The state of one bucket is a few 64-bit words that the table keeps; all zero means "never
-//! seen", so a new bucket needs no making. The enum is closed on purpose: the compiler lists what
-//! a new algorithm must touch. Sums, windows and their sources are explained in each file.
+//! The state of one bucket is a few 64-bit words that the table stores. All words zero means "never
+//! seen", so a new bucket needs no initialization. The enum is closed on purpose: the compiler then
+//! lists every place that a new algorithm must change. Each submodule explains its formulas, its
+//! windows and their sources.
 
 pub mod debt;
 pub mod fixed;
@@ -18,24 +19,25 @@ use grid::Grid;
 use history::History;
 use sliding::Sliding;
 
-/// How a limit counts.
+/// The algorithm by which a limit counts, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
-    /// Token bucket that may go into debt: `share`, and `rate` limits.
+    /// Token bucket that may go into debt. Used by `share` and `rate` limits.
     Debt(Debt),
-    /// Token bucket of whole hits that may go into debt, refilled on whole multiples of 1/rate:
-    /// tags (`refill: grid`).
+    /// Token bucket of whole hits that may go into debt, refilled on whole multiples of 1/rate.
+    /// Used by tags (`refill: grid`).
     Grid(Grid),
-    /// Sum over a sliding window, with a block once it is reached: `window` limits.
+    /// Sum over a sliding window; a client that reaches the maximum is blocked. Used by `window`
+    /// limits.
     Sliding(Sliding),
-    /// Count per window aligned to the epoch: Envoy's rate limits.
+    /// Count per window, with windows aligned to the epoch. Used by Envoy's rate limits.
     Fixed(Fixed),
-    /// The last timestamps: Smockron's rule.
+    /// The timestamps of the last requests, by Smockron's rule.
     History(History),
 }
 
 impl Algorithm {
-    /// How many 64-bit words of state one bucket has; at most [`STATE_WORDS_MAX`].
+    /// Number of 64-bit words in the state of one bucket; at most [`STATE_WORDS_MAX`].
     #[must_use]
     pub fn words(&self) -> usize {
         match self {
@@ -45,7 +47,7 @@ impl Algorithm {
         }
     }
 
-    /// How long until a request that needs `cost` passes; zero: it passes now.
+    /// Time until a request that needs `cost` passes; zero if it passes now.
     #[must_use]
     pub fn wait(&self, state: &[u64], cost: Cost, now: Time) -> Nanos {
         match self {
@@ -57,8 +59,9 @@ impl Algorithm {
         }
     }
 
-    /// What a client that has to wait for `wait` is told to wait. A window tells its full length:
-    /// who keeps to that is past what began the block too, and is not blocked for it again.
+    /// The waiting time to announce to a client that has to wait for `wait`. A sliding window
+    /// announces its full length: a client that waits this long is also past the charges that
+    /// started the block, and is not blocked for them again.
     #[must_use]
     pub fn retry_after(&self, wait: Nanos) -> Nanos {
         match self {
@@ -67,8 +70,9 @@ impl Algorithm {
         }
     }
 
-    /// Charges `cost`, whatever the level, for a request that started at `at`. Says how far the
-    /// bucket moved, which is what `settle` may take back.
+    /// Charges `cost` for a request that started at `at`, whatever the level of the bucket. Returns
+    /// how far the bucket moved, which is the most that `settle` may take back; zero for the
+    /// algorithms that give nothing back.
     pub fn charge(&self, state: &mut [u64], cost: Cost, at: Time, now: Time) -> Nanos {
         match self {
             Algorithm::Debt(debt) => {
@@ -96,7 +100,7 @@ impl Algorithm {
         }
     }
 
-    /// Charges what a request is taken to cost before that is known.
+    /// Charges the estimated cost of a request before its actual cost is known.
     pub fn hold(&self, state: &mut [u64], cost: Cost, at: Time, now: Time) -> Nanos {
         match self {
             Algorithm::Debt(debt) => {
@@ -108,8 +112,8 @@ impl Algorithm {
         }
     }
 
-    /// Takes over what `other`, a bucket of the same algorithm, has been charged: two keys turn out
-    /// to be one client.
+    /// Adds the charges of `other`, a bucket of the same algorithm, after two keys turned out to
+    /// belong to one client.
     pub fn absorb(&self, state: &mut [u64], other: &[u64], now: Time) {
         match self {
             Algorithm::Debt(debt) => {
@@ -125,8 +129,9 @@ impl Algorithm {
         }
     }
 
-    /// What would be forgiven if this bucket were forgotten: the table drops the bucket with the
-    /// least. Zero: nothing, it equals an absent one.
+    /// The amount that would be forgiven if this bucket were evicted; the table evicts the bucket
+    /// with the smallest amount. Zero means that the bucket equals an absent one. The unit depends
+    /// on the algorithm, so only buckets of one algorithm can be compared.
     #[must_use]
     pub fn worth(&self, state: &[u64], now: Time) -> u64 {
         match self {
@@ -139,15 +144,15 @@ impl Algorithm {
 }
 
 impl Algorithm {
-    /// Whether buckets that were counted under `old` mean something under this. Numbers may have
-    /// changed where what is owed can be told in the new ones ([`Algorithm::carried`]).
+    /// Whether buckets that were counted under `old` stay valid under this algorithm. The
+    /// parameters may differ if the debt can be expressed in the new ones ([`Algorithm::carried`]).
     #[must_use]
     pub fn continues(&self, old: &Algorithm) -> bool {
         let owes = |one: &Algorithm| one.short_of(Cost::ZERO, Time::ZERO).is_some();
         self == old || (owes(self) && owes(old))
     }
 
-    /// Turns the state of a bucket that was counted under `old` into what it is under this.
+    /// Converts the state of a bucket that was counted under `old` to this algorithm.
     pub fn carried(&self, old: &Algorithm, state: &mut [u64], now: Time) {
         let missing = old.missing(state, now);
         if let Some(owed) = missing.and_then(|missing| self.short_of(missing, now)) {
@@ -155,8 +160,8 @@ impl Algorithm {
         }
     }
 
-    /// What is left, in nano-units of cost, where the algorithm knows such a thing; below zero it
-    /// is debt.
+    /// The remaining credit in nano-units of cost, negative for a debt; `None` if the algorithm has
+    /// no level.
     #[must_use]
     pub fn level(&self, state: &[u64], now: Time) -> Option<i64> {
         match self {
@@ -169,7 +174,7 @@ impl Algorithm {
         }
     }
 
-    /// How much cost comes in until the bucket is full; `None` where a state is not that.
+    /// Cost to be refilled until the bucket is full; `None` if the algorithm has no level.
     #[must_use]
     pub fn missing(&self, state: &[u64], now: Time) -> Option<Cost> {
         match self {
@@ -179,7 +184,7 @@ impl Algorithm {
         }
     }
 
-    /// What it lets pass in a second, in the long run; `None` where that is not one number.
+    /// Cost per second that passes in the long run; `None` if a single number cannot describe it.
     #[must_use]
     pub fn per_second(&self) -> Option<Cost> {
         let units = match self {
@@ -193,7 +198,8 @@ impl Algorithm {
         Some(Cost((units * SECOND as f64) as u64))
     }
 
-    /// How far ahead of now the bucket is full, or where it has no level, free again.
+    /// Time until the bucket is full or, for an algorithm without a level, until it no longer
+    /// delays or blocks.
     #[must_use]
     pub fn ahead(&self, state: &[u64], now: Time) -> Nanos {
         self.ahead_word()
@@ -201,14 +207,15 @@ impl Algorithm {
             .map_or(Nanos::ZERO, |at| Time(*at).since(now))
     }
 
-    /// Puts that off until `ahead` from now, if it is nearer.
+    /// Moves that time to at least `ahead` from now. It never moves it back.
     pub fn raise(&self, state: &mut [u64], ahead: Nanos, now: Time) {
         if let Some(at) = self.ahead_word().and_then(|word| state.get_mut(word)) {
             *at = now.plus(ahead).0.max(*at);
         }
     }
 
-    /// The word that such a time is.
+    /// Index of the state word that holds the time for [`Algorithm::ahead`]; `None` if there is no
+    /// such word.
     fn ahead_word(&self) -> Option<usize> {
         match self {
             Algorithm::Debt(_) | Algorithm::Grid(_) | Algorithm::History(_) => Some(0),
@@ -217,7 +224,7 @@ impl Algorithm {
         }
     }
 
-    /// The state of a bucket that is short of `missing`; `None` where a state is not that.
+    /// The state of a bucket that is short of `missing`; `None` if the algorithm has no level.
     #[must_use]
     pub fn short_of(&self, missing: Cost, now: Time) -> Option<u64> {
         match self {
@@ -228,22 +235,22 @@ impl Algorithm {
     }
 }
 
-/// The widest state any algorithm may ask for.
+/// The largest state of any algorithm, in 64-bit words.
 pub const STATE_WORDS_MAX: usize = 256;
-/// Most that have more than one word have at most so many; to copy them costs less.
+/// Usual upper bound of a state that has more than one word, in 64-bit words. A state within it is
+/// cheaper to copy.
 pub const STATE_WORDS_USUAL: usize = 64;
 
-/// What is wrong with the numbers of an algorithm. The configuration is at fault; nothing was
-/// built.
+/// Invalid parameters of an algorithm. They come from the configuration; no algorithm was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A window that is not of whole seconds, or too short or too long.
+    /// The window is not a whole number of seconds, or it is too short or too long.
     Window,
-    /// A window in which nothing may be charged.
+    /// The maximum of a window is zero.
     Max,
-    /// A history of no requests, or of more than [`history::BURST_MAX`].
+    /// The burst of a history is zero or more than [`history::BURST_MAX`] requests.
     Burst,
-    /// No time between two requests, or centuries.
+    /// The interval between two requests is zero, or so long that the window overflows (centuries).
     Interval,
 }
 

@@ -1,17 +1,18 @@
-//! The fixed window: a count that starts anew at each multiple of its length since the epoch.
+//! The fixed window: a count that restarts at each multiple of the window length since the epoch.
 //!
-//! This is how Envoy's rate limit service counts. The state is one word: the number of the window
-//! in the upper half, the count in the lower; so it is swapped at once. Only hits are counted
-//! (a part of a hit counts as a whole one), and the count goes on growing over the limit.
+//! This is how Envoy's rate limit service counts. The state is one word, so one atomic exchange
+//! replaces it: the number of the window in the upper half, the count in the lower half. Only hits
+//! are counted (a fraction of a hit counts as a whole one), and the count keeps growing above the
+//! limit.
 //!
-//! Window numbers are cut to 32 bits: with windows of a second, a bucket that nobody touched for
-//! 136 years would be mistaken for a live one. Windows follow the wall clock when it is set. The
-//! algorithm knows nothing of units, headers or shadow modes: those are a door's.
+//! Window numbers are truncated to 32 bits: with windows of a second, a bucket that is not touched
+//! for 136 years would look live. Windows follow the wall clock when it is set. The algorithm has
+//! no units, headers or shadow modes: these belong to a door.
 
 use super::Fault;
 use crate::units::{Cost, Nanos, SECOND, Time};
 
-/// The numbers of a fixed window.
+/// The parameters of a fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
     limit: u32,
@@ -19,54 +20,55 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// At most `limit` hits (0: none ever) in each window of `seconds`, at least one.
+    /// A limit of `limit` hits (0: none are ever allowed) in each window of `seconds`, which must
+    /// be at least one.
     ///
     /// # Errors
-    /// [`Fault::Window`].
+    /// [`Fault::Window`] if `seconds` is zero.
     pub fn new(limit: u32, seconds: u32) -> Result<Fixed, Fault> {
         if seconds == 0 { Err(Fault::Window) } else { Ok(Fixed { limit, seconds }) }
     }
 
-    /// The most hits in a window.
+    /// The maximum number of hits in a window.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// How long a window is.
+    /// Length of a window.
     #[must_use]
     pub fn window(&self) -> Nanos {
         Nanos::from_secs(self.seconds.into())
     }
 
-    /// The hits in the window that `now` lies in.
+    /// Number of hits in the window that contains `now`.
     #[must_use]
     pub fn count(&self, state: u64, now: Time) -> u32 {
         if self.live(state, now) { count(state) } else { 0 }
     }
 
-    /// The hits that are left in the window that `now` lies in.
+    /// Number of hits that are left in the window that contains `now`.
     #[must_use]
     pub fn remaining(&self, state: u64, now: Time) -> u32 {
         self.limit.saturating_sub(self.count(state, now))
     }
 
-    /// How long until the next window, in whole seconds: from 1 to the length of a window.
+    /// Time until the next window in whole seconds: from 1 to the length of a window.
     #[must_use]
     pub fn reset_secs(&self, now: Time) -> u32 {
         // The remainder is below `seconds` and fits.
         self.seconds - (now.second() % u64::from(self.seconds)) as u32
     }
 
-    /// How long until hits worth `cost` pass; zero: they pass now. Hits that no window has room
-    /// for are sent to the next one all the same.
+    /// Time until hits worth `cost` pass; zero if they pass now. Hits that exceed the limit of a
+    /// whole window are sent to the next window as well.
     #[must_use]
     pub fn wait(&self, state: u64, cost: Cost, now: Time) -> Nanos {
         let after = u64::from(self.count(state, now)).saturating_add(cost.whole_hits());
         if after > u64::from(self.limit) { self.left(now) } else { Nanos::ZERO }
     }
 
-    /// The state after hits worth `cost`, over the limit or not.
+    /// The state after hits worth `cost`, whether over the limit or not.
     #[must_use]
     pub fn charge(&self, state: u64, cost: Cost, now: Time) -> u64 {
         let live = self.live(state, now);
@@ -75,43 +77,45 @@ impl Fixed {
         u64::from(window) << 32 | after.min(u32::MAX.into())
     }
 
-    /// The state that has counted what both have.
+    /// The state with the hits of both buckets in the window that contains `now`.
     #[must_use]
     pub fn absorb(&self, state: u64, other: u64, now: Time) -> u64 {
         self.charge(state, Cost::hits(self.count(other, now).into()), now)
     }
 
-    /// What would be forgiven if this were forgotten: the count, nothing once the window ended.
+    /// The amount that would be forgiven if this bucket were evicted: the count, or zero once the
+    /// window has ended.
     #[must_use]
     pub fn worth(&self, state: u64, now: Time) -> u64 {
         self.count(state, now).into()
     }
 
-    /// Whether the state counts at `now`. It does one window early too: who took the time just
-    /// before the boundary and comes to write just after another must not undo the other's count.
-    /// Further ahead it was written before the clock was set back, and is void.
+    /// Whether the state counts at `now`. A state that is one window ahead counts too: a thread
+    /// that read the clock just before the boundary, and writes just after another thread, must not
+    /// undo the count of the other thread. A state further ahead was written before the clock was
+    /// set back, and is void.
     fn live(&self, state: u64, now: Time) -> bool {
         window(state).wrapping_sub(self.window_at(now)) <= 1
     }
 
-    /// The number of the window that `now` lies in, cut to 32 bits.
+    /// The number of the window that contains `now`, truncated to 32 bits.
     fn window_at(&self, now: Time) -> u32 {
         (now.second() / u64::from(self.seconds)) as u32
     }
 
-    /// How long until the window that `now` lies in ends.
+    /// Time until the end of the window that contains `now`.
     fn left(&self, now: Time) -> Nanos {
         let window = u64::from(self.seconds) * SECOND;
         Nanos(window - now.0 % window)
     }
 }
 
-/// The upper half of a state.
+/// The window number, in the upper half of a state.
 const fn window(state: u64) -> u32 {
     (state >> 32) as u32
 }
 
-/// The lower half of a state.
+/// The count, in the lower half of a state.
 const fn count(state: u64) -> u32 {
     state as u32
 }

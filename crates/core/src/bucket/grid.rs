@@ -1,35 +1,35 @@
-//! Whole tokens on whole multiples of 1/rate: the refill of facts/dthrottle.md.
+//! Whole tokens on whole multiples of 1/rate: the refill rule of docs/spec/dthrottle.md.
 //!
-//! Time is cut into steps, counted from the epoch: at each step one token comes in, up to the
-//! burst. The number of steps until `t` is `floor(t * rate)`, worked out in whole numbers, so that
-//! no rate drifts against the clock. As in `debt` the state is the one time at which the bucket is
-//! full again; here it is always the first nanosecond of a step:
+//! Time is cut into steps, counted from the epoch. Each step adds one token, up to the burst. The
+//! number of steps until `t` is `floor(t * rate)`, calculated in integers, so that no rate drifts
+//! against the clock. As in `debt`, the state is the time at which the bucket is full again; here
+//! it is always the first nanosecond of a step:
 //!
 //! ```text
 //! level(now) = burst - max(0, steps(full_at) - steps(now))
 //! ```
 //!
-//! All machines have their steps at the same moments, and a level is always a whole number.
-//! There are no parts of a hit: what costs a part of one is charged a whole one. Holds and refunds
-//! are not here, for hits are known when they come.
+//! All machines have their steps at the same times, and a level is always a whole number. A cost
+//! that is a fraction of a hit is charged as a whole hit. This module has no holds and refunds,
+//! because the number of hits is known when a request arrives.
 
 use crate::units::{Nanos, Pace, SECOND, Time};
 
-/// The numbers of a bucket that is refilled on the grid.
+/// The parameters of a bucket that is refilled on the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// So many tokens
+    /// Number of tokens that are added in each `period`; in lowest terms with it.
     tokens: u64,
-    /// come in within so many nanoseconds; in lowest terms, and at most one each nanosecond.
+    /// Period in nanoseconds. Invariant: `1 <= tokens <= period`, at most one token a nanosecond.
     period: u64,
     burst: u64,
 }
 
 impl Grid {
-    /// Refills whole hits at `pace`, up to `burst` of them. A new bucket is full.
+    /// A bucket that refills whole hits at `pace`, up to `burst` of them. A new bucket is full.
     ///
-    /// A pace whose exact step is not a fraction of 64-bit numbers (a third of a billionth of a
-    /// hit a day) is rounded to a whole nanosecond a hit.
+    /// A pace whose exact step is not a fraction of 64-bit numbers (such as a third of a billionth
+    /// of a hit a day) is rounded to a whole number of nanoseconds a hit.
     #[must_use]
     pub fn new(pace: Pace, burst: u64) -> Grid {
         let (cost, period) = (pace.cost().0, u128::from(pace.period().0) * u128::from(SECOND));
@@ -44,38 +44,38 @@ impl Grid {
         Grid { tokens, period, burst }
     }
 
-    /// Its numbers as a snapshot keeps them.
+    /// The parameters in the form that a snapshot stores: tokens, period, burst.
     #[must_use]
     pub const fn numbers(&self) -> [u64; 3] {
         [self.tokens, self.period, self.burst]
     }
 
-    /// A grid from what [`Grid::numbers`] gave; `None` if it cannot have.
+    /// Restores a grid from the result of [`Grid::numbers`]; `None` if the numbers are invalid.
     #[must_use]
     pub fn from_numbers([tokens, period, burst]: [u64; 3]) -> Option<Grid> {
         (1..=period).contains(&tokens).then_some(Grid { tokens, period, burst })
     }
 
-    /// How many hits come in each second.
+    /// Number of hits that are refilled each second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.tokens as f64 * SECOND as f64 / self.period as f64
     }
 
-    /// The most that can be saved up, in hits.
+    /// The most credit that can be saved up, in hits.
     #[must_use]
     pub fn burst(&self) -> u64 {
         self.burst
     }
 
-    /// What is left, in hits; below zero it is debt.
+    /// The remaining credit in hits; negative for a debt.
     #[must_use]
     pub fn level(&self, full_at: Time, now: Time) -> i64 {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         signed(self.burst).saturating_sub(signed(self.missing(full_at, now)))
     }
 
-    /// How many hits come in until the bucket is full.
+    /// Number of hits to be refilled until the bucket is full.
     #[must_use]
     pub fn missing(&self, full_at: Time, now: Time) -> u64 {
         if full_at <= now { 0 } else { self.steps(full_at).saturating_sub(self.steps(now)) }
@@ -87,7 +87,7 @@ impl Grid {
         if missing == 0 { Time::ZERO } else { self.moment(self.steps(now).saturating_add(missing)) }
     }
 
-    /// How long until the level would still be zero or more after `hits`; zero: it is so now.
+    /// Time until the level stays at zero or above after `hits`; zero if it does so now.
     #[must_use]
     pub fn wait(&self, full_at: Time, hits: u64, now: Time) -> Nanos {
         let missing = self.missing(full_at, now).saturating_add(hits);
@@ -97,24 +97,24 @@ impl Grid {
         self.moment(self.steps(now).saturating_add(missing - self.burst)).since(now)
     }
 
-    /// The state after `hits` at `at`, whatever is left.
+    /// The state after a charge of `hits` at `at`, whatever the level.
     #[must_use]
     pub fn charge(&self, full_at: Time, hits: u64, at: Time) -> Time {
         let full = self.steps(full_at.max(at));
         if hits == 0 { full_at } else { self.moment(full.saturating_add(hits)) }
     }
 
-    /// How many steps there were until `at`.
+    /// Number of steps from the epoch to `at`.
     fn steps(&self, at: Time) -> u64 {
         let (whole, rest) = (at.0 / self.period, at.0 % self.period);
         if self.tokens == 1 {
             return whole;
         }
-        // At most a token each nanosecond: neither can be more than `at`.
+        // At most one token each nanosecond, so neither term can exceed `at`.
         whole * self.tokens + scaled(rest, self.tokens, self.period, false)
     }
 
-    /// When the step with this number is.
+    /// Time of the step with this number.
     fn moment(&self, step: u64) -> Time {
         if self.tokens == 1 {
             return Time(step.saturating_mul(self.period));
@@ -125,12 +125,12 @@ impl Grid {
     }
 }
 
-/// `n * by / of`, rounded up or down, for `n < of`.
+/// `n * by / of`, rounded up or down. Requires `n < of`.
 fn scaled(n: u64, by: u64, of: u64, up: bool) -> u64 {
     let add = if up { of - 1 } else { 0 };
     match n.checked_mul(by).and_then(|product| product.checked_add(add)) {
         Some(product) => product / of,
-        // Less than `by`, or equal to it: it fits.
+        // The result is at most `by`, so it fits.
         None => ((u128::from(n) * u128::from(by) + u128::from(add)) / u128::from(of)) as u64,
     }
 }

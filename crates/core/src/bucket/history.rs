@@ -1,13 +1,13 @@
 //! The history: the times of the last `burst` requests, and a delay when all of them are recent.
 //!
-//! This is Smockron's rule. After each request, times older than `burst * interval` are dropped;
-//! if `burst` are left, nobody passes until `interval` after the newest of them (or after now, if
-//! it is past). So exactly `burst` requests are free, what was let in beyond that is not paid
-//! back, and a client that stays away for `burst * interval` begins anew.
+//! This is Smockron's rule. Each request drops the times older than `burst * interval`. If `burst`
+//! times remain, no request passes until `interval` after the newest of them, or after now if the
+//! newest is past. So exactly `burst` requests are free, requests admitted beyond that are not paid
+//! back later, and a client that sends nothing for `burst * interval` starts afresh.
 //!
-//! A request that is delayed is recorded at the time it is delayed to. Two requests at the same
-//! time count twice. Times that lie ahead are kept until they are old, however long nobody asks.
-//! What is done with a client that would wait too long: `limiter`.
+//! A delayed request is recorded at the time to which it is delayed. Two requests at the same time
+//! count twice. Times in the future are kept until they are old, however long no request arrives.
+//! See `limiter` for the treatment of a client that would wait too long.
 
 use super::{Fault, STATE_WORDS_MAX};
 use crate::units::{Nanos, Time};
@@ -15,18 +15,19 @@ use crate::units::{Nanos, Time};
 /// The largest burst, in requests: the state must hold all their times.
 pub const BURST_MAX: usize = STATE_WORDS_MAX - 1;
 
-/// The numbers of a history. State: the time until which requests are delayed, then `burst` times
-/// in no order; zero where there is none.
+/// The parameters of a history. Its state is the time until which requests are delayed, then
+/// `burst` request times in no particular order; zero marks an unused entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     burst: usize,
     interval: Nanos,
-    /// How long a request is remembered: burst * interval.
+    /// Time for which a request is remembered: burst * interval.
     window: Nanos,
 }
 
 impl History {
-    /// `burst` requests (from 1 to [`BURST_MAX`]) are free, then one passes every `interval`.
+    /// A history in which `burst` requests (from 1 to [`BURST_MAX`]) are free; after them one
+    /// request passes every `interval`.
     ///
     /// # Errors
     /// [`Fault::Burst`] or [`Fault::Interval`].
@@ -39,7 +40,7 @@ impl History {
         Ok(History { burst, interval, window })
     }
 
-    /// How many requests are free.
+    /// Number of free requests.
     #[must_use]
     pub fn burst(&self) -> usize {
         self.burst
@@ -51,25 +52,25 @@ impl History {
         self.interval
     }
 
-    /// How long a request is remembered.
+    /// Time for which a request is remembered.
     #[must_use]
     pub fn window(&self) -> Nanos {
         self.window
     }
 
-    /// How many words of state it needs.
+    /// Number of 64-bit words in the state of a bucket.
     #[must_use]
     pub fn words(&self) -> usize {
         1 + self.burst
     }
 
-    /// How long requests are still delayed; zero: not at all.
+    /// Time for which requests are still delayed; zero if they are not.
     #[must_use]
     pub fn wait(&self, state: &[u64], now: Time) -> Nanos {
         Time(state[0]).since(now)
     }
 
-    /// Records a request of the time `at`, which lies ahead of `now` if it is delayed.
+    /// Records a request at the time `at`, which is after `now` if the request is delayed.
     pub fn record(&self, state: &mut [u64], at: Time, now: Time) {
         let (until, times) = state.split_at_mut(1);
         times.iter_mut().filter(|time| !self.recent(**time, now)).for_each(|time| *time = 0);
@@ -84,15 +85,15 @@ impl History {
         }
     }
 
-    /// Takes over the requests that `other` remembers, and its delay if that is longer.
+    /// Adds the requests that `other` remembers, and takes over its delay if that is longer.
     pub fn absorb(&self, state: &mut [u64], other: &[u64], now: Time) {
         let times = other[1..].iter().filter(|time| **time > 0);
         times.for_each(|time| self.record(state, Time(*time), now));
         state[0] = state[0].max(other[0]);
     }
 
-    /// What would be forgiven if this were forgotten: how long each request is still remembered,
-    /// and the delay.
+    /// The amount that would be forgiven if this bucket were evicted: the time for which each
+    /// request is still remembered, and the delay.
     #[must_use]
     pub fn worth(&self, state: &[u64], now: Time) -> u64 {
         let recent = state[1..].iter().filter(|time| **time > 0 && self.recent(**time, now));
@@ -101,7 +102,7 @@ impl History {
         left.fold(self.wait(state, now), Nanos::plus).0
     }
 
-    /// Whether a request of this time still counts.
+    /// Whether a request at this time still counts.
     fn recent(&self, time: u64, now: Time) -> bool {
         now.since(Time(time)) <= self.window
     }

@@ -1,44 +1,45 @@
-//! The sliding window: what was charged within the last `window`, and a block once it is `max`.
+//! The sliding window: the sum of charges within the last `window`, and a block once it is `max`.
 //!
 //! The window is cut into parts: seconds for windows of up to a minute, sixtieths for longer ones.
-//! Each part has a sum in a ring, so the answers are those of a full log whose times are cut to
-//! whole parts, at a fixed size. Both ends of the window count: one of 15 seconds has 16 seconds.
+//! A ring holds one sum for each part. The results are those of a full log with timestamps
+//! truncated to whole parts, at a fixed size. Both ends of the window count: one of 15 seconds has
+//! 16 parts.
 //!
-//! A block starts when a charge brings the sum to `max`, lasts `window` and is never extended;
-//! what is charged meanwhile is recorded all the same. So a client that comes back in the very
-//! second in which its block ends can be blocked again by what it did in the second it began.
-//! Costs count as they are, unless the window rounds them. Who is refused because of a block:
-//! `limiter`.
+//! A block starts when a charge brings the sum to `max`. It lasts `window` and is never extended.
+//! Charges during a block are recorded as well. So a client that returns in the same second in
+//! which its block ends can be blocked again by charges from the second in which the block began.
+//! Costs are counted exactly, unless the window rounds them. See `limiter` for what a block
+//! refuses.
 
 use super::Fault;
 use crate::units::{Cost, Nanos, SECOND, Time};
 
-/// The most parts that a window is cut into.
+/// The maximum number of parts of a window.
 const PARTS_MAX: u64 = 60;
-/// The words before the ring: the newest part, the end of the block.
+/// State words before the ring: the number of the newest part, and the end of the block.
 const WORDS_BEFORE: usize = 2;
 /// The longest window: 30 days.
 pub const WINDOW_MAX: Nanos = Nanos::from_secs(30 * 86_400);
 
 const _: () = assert!(WORDS_BEFORE + (PARTS_MAX as usize) < super::STATE_WORDS_USUAL);
 
-/// The numbers of a sliding window. State: the number of the newest part since the epoch, the
-/// time at which the block ends (zero: none), the sum of each part.
+/// The parameters of a sliding window. Its state is the number of the newest part since the epoch,
+/// the time at which the block ends (zero: no block), and the sum of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sliding {
     window: Nanos,
     max: Cost,
-    /// How long a part is.
+    /// Length of one part.
     part: Nanos,
-    /// How many parts count, both ends of the window included.
+    /// Number of parts that count, including both ends of the window.
     parts: u64,
-    /// What costs are rounded to; zero: they are not.
+    /// Costs are rounded to multiples of this; zero means no rounding.
     round: Cost,
 }
 
 impl Sliding {
-    /// Blocks for `window` (whole seconds, from one to [`WINDOW_MAX`]) whoever is charged `max`
-    /// or more within it.
+    /// A window that blocks a client for `window` if its charges within `window` reach `max`. The
+    /// window must be whole seconds, from one second to [`WINDOW_MAX`].
     ///
     /// # Errors
     /// [`Fault::Window`] or [`Fault::Max`].
@@ -60,14 +61,15 @@ impl Sliding {
         })
     }
 
-    /// The same, but each cost is rounded to the nearest multiple of `to` before it counts, a half
-    /// upwards; zero: none is. Too coarse: what is cheap counts nothing, however often it comes.
+    /// The same window, but each cost is rounded to the nearest multiple of `to` before it counts;
+    /// a half is rounded up, and zero means no rounding. Too coarse: cheap requests cost nothing,
+    /// however many there are.
     #[must_use]
     pub fn rounded(self, to: Cost) -> Sliding {
         Sliding { round: to, ..self }
     }
 
-    /// How long the window is, and a block.
+    /// Length of the window, which is also the length of a block.
     #[must_use]
     pub fn window(&self) -> Nanos {
         self.window
@@ -79,40 +81,40 @@ impl Sliding {
         self.max
     }
 
-    /// What costs are rounded to; zero: they are not.
+    /// Costs are rounded to multiples of this; zero means no rounding.
     #[must_use]
     pub fn round(&self) -> Cost {
         self.round
     }
 
-    /// How long a part of the window is.
+    /// Length of one part of the window.
     #[must_use]
     pub fn part(&self) -> Nanos {
         self.part
     }
 
-    /// How many parts count, both ends of the window included.
+    /// Number of parts that count, including both ends of the window.
     #[must_use]
     pub fn parts(&self) -> u64 {
         self.parts
     }
 
-    /// How many words of state it needs.
+    /// Number of 64-bit words in the state of a bucket.
     #[must_use]
     pub fn words(&self) -> usize {
         WORDS_BEFORE + self.parts as usize
     }
 
-    /// How much of a block is left; zero: none is in force. Never more than the window: a block
-    /// that would end later was written by a clock ahead of this one, and one that would end much
-    /// later by a wrong clock.
+    /// Remaining time of the block; zero if there is none. It is never more than the window. A
+    /// block that would end later was written by a clock ahead of this one. A block that would end
+    /// more than two windows from now was written by a wrong clock, and is ignored.
     #[must_use]
     pub fn wait(&self, state: &[u64], now: Time) -> Nanos {
         let left = Time(state[1]).since(now);
         if left > self.window.plus(self.window) { Nanos::ZERO } else { left.min(self.window) }
     }
 
-    /// What was charged within the window that ends now.
+    /// The sum of charges within the window that ends now.
     #[must_use]
     pub fn sum(&self, state: &[u64], now: Time) -> Cost {
         let newest = state[0];
@@ -122,7 +124,7 @@ impl Sliding {
         each.fold(Cost::ZERO, Cost::plus)
     }
 
-    /// Records `cost` at `now`, blocked or not. True when this starts a block.
+    /// Records `cost` at `now`, also during a block. Returns whether this charge starts a block.
     pub fn record(&self, state: &mut [u64], cost: Cost, now: Time) -> bool {
         let part = self.part_at(state[0], now);
         self.advance(state, part);
@@ -136,7 +138,8 @@ impl Sliding {
         starts
     }
 
-    /// Takes over what `other` recorded under the same numbers, and its block if that lasts longer.
+    /// Adds the charges that `other` recorded with the same parameters, and takes over its block if
+    /// that lasts longer.
     pub fn absorb(&self, state: &mut [u64], other: &[u64], now: Time) {
         let part = self.part_at(state[0], now).max(self.part_at(other[0], now));
         self.advance(state, part);
@@ -149,7 +152,7 @@ impl Sliding {
         }
     }
 
-    /// What a cost counts as.
+    /// The cost after rounding.
     fn counted(&self, cost: Cost) -> Cost {
         match self.round.0 {
             0 => cost,
@@ -157,28 +160,29 @@ impl Sliding {
         }
     }
 
-    /// What would be forgiven if this were forgotten: the sum, and at least `max` while blocked.
+    /// The amount that would be forgiven if this bucket were evicted: the sum, and at least `max`
+    /// during a block.
     #[must_use]
     pub fn worth(&self, state: &[u64], now: Time) -> u64 {
         let blocked = self.wait(state, now) > Nanos::ZERO;
         self.sum(state, now).max(if blocked { self.max } else { Cost::ZERO }).0
     }
 
-    /// The part that `now` counts as: never before the newest, unless that is more than a window
-    /// ahead, which only a wrong clock can have written.
+    /// The part to which `now` belongs. It is never before the newest part, unless the newest part
+    /// is more than a window ahead, which only a wrong clock can have written.
     fn part_at(&self, newest: u64, now: Time) -> u64 {
         let part = now.0 / self.part.0;
         if newest > part.saturating_add(self.parts) { part } else { part.max(newest) }
     }
 
-    /// How many parts, from `newest` back, are in the window whose last part is `part`.
+    /// Number of parts, from `newest` back, inside the window whose last part is `part`.
     fn counting(&self, newest: u64, part: u64) -> u64 {
         let since_epoch = newest.saturating_add(1);
         let passed = part.checked_sub(newest);
         passed.map_or(0, |passed| self.parts.saturating_sub(passed).min(since_epoch))
     }
 
-    /// Makes `part` the newest, with nothing in it or in the parts that were skipped.
+    /// Makes `part` the newest part, and clears it and the parts that were skipped.
     fn advance(&self, state: &mut [u64], part: u64) {
         let skipped = part.checked_sub(state[0]).filter(|skipped| *skipped < self.parts);
         let sums = &mut state[WORDS_BEFORE..];
@@ -191,7 +195,7 @@ impl Sliding {
         state[0] = part;
     }
 
-    /// Where the sum of a part is in the ring.
+    /// Index of the sum of a part in the ring.
     fn place(&self, part: u64) -> usize {
         (part % self.parts) as usize
     }
