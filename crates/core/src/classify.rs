@@ -1,8 +1,9 @@
-//! From a request to the keys it is counted under, and the names of those keys for people.
+//! Maps a request to the keys under which it is counted, and to readable names of these keys.
 //!
-//! A request is read as its backend may read it, or `/%2flogin` would slip past a limit on
-//! `/login`: paths by `path`, hosts by [`host_name`], cookies on all lines. All that is decided or
-//! counted by a path, a host or a cookie goes through here.
+//! A request is read in every way that a backend may read it; otherwise `/%2flogin` would bypass a
+//! limit on `/login`. Paths are read by `path`, hosts by [`host_name`], and cookies from all
+//! `Cookie` lines. Every decision or count that depends on a path, a host or a cookie goes through
+//! this module.
 
 pub(crate) mod few;
 mod path;
@@ -21,43 +22,43 @@ use core::net::{IpAddr, Ipv6Addr};
 use few::Few;
 use path::Path;
 
-/// What a limit can see of a request.
+/// The attributes of a request that a limit can use.
 pub trait Attributes {
-    /// The client's address, behind whatever proxies are trusted.
+    /// The client's address, as seen behind all trusted proxies.
     fn address(&self) -> IpAddr;
-    /// The method, as sent.
+    /// The method, exactly as sent.
     fn method(&self) -> &str;
-    /// The path, as sent, without its query.
+    /// The path, exactly as sent, without its query.
     fn path(&self) -> &str;
-    /// The host it names, as sent; empty if none.
+    /// The host that the request names, exactly as sent; empty if it names none.
     fn vhost(&self) -> &str;
-    /// The first value of a header, by lower-case name.
+    /// The first value of a header; `name` is in lower case.
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// All lines of the header `Cookie`, where there may be several.
+    /// All lines of the `Cookie` header, of which there may be several.
     fn cookies(&self) -> impl Iterator<Item = &[u8]> {
         self.header("cookie").into_iter()
     }
-    /// What the client counts as where its confirmed name is one of those that are counted
-    /// together; else it counts as its address.
+    /// The name under which the client is counted, if its confirmed name belongs to a group that is
+    /// counted together. Without one the client is counted by its address.
     fn group(&self) -> Option<&str> {
         None
     }
 }
 
-/// One key of a request: which limit, which bucket.
+/// One key of a request: the limit and the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// The limit's place in its door's list.
+    /// Index of the limit in the list of its door.
     pub limit: u8,
-    /// Where its bucket is found.
+    /// Hash under which the bucket is stored.
     pub hash: KeyHash,
 }
 
-/// The keys of one request, in the order of the limits; none for an exempt one.
+/// The keys of one request, in the order of the limits. An exempt request has none.
 #[derive(Clone, Debug)]
 pub struct Keys {
     keys: Few<Key>,
-    /// The limits, a bit each, whose condition holds only as some backends read the path.
+    /// Bit set of the limits whose path condition holds only in some backends' reading.
     doubtful: u32,
 }
 
@@ -71,22 +72,22 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// Adds a key; its limit must come after those already there. Beyond [`LIMITS_MAX`] keys it
-    /// is left out; no door has so many limits.
+    /// Adds a key. Its limit must come after the limits of all keys added before. A key beyond
+    /// [`LIMITS_MAX`] is dropped; no door has that many limits.
     pub fn push(&mut self, key: Key) {
         if self.as_slice().len() < LIMITS_MAX {
             self.keys.push(key);
         }
     }
 
-    /// All of them.
+    /// All keys in the order of their limits.
     #[must_use]
     pub fn as_slice(&self) -> &[Key] {
         self.keys.as_slice()
     }
 }
 
-/// A request whose path is read once, when a limit first asks for it.
+/// A request whose path is parsed once, when a limit first needs it.
 struct Seen<'a, R> {
     request: &'a R,
     path: OnceCell<Path<'a>>,
@@ -102,7 +103,7 @@ impl<'a, R: Attributes> Seen<'a, R> {
     }
 }
 
-/// The keys of a request under `limits`.
+/// Returns the keys of a request under `limits`.
 #[must_use]
 pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
     let mut keys = Keys::default();
@@ -120,8 +121,8 @@ pub fn keys(limits: &[Limit], seed: &Seed, request: &impl Attributes) -> Keys {
     keys
 }
 
-/// How much more than others a request with these keys gets where requests queue: the weights of
-/// all its limits, multiplied. A path that backends read in several ways gives no advantage.
+/// The weight of a request with these keys in the admission queue: the product of the weights of
+/// all its limits. A path that backends read in different ways never increases the weight.
 #[must_use]
 pub fn weight(limits: &[Limit], keys: &Keys) -> Weight {
     let doubtful = |key: &Key| keys.doubtful.checked_shr(key.limit.into()).unwrap_or(0) & 1 == 1;
@@ -132,7 +133,7 @@ pub fn weight(limits: &[Limit], keys: &Keys) -> Weight {
     keys.as_slice().iter().filter_map(granted).fold(Weight::ONE, Weight::times)
 }
 
-/// The key of a request under one limit.
+/// Returns the key of a request under one limit.
 #[must_use]
 pub fn hash(limit: &Limit, seed: &Seed, request: &impl Attributes) -> KeyHash {
     key_hash(limit, seed, &Seen::new(request))
@@ -145,7 +146,8 @@ fn key_hash<R: Attributes>(limit: &Limit, seed: &Seed, seen: &Seen<'_, R>) -> Ke
         match part {
             Part::Ip { v4, v6 } => hasher.address(network(request.address(), *v4, *v6)),
             Part::Host => match request.group() {
-                // An empty part first: no address has one, so no name can pass for an address.
+                // The empty part comes first. No address has one, so a name cannot be mistaken for
+                // an address.
                 Some(group) => [b"", group.as_bytes()].into_iter().for_each(|p| hasher.part(p)),
                 None => hasher.address(network(request.address(), 32, 128)),
             },
@@ -163,9 +165,9 @@ fn key_hash<R: Attributes>(limit: &Limit, seed: &Seed, seen: &Seen<'_, R>) -> Ke
     hasher.finish()
 }
 
-/// The key of a request under one limit, for people: `192.0.2.0/24`, or several parts with spaces
-/// between. At most [`NAME_BYTES_MAX`] bytes; control characters are replaced. What may be a
-/// secret (cookies, tokens) is shown as the end of its `hash`.
+/// The readable name of a request's key under one limit: `192.0.2.0/24`, or several parts separated
+/// by spaces. The name has at most [`NAME_BYTES_MAX`] bytes, and control characters are replaced. A
+/// part that may be a secret (cookies, tokens) is shown as the end of its `hash`.
 #[must_use]
 pub fn name(limit: &Limit, request: &impl Attributes, hash: KeyHash) -> String {
     let mut name = String::new();
@@ -203,10 +205,10 @@ fn push_name(name: &mut String, part: &Part, request: &impl Attributes, hash: Ke
     }
 }
 
-/// What a request is called by those who count it elsewhere: its parts as bytes, a NUL between
-/// them, which no part can hold. An address is text, a network has its length behind a slash. What
-/// may be a secret (cookies, tokens) is what `veil` makes of its name and value; what is not there
-/// is empty.
+/// The identifier of a request for a remote service that counts it: its parts as bytes, separated
+/// by NUL, which no part can contain. An address is text; a network also has its length after a
+/// slash. For a part that may be a secret (cookies, tokens), `veil` turns its name and value into
+/// text. An absent part is empty.
 #[must_use]
 pub fn identifier(
     by: &[Part],
@@ -256,14 +258,15 @@ fn push_part(
     identifier.extend(text.into_bytes());
 }
 
-/// The beginning of what a stranger sent, for people: UTF-8, control characters replaced.
+/// The first [`NAME_BYTES_MAX`] bytes of untrusted input in readable form: UTF-8, with control
+/// characters replaced.
 #[must_use]
 pub fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_BYTES_MAX)]);
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Whether what a header holds lets whoever reads it act as somebody else.
+/// Whether the value of a header may allow a reader to impersonate its user.
 fn is_secret(header: &str) -> bool {
     ["auth", "cookie", "token", "key", "secret", "session"].iter().any(|s| header.contains(s))
 }
@@ -275,7 +278,7 @@ fn push_network(name: &mut String, address: IpAddr, v4: u8, v6: u8) {
     let _ = if bits == all { write!(name, "{network}") } else { write!(name, "{network}/{bits}") };
 }
 
-/// Whether a limit's condition holds, as any backend may read the request.
+/// Whether a limit's condition holds in the reading of any backend.
 #[must_use]
 pub fn applies(when: &When, request: &impl Attributes) -> bool {
     holds(when, &Seen::new(request))
@@ -285,8 +288,8 @@ fn holds<R: Attributes>(when: &When, seen: &Seen<'_, R>) -> bool {
     may_hold(when, seen, true)
 }
 
-/// Whether a condition holds. Where backends differ, `doubtful` says what is taken to be so: some
-/// run a method in small letters as another one, some as none.
+/// Whether a condition holds. `doubtful` is the result for a method in lower case, which some
+/// backends treat as the upper-case method and others as unknown.
 fn may_hold<R: Attributes>(when: &When, seen: &Seen<'_, R>, doubtful: bool) -> bool {
     let request = seen.request;
     let method = || {
@@ -309,7 +312,7 @@ fn may_hold<R: Attributes>(when: &When, seen: &Seen<'_, R>, doubtful: bool) -> b
         && when.not.as_deref().is_none_or(|not| !may_hold(not, seen, !doubtful))
 }
 
-/// The value of a cookie (RFC 6265, 5.4: pairs parted by semicolons), on whichever line it is.
+/// The value of a cookie (RFC 6265, 5.4: pairs separated by semicolons), on any of the lines.
 fn cookie<'a>(request: &'a impl Attributes, name: &str) -> Option<&'a [u8]> {
     let mut pairs = request.cookies().flat_map(|line| line.split(|b| *b == b';'));
     pairs.find_map(|pair| {
@@ -319,7 +322,7 @@ fn cookie<'a>(request: &'a impl Attributes, name: &str) -> Option<&'a [u8]> {
     })
 }
 
-/// The name in what a request says of its host: without a port, or whatever stands in its place,
+/// The host name in a request's host: without the port, without any other text in place of a port,
 /// and without the dot that ends a full name.
 #[must_use]
 pub fn host_name(host: &str) -> &str {
@@ -342,7 +345,7 @@ fn lower(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The first `segments` segments of a path, all of them for `None`.
+/// The first `segments` segments of a path; all of them for `None`.
 fn first_segments(path: &str, segments: Option<u8>) -> &str {
     let Some(segments) = segments else { return path };
     let mut slashes = path.match_indices('/').map(|(at, _)| at);
@@ -352,9 +355,10 @@ fn first_segments(path: &str, segments: Option<u8>) -> &str {
     }
 }
 
-/// A path as it is counted by: each character in one form, whatever may be a slash as a slash,
-/// without parameters, empty segments, dots and the slash at the end; `/..` for all that lead up.
-/// A path that is normal already is only borrowed.
+/// The form of a path under which it is counted. Each character has one form, and every character
+/// that may be a slash becomes a slash. Parameters, empty segments, `.` segments and the final
+/// slash are removed. All paths with a `..` segment become `/..`. A path that is normal already is
+/// borrowed.
 #[must_use]
 pub fn normal_path(path: &str) -> Cow<'_, str> {
     Path::read(path).normal()

@@ -1,29 +1,30 @@
-//! From what a limit counts by to the number its bucket is found under.
+//! Hashes the attributes that a limit counts by to the number under which its bucket is stored.
 //!
-//! A key is never stored: it is hashed with a secret seed, so that nobody outside can aim two
-//! clients at one bucket. Two keys share a bucket by chance once in 2^63 pairs. Address prefixes
-//! are cut here. Names for people are made in `classify`.
+//! A key itself is never stored: it is hashed with a secret seed, so that an outsider cannot make
+//! two clients share a bucket. Two keys share a bucket by chance once in 2^63 pairs. This module
+//! also cuts addresses to networks. Readable names are made in `classify`.
 
 use core::hash::Hasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use siphasher::sip::SipHasher13;
 
-/// The secret that keys the hash. Instances that count together share one; a snapshot keeps it.
+/// The secret seed of the hash. Instances that count together share it, and a snapshot stores it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub [u8; 16]);
 
-/// The longest name of a key that is made for people, in bytes.
+/// The maximum length of a readable key name, in bytes.
 pub const NAME_BYTES_MAX: usize = 120;
 
-/// A hashed key: 63 bits, never zero. (The table keeps its writer's bit in the 64th.)
+/// A hashed key: 63 bits, never zero. (The table uses the 64th bit as its writer's bit.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(u64);
 
 impl KeyHash {
-    /// The bits that a hash may use.
+    /// Mask of the bits that a hash may use.
     pub const MASK: u64 = u64::MAX >> 1;
 
-    /// From raw bits, as peers and snapshots send them.
+    /// Converts raw bits, as peers and snapshots send them. The top bit is cleared, and zero
+    /// becomes 1.
     #[must_use]
     pub const fn from_bits(bits: u64) -> KeyHash {
         let bits = bits & KeyHash::MASK;
@@ -37,8 +38,8 @@ impl KeyHash {
     }
 }
 
-/// Collects the parts of a key. Every part is preceded by its length, so that `("ab", "c")` and
-/// `("a", "bc")` differ.
+/// Collects the parts of a key. The hash includes the length before each part, so that
+/// `("ab", "c")` and `("a", "bc")` differ.
 pub struct KeyHasher(SipHasher13);
 
 impl KeyHasher {
@@ -54,7 +55,7 @@ impl KeyHasher {
         self.0.write(bytes);
     }
 
-    /// Adds an address.
+    /// Adds an address as one part.
     pub fn address(&mut self, address: IpAddr) {
         match address {
             IpAddr::V4(v4) => self.part(&v4.octets()),
@@ -69,8 +70,8 @@ impl KeyHasher {
     }
 }
 
-/// The network of `address`: its first `v4` or `v6` bits, the rest zero. An IPv4 address written
-/// as IPv6 (`::ffff:192.0.2.1`) counts as the IPv4 address that it is.
+/// The network of `address`: its first `v4` or `v6` bits, with the rest zero. An IPv4 address
+/// written as IPv6 (`::ffff:192.0.2.1`) counts as an IPv4 address.
 #[must_use]
 pub fn network(address: IpAddr, v4: u8, v6: u8) -> IpAddr {
     match address.to_canonical() {

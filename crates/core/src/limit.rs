@@ -1,7 +1,7 @@
-//! A limit: what it counts by, when it applies, how it counts, what happens to whoever is over it.
+//! A limit: its key, its condition, its algorithm, and its action for a client over the limit.
 //!
-//! Building one checks it, and says everything that is wrong at once; deciding by it later cannot
-//! fail. What a request's key is under a limit: `classify`. The arithmetic: `bucket`.
+//! [`Limit::checked`] reports all errors of a limit at once; later decisions cannot fail. See
+//! `classify` for the key of a request under a limit, and `bucket` for the arithmetic.
 
 use crate::bucket::Algorithm;
 use crate::units::Weight;
@@ -12,74 +12,77 @@ use core::fmt;
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The client's network: the first `v4` bits of an IPv4 address, `v6` of an IPv6 one.
+    /// The client's network: the first `v4` bits of an IPv4 address, or `v6` bits of an IPv6
+    /// address.
     Ip {
-        /// 0 to 32.
+        /// Prefix length for IPv4, from 0 to 32.
         v4: u8,
-        /// 0 to 128.
+        /// Prefix length for IPv6, from 0 to 128.
         v6: u8,
     },
-    /// The `User-Agent` header; absent counts as empty.
+    /// The `User-Agent` header; an absent one counts as empty.
     UserAgent,
-    /// The first value of a header, by lower-case name; absent counts as empty.
+    /// The first value of a header, by its lower-case name; an absent one counts as empty.
     Header(Box<str>),
-    /// A cookie's value; absent counts as empty.
+    /// The value of a cookie; an absent one counts as empty.
     Cookie(Box<str>),
-    /// The method.
+    /// The request's method.
     Method,
-    /// The path without its query, or only its first segments.
+    /// The path without its query, or only this number of its first segments.
     Path(Option<u8>),
-    /// The host that the request names, lower case, without a port.
+    /// The host that the request names, in lower case and without a port.
     Vhost,
-    /// The client's confirmed name where a merge pattern gives one, else its address.
+    /// The client's confirmed name if a merge pattern gives one, else its address.
     Host,
-    /// Nothing: all requests share one bucket.
+    /// An empty part: all requests share one bucket.
     All,
-    /// The tag that a door was asked about; a request has none, which counts as empty.
+    /// The tag that a door was asked about. A request has no tag, which counts as empty.
     Tag,
 }
 
-/// When a limit applies. Everything named must hold; an empty condition always does.
+/// The condition of a limit. All of its parts must hold; an empty condition always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct When {
-    /// One of these methods.
+    /// The method is one of these. Empty: any method.
     pub method: Vec<Box<str>>,
-    /// One of these paths or what lies below it: `/login` is also `/login/x`, not `/loginx`.
+    /// The path is one of these or lies below one: `/login` includes `/login/x`, but not `/loginx`.
+    /// Empty: any path.
     pub path: Vec<Box<str>>,
-    /// One of these hosts, lower case, without a port.
+    /// The host is one of these, in lower case and without a port. Empty: any host.
     pub vhost: Vec<Box<str>>,
-    /// All of these headers are there, by lower-case name.
+    /// All of these headers are present, by lower-case name.
     pub header: Vec<Box<str>>,
-    /// All of these cookies are there.
+    /// All of these cookies are present.
     pub cookie: Vec<Box<str>>,
-    /// This does not hold.
+    /// A condition that must not hold.
     pub not: Option<Box<When>>,
 }
 
-/// What a limit counts.
+/// The quantity that a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// CPU time, known when the request is over.
+    /// CPU time, known after the request ends.
     Cpu,
-    /// Requests, known when they come.
+    /// Requests, known when they arrive.
     Hits,
 }
 
-/// What happens to a client in debt.
+/// The treatment of a client in debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The request runs; the head of its answer is held until the debt is paid.
+    /// The request runs, and the head of its response is held until the debt is paid.
     Hold,
-    /// The request waits before the backend sees it.
+    /// The request waits before it is sent to the backend.
     Delay,
     /// The request is refused.
     Reject,
-    /// The request waits while the backend is busy, behind those in credit (`queue`).
+    /// While the backend is busy, the request waits behind the requests of clients in credit
+    /// (`queue`).
     Queue,
 }
 
 impl Action {
-    /// As it is written in the configuration and in logs.
+    /// The name in the configuration and in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -97,52 +100,53 @@ impl fmt::Display for Action {
     }
 }
 
-/// A rule: which key, which algorithm, which numbers.
+/// A rule: its key, its algorithm and its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
-    /// What people call it; unique within a door.
+    /// The name given by the operator; unique within a door.
     pub name: Box<str>,
-    /// What it counts by.
+    /// The parts of the key.
     pub by: Vec<Part>,
-    /// When it applies.
+    /// The condition under which the limit applies.
     pub when: When,
-    /// What it counts.
+    /// The quantity that it counts.
     pub unit: Unit,
-    /// How it counts.
+    /// The algorithm by which it counts.
     pub algorithm: Algorithm,
-    /// What happens over it; `None`: `Reject` for hits and windows, else what the door says.
+    /// The action for a client over the limit. `None` means `Reject` for hits and windows, and the
+    /// action of the door otherwise.
     pub action: Option<Action>,
-    /// How much more (or less) than others whoever it applies to gets where requests queue; the
-    /// weights of all limits of a request are multiplied. Too low: its users wait for everybody
-    /// else. Too high: everybody else waits for them.
+    /// Share of a matching request relative to others in the admission queue; the weights of all
+    /// limits of a request are multiplied. Too low: its users wait for all other users. Too high:
+    /// all other users wait for them.
     pub weight: Weight,
-    /// How many keys it remembers, at most. Too low: debts of the least indebted are forgiven
-    /// early. Too high: memory, some 24 bytes a key (more for windows).
+    /// The maximum number of keys to remember. Too low: the smallest debts are forgiven early. Too
+    /// high: memory, about 24 bytes a key (more for windows).
     pub keys_max: usize,
-    /// Whether it only says what it would do: it decides and counts like any other, and its word
-    /// keeps nobody. What it would have refused it does not count, as if it had.
+    /// Whether the limit runs in shadow mode: it decides and counts as usual, but delays or refuses
+    /// no request. A request that it would have refused is not counted, as if it had been refused.
     pub shadow: bool,
 }
 
-/// The most limits one door can have.
+/// The maximum number of limits of a door.
 pub const LIMITS_MAX: usize = 32;
-/// The most keys one limit can remember.
+/// The maximum number of keys that a limit can remember.
 pub const KEYS_MAX: usize = 1 << 28;
-/// The most parts a key can have.
+/// The maximum number of parts of a key.
 pub const PARTS_MAX: usize = 8;
 
-/// What is wrong with a limit.
+/// An invalid setting of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It has no name.
+    /// The limit has no name.
     Name,
-    /// It counts by nothing, or by more than [`PARTS_MAX`] things.
+    /// The key has no parts, or more than [`PARTS_MAX`].
     Parts,
-    /// A prefix longer than the address.
+    /// A prefix is longer than the address.
     Prefix,
-    /// A rate limit that could never let a single request pass.
+    /// The burst of a rate limit is so small that no request could ever pass.
     Burst,
-    /// No keys, or more than [`KEYS_MAX`].
+    /// The number of keys is zero or more than [`KEYS_MAX`].
     Keys,
 }
 
@@ -161,7 +165,7 @@ impl fmt::Display for Fault {
 }
 
 impl Limit {
-    /// Checks the limit; all faults at once.
+    /// Checks the limit and reports all errors at once.
     ///
     /// # Errors
     /// Every [`Fault`] found.
@@ -185,7 +189,7 @@ impl Limit {
         if faults.is_empty() { Ok(self) } else { Err(faults) }
     }
 
-    /// What happens over this limit at a door whose action is `door`.
+    /// The action of this limit at a door whose own action is `door`.
     #[must_use]
     pub fn action(&self, door: Action) -> Action {
         let refuses = self.unit == Unit::Hits || !matches!(self.algorithm, Algorithm::Debt(_));

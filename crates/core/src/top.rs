@@ -1,14 +1,14 @@
 //! The heaviest clients of one limit, by name, in bounded memory.
 //!
-//! Space-saving (Metwally, Agrawal, El Abbadi, 2005): as many counters as there is room for;
-//! whoever is not tracked takes over the smallest counter and what it stands at. So a client with
-//! more than one part in `capacity` of all cost is always listed, and a flood of unique keys
-//! fights for one counter, the smallest. What was taken over is the error: the true figure lies
-//! between `cost_per_second` and that plus `error_per_second`.
+//! This is the space-saving algorithm (Metwally, Agrawal, El Abbadi, 2005) with `capacity`
+//! counters. A client that is not tracked takes over the smallest counter with its value. So a
+//! client with more than 1/`capacity` of all cost is always listed, and a flood of unique keys
+//! competes for one counter, the smallest. The value taken over is the error: the true rate lies
+//! between `cost_per_second` and `cost_per_second + error_per_second`.
 //!
-//! Rates decay over [`MEMORY`], also while a client is idle. Decay is turned around: later cost
-//! weighs more instead of earlier cost less, so the order of the counters does not change by
-//! itself, and a heap keeps it. This is for people to look at; nothing is decided by it.
+//! Rates decay over [`MEMORY`], also while a client is idle. Instead of decaying old cost, later
+//! cost gets a larger weight. So the order of the counters does not change over time, and a heap
+//! maintains it. The list is for display only; no decision depends on it.
 
 use crate::key::{KeyHash, NAME_BYTES_MAX};
 use crate::units::{Cost, Nanos, SECOND, Time};
@@ -16,49 +16,52 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
-/// How long rates remember: what happened this long ago weighs 1/e of what happens now. Shorter:
-/// figures jump. Longer: who has stopped is listed for longer.
+/// Time constant of the decay: a cost this long ago weighs 1/e of a cost now. Shorter: the rates
+/// fluctuate. Longer: a client that has stopped is listed for longer.
 pub const MEMORY: Nanos = Nanos::from_secs(10);
-/// The most clients one list can track.
+/// The maximum number of clients that one list can track.
 pub const CAPACITY_MAX: usize = 1 << 20;
-/// For how long a weight is taken for the present one: it is off by a ten-thousandth at most.
+/// Time for which a calculated weight is reused; the error is at most a ten-thousandth.
 const WEIGHT_KEPT: Nanos = Nanos::from_millis(1);
-/// Weights are brought down again when they have grown by e to this power.
+/// Weights are rebased when they have grown by e to this power.
 const GROWTH_MAX: f64 = 300.0;
 
-/// One client as it stands now.
+/// One client with its current rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Its key.
+    /// The client's key.
     pub hash: KeyHash,
-    /// Its name for people, at most [`NAME_BYTES_MAX`] bytes; empty until a `touch` tells it.
+    /// Readable name, at most [`NAME_BYTES_MAX`] bytes; empty until `touch`, `count` or `call` sets
+    /// it.
     pub name: String,
-    /// CPU-seconds (or hits) per second, decayed over [`MEMORY`]; at least this.
+    /// Lower bound of CPU-seconds (or hits) per second, decayed over [`MEMORY`].
     pub cost_per_second: f64,
-    /// By how much `cost_per_second` may be too low: what came before it was tracked.
+    /// Maximum amount by which `cost_per_second` may be too low: the cost before the client was
+    /// tracked.
     pub error_per_second: f64,
     /// Requests per second, decayed over [`MEMORY`].
     pub requests_per_second: f64,
-    /// The mean wait; the last request weighs a tenth, the one before 0.09, and so on.
+    /// Mean waiting time, as an exponential average: the last request weighs a tenth, the one
+    /// before it 0.09, and so on.
     pub wait: Nanos,
-    /// When it last did anything.
+    /// Time of its last activity.
     pub last_seen: Time,
-    /// All it has cost since it is tracked.
+    /// Total cost since the client is tracked.
     pub total: Cost,
 }
 
-/// A bounded list of the clients that cost most.
+/// A bounded list of the clients with the highest cost.
 #[derive(Debug)]
 pub struct Top {
     capacity: usize,
-    /// Weights count from here: cost at `t` weighs e to the (t - since) / MEMORY.
+    /// Origin of the weights: cost at `t` weighs e to the (t - since) / MEMORY.
     since: Time,
-    /// When a weight was last worked out, and that weight.
+    /// The time of the last weight calculation, and its result.
     weighed: (Time, f64),
     entries: Vec<Entry>,
-    /// Places in `entries`, the lightest first: a binary heap.
+    /// Indexes into `entries` as a binary heap, the lightest first.
     heap: Vec<u32>,
-    /// From hash to place in `entries`.
+    /// Maps the hash of a key to its index in `entries`.
     index: HashTable<u32>,
 }
 
@@ -66,9 +69,9 @@ pub struct Top {
 struct Entry {
     hash: KeyHash,
     name: String,
-    /// Where in the heap this entry is.
+    /// Position of this entry in the heap.
     place: usize,
-    /// The counter, in nano-units as of `since`; `error` of it is taken over.
+    /// The counter in nano-units, relative to `since`; the part `error` of it was taken over.
     weight: f64,
     error: f64,
     requests: f64,
@@ -78,7 +81,7 @@ struct Entry {
 }
 
 impl Top {
-    /// A list for at most `capacity` clients: from 1 to [`CAPACITY_MAX`], brought within that.
+    /// A list for at most `capacity` clients, clamped to the range from 1 to [`CAPACITY_MAX`].
     #[must_use]
     pub fn new(capacity: usize) -> Top {
         Top {
@@ -91,7 +94,7 @@ impl Top {
         }
     }
 
-    /// A request comes. `name` is called if the client has no name here yet.
+    /// Records the arrival of a request. `name` is called if the client has no name here yet.
     pub fn touch(&mut self, hash: KeyHash, now: Time, name: impl FnOnce() -> String) {
         let weight = self.weight_at(now);
         let entry = self.entry(hash, now);
@@ -101,8 +104,8 @@ impl Top {
         }
     }
 
-    /// So many requests came that cost `cost` together and waited for nothing: `touch` and `add`
-    /// in one.
+    /// Records `requests` requests with a total of `cost`, none of which waited: `touch` and `add`
+    /// in one call.
     pub fn count(
         &mut self,
         hash: KeyHash,
@@ -123,9 +126,10 @@ impl Top {
         self.sink(place);
     }
 
-    /// A request has cost `cost` and waited for `wait`. A client that is not tracked (any more)
-    /// comes in without a name: else a flood between a request and its end would hide its cost.
-    /// Returns whether it has none, for whoever knows it to [`Top::call`] it something.
+    /// Records that a request cost `cost` and waited for `wait`. A client that is not tracked (any
+    /// longer) is added without a name; otherwise a flood between the start and the end of a
+    /// request would hide its cost. Returns whether the client has no name, so that a caller that
+    /// knows the name can set it with [`Top::call`].
     pub fn add(&mut self, hash: KeyHash, cost: Cost, wait: Nanos, now: Time) -> bool {
         let weight = self.weight_at(now) * cost.0 as f64;
         let entry = self.entry(hash, now);
@@ -137,7 +141,7 @@ impl Top {
         is_nameless
     }
 
-    /// `hash` is called so, if it is tracked.
+    /// Sets the name of `hash`, if it is tracked.
     pub fn call(&mut self, hash: KeyHash, name: String) {
         let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
         if let Some(i) = found.copied() {
@@ -145,7 +149,7 @@ impl Top {
         }
     }
 
-    /// All that are tracked, the heaviest first.
+    /// All tracked clients, the heaviest first.
     #[must_use]
     pub fn rows(&self, now: Time) -> Vec<Row> {
         self.shown(self.entries.iter(), now)
@@ -166,7 +170,7 @@ impl Top {
         sorted(entries.map(row).collect())
     }
 
-    /// The `max` heaviest of them: the first of `rows`, without the work of all the others.
+    /// The `max` heaviest clients: the first elements of `rows`, without the work for the others.
     #[must_use]
     pub fn heaviest(&self, max: usize, now: Time) -> Vec<Row> {
         let known = |entry: &Entry| entry.weight - entry.error;
@@ -182,8 +186,8 @@ impl Top {
         self.shown(entries.into_iter(), now)
     }
 
-    /// One list out of several, such as one of each thread: figures of the same client add up, its
-    /// waits are averaged by requests.
+    /// Merges several lists, such as one for each thread. Rates of the same client add up, and its
+    /// mean waits are averaged by requests.
     #[must_use]
     pub fn merge(lists: Vec<Vec<Row>>) -> Vec<Row> {
         let mut merged: Vec<Row> = Vec::new();
@@ -202,7 +206,7 @@ impl Top {
         sorted(merged)
     }
 
-    /// What `hash` is called, if it is tracked and has a name.
+    /// The name of `hash`, if it is tracked and has a name.
     #[must_use]
     pub fn name(&self, hash: KeyHash) -> Option<String> {
         let i = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash)?;
@@ -210,19 +214,19 @@ impl Top {
         (!name.is_empty()).then(|| name.clone())
     }
 
-    /// How many clients are tracked.
+    /// Number of tracked clients.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nobody is tracked.
+    /// Whether no client is tracked.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How much one nano-unit of cost weighs at `now`.
+    /// The weight of one nano-unit of cost at `now`.
     fn weight_at(&mut self, now: Time) -> f64 {
         let (at, weight) = self.weighed;
         if at <= now && now.since(at) < WEIGHT_KEPT {
@@ -235,12 +239,13 @@ impl Top {
         self.weighed.1
     }
 
-    /// From `since` to `now` in units of [`MEMORY`]; what comes late by a moment counts as new.
+    /// Time from `since` to `now` in units of [`MEMORY`]; zero for a `now` before `since`.
     fn age(&self, now: Time) -> f64 {
         now.since(self.since).as_secs_f64() / MEMORY.as_secs_f64()
     }
 
-    /// Counts weights from `now` on. All shrink alike, so the order stays.
+    /// Makes `now` the origin of the weights. All weights shrink by the same factor, so the order
+    /// stays.
     fn rebase(&mut self, now: Time) {
         let faded = exp(-self.age(now));
         for entry in &mut self.entries {
@@ -251,7 +256,7 @@ impl Top {
         self.since = now;
     }
 
-    /// The entry of `hash`, which takes the place of the lightest if it must.
+    /// The entry of `hash`. If the list is full, it replaces the lightest entry.
     fn entry(&mut self, hash: KeyHash, now: Time) -> &mut Entry {
         let found = self.index.find(spread(hash), |i| self.entries[*i as usize].hash == hash);
         let i = match found {
@@ -326,7 +331,7 @@ impl Top {
 }
 
 impl Entry {
-    /// A client that takes over a counter at `weight`.
+    /// A client that takes over a counter with the value `weight`.
     fn new(hash: KeyHash, place: usize, weight: f64) -> Entry {
         Entry {
             hash,
@@ -359,7 +364,7 @@ impl Row {
     }
 }
 
-/// The heaviest first; of equals, who was there last.
+/// Sorts the heaviest first; among equals, the one seen last.
 fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
     rows.sort_unstable_by(|a, b| {
         b.cost_per_second
@@ -370,19 +375,20 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
     rows
 }
 
-/// Cut to [`NAME_BYTES_MAX`], between characters.
+/// Cuts a name to [`NAME_BYTES_MAX`], between characters.
 fn bounded(mut name: String) -> String {
     let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
     name.truncate(end.unwrap_or(0));
     name
 }
 
-/// A key's hash is one already; its top bit is always zero, and the map looks at the top bits.
+/// Converts a key to a table hash. The key is a hash already, but its top bit is always zero and
+/// the table uses the top bits, so the halves are swapped.
 fn spread(hash: KeyHash) -> u64 {
     hash.bits().rotate_left(32)
 }
 
-/// e to the `x`, for -700 < x < 700, to some 12 digits: `core` has none.
+/// e to the `x`, for -700 < x < 700, to about 12 digits; `core` has no such function.
 fn exp(x: f64) -> f64 {
     // x = k ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^k e^r and the series for e^r is short.
     let x = x.clamp(-700.0, 700.0);

@@ -1,8 +1,8 @@
-//! Quantities as types: a point in time, a length of time, a cost, a rate, a share, a weight.
+//! Quantities as types: a point in time, a duration, a cost, a rate, a share, a weight.
 //!
-//! All are plain numbers underneath and all arithmetic saturates: a hostile or absurd figure ends
-//! at a bound, it never wraps. Text forms (`250ms`, `10%`, `5/m`) are parsed here, because
-//! configuration, command line and cost headers all use them. No clock is read here: see
+//! All are plain numbers underneath, and all arithmetic saturates: a hostile or absurd value ends
+//! at a bound and never wraps. Text forms (`250ms`, `10%`, `5/m`) are parsed here, because the
+//! configuration, the command line and cost headers all use them. This module reads no clock; see
 //! ARCHITECTURE.md, "Time".
 
 use core::fmt;
@@ -15,7 +15,7 @@ pub use weight::Weight;
 /// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// A point in time: nanoseconds since the Unix epoch. Ends in the year 2554.
+/// A point in time: nanoseconds since the Unix epoch. The range ends in the year 2554.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
@@ -23,37 +23,37 @@ impl Time {
     /// The epoch; as the `full_at` of a bucket it means "full".
     pub const ZERO: Time = Time(0);
 
-    /// This moment, `length` later.
+    /// The point in time that is `length` later.
     #[must_use]
     pub const fn plus(self, length: Nanos) -> Time {
         Time(self.0.saturating_add(length.0))
     }
 
-    /// This moment, `length` earlier.
+    /// The point in time that is `length` earlier; at least the epoch.
     #[must_use]
     pub const fn minus(self, length: Nanos) -> Time {
         Time(self.0.saturating_sub(length.0))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Time from `earlier` to this point; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Time) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The whole second this moment lies in, counted from the epoch.
+    /// The number of the whole second that contains this point, counted from the epoch.
     #[must_use]
     pub const fn second(self) -> u64 {
         self.0 / SECOND
     }
 }
 
-/// A length of time in nanoseconds. Parsed from `250ms 30s 5m 1h 1d` (also `us` and `ns`).
+/// A duration in nanoseconds. Parsed from `250ms 30s 5m 1h 1d` (also `us` and `ns`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// No time at all.
+    /// A duration of zero.
     pub const ZERO: Nanos = Nanos(0);
 
     /// `n` milliseconds.
@@ -68,19 +68,20 @@ impl Nanos {
         Nanos(n.saturating_mul(SECOND))
     }
 
-    /// Seconds, rounded to the nearest nanosecond; negative and NaN become zero.
+    /// `seconds` rounded to the nearest nanosecond; negative and NaN become zero.
     #[must_use]
     pub fn from_secs_f64(seconds: f64) -> Nanos {
         Nanos(rounded(seconds * SECOND as f64))
     }
 
-    /// In seconds, for people and logs.
+    /// The duration in seconds, for output.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / SECOND as f64
     }
 
-    /// In whole seconds, rounded up, never less than one: the form of a `Retry-After`.
+    /// The duration in whole seconds, rounded up and at least one: the form of a `Retry-After`
+    /// header.
     #[must_use]
     pub const fn retry_after_secs(self) -> u64 {
         let seconds = self.0.div_ceil(SECOND);
@@ -100,13 +101,13 @@ impl Nanos {
     }
 }
 
-/// What something takes: nanoseconds of CPU time, or billionths of a hit. One unit for both keeps
-/// one arithmetic: a second of CPU time and one hit are both 10^9.
+/// The cost of a request: nanoseconds of CPU time, or billionths of a hit. Both share one unit so
+/// that they share one arithmetic: a second of CPU time and one hit are both 10^9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub u64);
 
 impl Cost {
-    /// Nothing.
+    /// A cost of zero.
     pub const ZERO: Cost = Cost(0);
 
     /// `n` hits.
@@ -115,7 +116,7 @@ impl Cost {
         Cost(n.saturating_mul(SECOND))
     }
 
-    /// CPU time.
+    /// The cost of `time` of CPU time.
     #[must_use]
     pub const fn cpu(time: Nanos) -> Cost {
         Cost(time.0)
@@ -133,21 +134,21 @@ impl Cost {
         Cost(self.0.saturating_sub(other.0))
     }
 
-    /// In whole hits; a part of one counts as one.
+    /// The cost in whole hits; a fraction of a hit counts as one.
     #[must_use]
     pub const fn whole_hits(self) -> u64 {
         self.0.div_ceil(SECOND)
     }
 
-    /// CPU-seconds, or hits.
+    /// The cost in CPU-seconds or in hits.
     #[must_use]
     pub fn as_units(self) -> f64 {
         self.0 as f64 / SECOND as f64
     }
 }
 
-/// Cost per time. Kept as the time that one unit of cost takes to be refilled: the quotient that
-/// every bucket needs, and exact for rates such as five a minute.
+/// Cost per time. It is stored as the time that one unit of cost takes to be refilled. Every bucket
+/// needs this quotient, and it is exact for rates such as five a minute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// Nanoseconds per nano-unit of cost; finite and above zero.
@@ -155,52 +156,52 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `cost` every `period`; `None` if either is zero.
+    /// A rate of `cost` every `period`; `None` if either is zero.
     #[must_use]
     pub fn per(cost: Cost, period: Nanos) -> Option<Rate> {
         Pace::new(cost, period).map(Pace::rate)
     }
 
-    /// The rate as a snapshot keeps it, to the last bit.
+    /// The exact bits of the rate, as a snapshot stores them.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.slope.to_bits()
     }
 
-    /// A rate from what [`Rate::to_bits`] gave; `None` if it cannot have.
+    /// Restores a rate from the result of [`Rate::to_bits`]; `None` if the bits are invalid.
     #[must_use]
     pub fn from_bits(bits: u64) -> Option<Rate> {
         let slope = f64::from_bits(bits);
         (slope > 0.0 && slope.is_finite()).then_some(Rate { slope })
     }
 
-    /// A rate that is `factor` times as high; `None` if there is no such rate.
+    /// The rate multiplied by `factor`; `None` if the result is not a valid rate.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Option<Rate> {
         let slope = self.slope / factor;
         (slope > 0.0 && slope.is_finite()).then_some(Rate { slope })
     }
 
-    /// How long `cost` takes to be refilled.
+    /// Time that `cost` takes to be refilled.
     #[must_use]
     pub fn time_for(self, cost: Cost) -> Nanos {
         Nanos(rounded(cost.0 as f64 * self.slope))
     }
 
-    /// How much is refilled in `time`.
+    /// Cost that is refilled in `time`.
     #[must_use]
     pub fn cost_in(self, time: Nanos) -> Cost {
         Cost(rounded(time.0 as f64 / self.slope))
     }
 
-    /// Units (CPU-seconds, hits) per second.
+    /// The rate in units (CPU-seconds or hits) per second.
     #[must_use]
     pub fn per_second(self) -> f64 {
         1.0 / self.slope
     }
 }
 
-/// So much cost in every period, both exactly as they were given: what a [`Rate`] rounds. Parsed
+/// A cost in every period, with both values exactly as given, while a [`Rate`] rounds them. Parsed
 /// from `10/s 100/m 5000/h 1/d`, `1/5s` or `1 per 5s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -209,53 +210,53 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A hit, or a CPU-second, each second.
+    /// One hit, or one CPU-second, each second.
     pub const ONE_PER_SECOND: Pace = Pace { cost: Cost(SECOND), period: Nanos(SECOND) };
 
-    /// `cost` every `period`; `None` if either is zero.
+    /// A pace of `cost` every `period`; `None` if either is zero.
     #[must_use]
     pub fn new(cost: Cost, period: Nanos) -> Option<Pace> {
         (cost.0 > 0 && period.0 > 0).then_some(Pace { cost, period })
     }
 
-    /// How much comes in within a period; above zero.
+    /// The cost that is refilled within a period; above zero.
     #[must_use]
     pub const fn cost(self) -> Cost {
         self.cost
     }
 
-    /// How long a period is; above zero.
+    /// The length of a period; above zero.
     #[must_use]
     pub const fn period(self) -> Nanos {
         self.period
     }
 
-    /// The same as a rate.
+    /// The same pace as a rate.
     #[must_use]
     pub fn rate(self) -> Rate {
         Rate { slope: self.period.0 as f64 / self.cost.0 as f64 }
     }
 }
 
-/// A part of the server's CPU time. Parsed from `10%` or `0.1`.
+/// A share of the server's CPU time. Parsed from `10%` or `0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share(f64);
 
 impl Share {
-    /// A share as a fraction: above 0, at most 1.
+    /// A share from a fraction above 0 and at most 1; `None` for any other number.
     #[must_use]
     pub fn new(fraction: f64) -> Option<Share> {
         (fraction > 0.0 && fraction <= 1.0).then_some(Share(fraction))
     }
 
-    /// As a fraction of one.
+    /// The share as a fraction of one.
     #[must_use]
     pub const fn fraction(self) -> f64 {
         self.0
     }
 
-    /// The rate this share of `cpus` CPU-seconds per second is; `None` if `cpus` is not a
-    /// positive number.
+    /// The rate that this share of `cpus` CPU-seconds per second amounts to; `None` if `cpus` is
+    /// not a positive number.
     #[must_use]
     pub fn of(self, cpus: f64) -> Option<Rate> {
         let slope = 1.0 / (self.0 * cpus);
@@ -263,12 +264,13 @@ impl Share {
     }
 }
 
-/// To the nearest whole number; negative and NaN become 0, too large becomes the largest.
+/// Rounds to the nearest whole number. Negative numbers and NaN become 0, and a number that is too
+/// large becomes the maximum.
 fn rounded(x: f64) -> u64 {
     (x + 0.5) as u64
 }
 
-/// Why a quantity could not be read. Nothing was changed; the text is at fault.
+/// A text that is not a valid quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Not of the form `250ms 30s 5m 1h 1d`.
@@ -294,7 +296,7 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// A plain decimal number, not negative: digits with at most one point. No exponent, no sign.
+/// Parses a plain decimal number: digits with at most one point, without exponent or sign.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let number = text.parse::<f64>().ok()?;
@@ -347,7 +349,7 @@ impl FromStr for Rate {
     }
 }
 
-/// The number of a length of time, which may be absent, and the length of its unit.
+/// Splits a duration into its number, which may be absent, and the length of its unit.
 fn measure(text: &str) -> Option<(&str, Nanos)> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
@@ -364,7 +366,7 @@ fn measure(text: &str) -> Option<(&str, Nanos)> {
     Some((number.trim_end(), Nanos(unit)))
 }
 
-/// With the largest unit that leaves a short number: `1.5s`, `250ms`, `2m`, `40us`.
+/// Uses the largest unit that leaves a short number: `1.5s`, `250ms`, `2m`, `40us`.
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 6] = [

@@ -1,30 +1,30 @@
-//! A list with room for four in place: most doors have four limits or fewer, and what is kept for
-//! each request should not be sized, moved and cleared for the most that a door may have.
+//! A list with inline room for four elements. Most doors have four limits or fewer, and the
+//! per-request state should not be sized, moved and cleared for the maximum that a door may have.
 //!
-//! The fifth element moves all of them to memory of their own. There is no way to take one out.
+//! The fifth element moves all elements to the heap. Elements cannot be removed.
 
 use alloc::vec::Vec;
 
-/// How many elements need no memory of their own.
+/// Number of elements that are stored inline.
 const ROOM: usize = 4;
 
-/// Elements of one kind, in the order they came.
+/// A list of elements in the order of insertion.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<T> {
     len: u8,
     near: [T; ROOM],
-    /// All of them, once there are more than [`ROOM`].
+    /// All elements, if there are more than [`ROOM`]; else empty.
     far: Vec<T>,
 }
 
 impl<T: Copy> Few<T> {
-    /// `len` times `value`, which also fills the room that is not used: at most 255.
+    /// A list of `len` times `value`, for `len` up to 255. Unused inline room holds `value` too.
     pub(crate) fn filled(len: usize, value: T) -> Few<T> {
         let far = if len > ROOM { alloc::vec![value; len] } else { Vec::new() };
         Few { len: len.min(ROOM) as u8, near: [value; ROOM], far }
     }
 
-    /// Adds one.
+    /// Appends an element.
     pub(crate) fn push(&mut self, value: T) {
         match self.near.get_mut(usize::from(self.len)) {
             Some(place) => {

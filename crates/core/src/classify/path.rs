@@ -1,43 +1,44 @@
 //! A path as limits see it, whichever way the backend reads it.
 //!
-//! Backends differ: some take `%2f` and `\` for slashes, some cut `;parameters` off each segment,
-//! some merge `//`, some resolve `..`, before or after any of these, some take any case. A path is
-//! therefore read in the most liberal way: decoded, split at whatever may be a slash, without
-//! parameters, empty and `.` segments. All that backends do further is to leave out segments where
-//! there is a `..`, and they differ on which. So a path with a `..` may be whatever the remaining
-//! segments spell in their order, and counts as one resource, `/..`: otherwise a client could
-//! choose what it is counted by. No browser sends such a path.
+//! Backends differ: some treat `%2f` and `\` as slashes, some cut `;parameters` off each segment,
+//! some merge `//`, some resolve `..` before or after any of these steps, some ignore case.
+//! Therefore a path is read in the most liberal way: decoded, split at every character that may be
+//! a slash, without parameters, empty segments and `.` segments. The only further step of a backend
+//! is to remove segments at a `..`, and backends differ in which. So a path with a `..` may mean
+//! any subsequence of the remaining segments. It counts as one resource, `/..`; otherwise a client
+//! could choose the key under which it is counted. No browser sends such a path.
 //!
-//! The reading is only compared and counted by: what is forwarded is the path as it was sent. A
-//! path that needs no reading is borrowed, at the cost of one look at each byte.
+//! The result is used only for comparing and counting; the path is forwarded exactly as it was
+//! sent. A path that needs no decoding is borrowed after one pass over its bytes.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
 use core::fmt::Write;
 
-/// What all paths with a `..` segment are counted by.
+/// The form under which all paths with a `..` segment are counted.
 const CLIMBING: &str = "/..";
 
-/// The path of a request, read.
+/// The parsed path of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Path<'a> {
-    /// Its segments, a slash before each; `/` if there is none. Each character has one form.
+    /// The segments, each with a slash before it; `/` if there are none. Each character has one
+    /// form.
     text: Cow<'a, str>,
-    /// There is a `..`, or a slash that may be a part of parameters.
+    /// Whether there is a `..` segment, or a possible slash that may be part of parameters.
     climbs: bool,
-    /// All backends split it into the same segments.
+    /// Whether all backends split the path into the same segments.
     certain: bool,
 }
 
-/// What a path is made of.
+/// A token of a path.
 enum Sign {
     Slash,
-    /// What some backends take for a slash.
+    /// A character that some backends treat as a slash.
     PerhapsSlash,
-    /// Parameters of a segment begin.
+    /// The start of a segment's parameters.
     Parameters,
     Plain(char),
-    /// A byte that is only written as a code.
+    /// A byte that is written only in percent-encoded form.
     Code(u8),
 }
 
@@ -63,7 +64,7 @@ impl<'a> Path<'a> {
         while let Some(sign) = next(&mut rest) {
             let perhaps = matches!(sign, Sign::PerhapsSlash);
             reader.certain &= !perhaps && !matches!(sign, Sign::Parameters);
-            // Where it is no slash, the parameters go on.
+            // For a backend that does not treat it as a slash, the parameters continue here.
             reader.climbs |= perhaps && cut;
             match sign {
                 Sign::Slash | Sign::PerhapsSlash => {
@@ -85,17 +86,18 @@ impl<'a> Path<'a> {
         Path { text: Cow::Owned(text), climbs, certain: certain && !climbs }
     }
 
-    /// What it is counted by.
+    /// The form under which the path is counted.
     pub(super) fn normal(self) -> Cow<'a, str> {
         if self.climbs { Cow::Borrowed(CLIMBING) } else { self.text }
     }
 
-    /// The same, borrowed.
+    /// Like [`Path::normal`], but borrowed.
     pub(super) fn as_str(&self) -> &str {
         if self.climbs { CLIMBING } else { &self.text }
     }
 
-    /// Whether some backend may read it as `prefix`, which is a normal path, or as what lies below.
+    /// Whether some backend may read this path as `prefix`, which is a normal path, or as a path
+    /// below it.
     pub(super) fn may_lie_below(&self, prefix: &str) -> bool {
         if !self.climbs {
             return is_below(&self.text, prefix, str::eq_ignore_ascii_case);
@@ -105,7 +107,7 @@ impl<'a> Path<'a> {
         wanted.all(|wanted| segments.any(|segment| segment.eq_ignore_ascii_case(wanted)))
     }
 
-    /// Whether every backend reads it so.
+    /// Whether every backend reads this path as `prefix` or as a path below it.
     pub(super) fn lies_below(&self, prefix: &str) -> bool {
         self.certain && is_below(&self.text, prefix, str::eq)
     }
@@ -118,18 +120,18 @@ fn is_below(text: &str, prefix: &str, same: impl Fn(&str, &str) -> bool) -> bool
         && text.get(..prefix.len()).is_some_and(|begin| same(begin, prefix))
 }
 
-/// A path that is being read.
+/// The state of parsing a path.
 struct Reader {
-    /// The segments so far, and a slash.
+    /// The segments so far, with a slash at the end.
     text: String,
-    /// Where the present segment begins.
+    /// Offset at which the current segment begins.
     start: usize,
     climbs: bool,
     certain: bool,
 }
 
 impl Reader {
-    /// Ends a segment and begins the next; forgets it if it means nothing.
+    /// Ends the current segment and begins the next. Removes the segment if it is empty or `.`.
     fn end_segment(&mut self, last: bool) {
         match self.text.get(self.start..).unwrap_or_default() {
             segment @ ("" | ".") => {
@@ -145,7 +147,7 @@ impl Reader {
     }
 }
 
-/// Takes the next sign off.
+/// Removes the next token from the start of `rest`.
 fn next(rest: &mut &[u8]) -> Option<Sign> {
     let (first, behind) = rest.split_first()?;
     let code = behind.first_chunk().filter(|_| *first == b'%').and_then(|digits| byte(*digits));
@@ -160,13 +162,14 @@ fn next(rest: &mut &[u8]) -> Option<Sign> {
     })
 }
 
-/// The byte that two hexadecimal digits name.
+/// The byte that two hexadecimal digits encode.
 fn byte(digits: [u8; 2]) -> Option<u8> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
     u8::try_from(high? * 16 + low?).ok()
 }
 
-/// Whether there is nothing in it that backends read in several ways, or that has several forms.
+/// Whether the path contains nothing that has several forms or that backends read in different
+/// ways.
 fn is_plain(path: &str) -> bool {
     let mut before = 0;
     let plain = |byte: &u8| {
@@ -176,7 +179,7 @@ fn is_plain(path: &str) -> bool {
     path.starts_with('/') && path.as_bytes().iter().all(plain)
 }
 
-/// The bytes that have one form and one meaning.
+/// Marks the bytes that have one form and one meaning.
 static PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0u8;

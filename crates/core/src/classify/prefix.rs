@@ -1,52 +1,52 @@
-//! From a tag to the rule that counts it, and its key there.
+//! Maps a tag to the rule that counts it, and to its key under this rule.
 //!
-//! A tag is whatever bytes a program asks about. A rule is named for each prefix; the longest
-//! prefix that a tag begins with wins, and the empty one takes what is left. What a rule says is
-//! the caller's business; so is what happens to a tag that no prefix takes.
+//! A tag is an arbitrary byte string that a program asks about. Each rule has a prefix. The longest
+//! prefix of a tag wins, and the empty prefix matches every remaining tag. The caller defines what
+//! a rule does, and what happens to a tag without a matching prefix.
 //!
-//! The prefixes are in a hash table. A tag is hashed from its beginning on, once, and wherever
-//! there is a prefix of the length so far the table is asked. So a lookup takes as many looks as
-//! there are different lengths, however many prefixes there are.
+//! The prefixes are in a hash table. A lookup hashes the tag once from its start, and probes the
+//! table at each length that some prefix has. So a lookup takes one probe for each different
+//! length, however many prefixes there are.
 
 use crate::key::{KeyHash, KeyHasher, Seed};
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
-/// The longest prefix, in bytes.
+/// The maximum length of a prefix, in bytes.
 pub const PREFIX_BYTES_MAX: usize = 256;
 
 /// The prefixes of a door's rules.
 #[derive(Clone, Debug, Default)]
 pub struct Prefixes {
-    /// All of them, one behind the other.
+    /// The bytes of all prefixes, concatenated.
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    /// From hash to place in `entries`.
+    /// Maps the hash of a prefix to its index in `entries`.
     index: HashTable<u32>,
-    /// All lengths that there are, the shortest first.
+    /// All lengths that occur, in ascending order without duplicates.
     lengths: Vec<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    /// Where its bytes begin.
+    /// Offset of the prefix in `bytes`.
     start: u32,
     len: u16,
-    /// The place of its rule in the caller's list.
+    /// Index of the rule in the caller's list.
     rule: u32,
 }
 
 impl PartialEq for Prefixes {
-    /// The rest follows from these.
+    /// Compares only these two fields; the others are derived from them.
     fn eq(&self, other: &Prefixes) -> bool {
         self.bytes == other.bytes && self.entries == other.entries
     }
 }
 
 impl Prefixes {
-    /// Prefixes, each with the place of its rule in the caller's list. Of equal ones the first
-    /// counts. Left out are those of more than [`PREFIX_BYTES_MAX`] bytes, and what is beyond 4 GiB
-    /// in all.
+    /// Builds the table from prefixes, each with the index of its rule in the caller's list. Of
+    /// equal prefixes the first one counts. Prefixes longer than [`PREFIX_BYTES_MAX`] bytes are
+    /// ignored, and so is everything beyond 4 GiB in total.
     #[must_use]
     pub fn new<'a>(prefixes: impl IntoIterator<Item = (&'a [u8], u32)>) -> Prefixes {
         let mut all = Prefixes::default();
@@ -77,7 +77,7 @@ impl Prefixes {
         index.insert_unique(hash, place, hash_of);
     }
 
-    /// The place of the rule that counts `tag`; `None`: no prefix takes it.
+    /// The index of the rule that counts `tag`; `None` if no prefix matches.
     #[must_use]
     pub fn find(&self, tag: &[u8]) -> Option<u32> {
         let (mut found, mut hash, mut at) = (None, BEGIN, 0);
@@ -93,15 +93,16 @@ impl Prefixes {
     }
 }
 
-/// FNV-1a: the hash of a prefix is on the way to that of a longer one. Tags that are made up to
-/// have the hash of a prefix cost a comparison.
+/// Initial value of FNV-1a. With this hash, the hash of a prefix is an intermediate value of the
+/// hash of a longer one. A tag crafted to collide with a prefix costs only one comparison.
 const BEGIN: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn fold(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The table looks at the highest bits and at the lowest, which FNV leaves much alike.
+/// Mixes a hash for the table, which uses the highest and the lowest bits. FNV leaves these bits
+/// similar.
 fn spread(hash: u64) -> u64 {
     (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
@@ -110,7 +111,7 @@ fn slice<'a>(bytes: &'a [u8], entry: &Entry) -> &'a [u8] {
     &bytes[entry.start as usize..][..usize::from(entry.len)]
 }
 
-/// Where the bucket of a tag is found.
+/// The hash under which the bucket of a tag is stored.
 #[must_use]
 pub fn hash(tag: &[u8], seed: &Seed) -> KeyHash {
     let mut hasher = KeyHasher::new(seed);
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn fuzz_it_finds_what_looking_at_all_of_them_finds() {
         bolero::check!().with_type::<(Vec<Vec<u8>>, Vec<Vec<u8>>)>().for_each(|(all, tags)| {
-            // Few different bytes, so that one begins with another.
+            // Only three byte values, so that some strings are prefixes of others.
             let few = |text: &Vec<u8>| text.iter().map(|byte| byte % 3).collect::<Vec<u8>>();
             let all: Vec<Vec<u8>> = all.iter().map(few).collect();
             let found = Prefixes::new(all.iter().zip(0..).map(|(text, at)| (&**text, at)));

@@ -1,5 +1,5 @@
-//! What requests are counted by, under which conditions, and what people see of it. That nothing
-//! here fails on foreign bytes is fuzzed in `tests/fuzz.rs`.
+//! Tests the keys and conditions of requests, and their readable names. `tests/fuzz.rs` checks that
+//! arbitrary input causes no panic.
 
 use super::*;
 use crate::bucket::Algorithm;
@@ -257,7 +257,7 @@ fn every_part_of_a_condition_must_hold() {
     for (text, expected) in [("get", true), ("POST", false)] {
         assert_eq!(holds(When { method: is(text), ..When::default() }), expected, "{text}");
     }
-    // Backends differ on what a method in small letters is.
+    // Backends differ in how they treat a method in lower case.
     let small = Request { method: "get", ..request() };
     for text in ["GET", "POST"] {
         let of_it = When { method: is(text), ..When::default() };
@@ -323,7 +323,7 @@ fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
         ("/a/login", "/a/x//../../login", true),
         ("/login", "/x/../loginx", false),
         ("/a/login", "/login/../a", false),
-        // Not resolved, as frameworks do that match what begins so.
+        // Not resolved, as in frameworks that match the start of the path.
         ("/login", "/login/../x", true),
         ("/", "/anything", true),
         ("/", "/../x", true),
@@ -339,8 +339,8 @@ fn a_condition_on_a_path_holds_below_it_however_it_is_written() {
     }
 }
 
-/// A weight above 1 is an advantage, which a client must not get by a spelling that the backend
-/// takes for something else.
+/// A weight above 1 is an advantage. A client must not get it through a spelling that the backend
+/// reads differently.
 #[test]
 fn a_doubtful_path_gives_no_advantage_and_takes_none_away() {
     let below = |prefix: &str| When { path: vec![prefix.into()], ..When::default() };

@@ -1,26 +1,26 @@
-//! How much more than others a request's class gets where requests compete for room.
+//! The weight of a class of requests when requests compete for capacity.
 //!
-//! A whole number of thousandths, so that shares come out the same everywhere. What it does:
-//! `queue`; who has which: the limits that apply to a request.
+//! A weight is a whole number of thousandths, so that shares are equal on all machines. See `queue`
+//! for its effect. The limits that apply to a request define its weight.
 
 use super::{ParseError, decimal};
 use core::fmt;
 use core::str::FromStr;
 
-/// How much more than others somebody gets, in thousandths: from 0.001 to 1000 times.
+/// A share relative to other classes, in thousandths: from 0.001 to 1000 times the common share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(u32);
 
-/// As much as any other, in thousandths.
+/// The common share, in thousandths.
 const ONE: u32 = 1_000;
-/// The largest, in thousandths.
+/// The maximum weight, in thousandths.
 const MAX: u32 = 1_000_000;
 
 impl Weight {
-    /// As much as any other.
+    /// The common share, which is that of a request without a weight.
     pub const ONE: Weight = Weight(ONE);
 
-    /// `thousandths` of a common share, brought to between 1 and 1 000 000.
+    /// A weight of `thousandths` of a common share, clamped to the range from 1 to 1 000 000.
     #[must_use]
     pub const fn new(thousandths: u32) -> Weight {
         match thousandths {
@@ -30,13 +30,13 @@ impl Weight {
         }
     }
 
-    /// Thousandths of a common share.
+    /// The weight in thousandths of a common share.
     #[must_use]
     pub const fn thousandths(self) -> u32 {
         self.0
     }
 
-    /// That of somebody who belongs to both classes, within the same bounds.
+    /// The weight of a request that belongs to both classes: the product, within the same bounds.
     #[must_use]
     pub const fn times(self, other: Weight) -> Weight {
         let product = self.0 as u64 * other.0 as u64 / ONE as u64;
