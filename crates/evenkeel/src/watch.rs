@@ -1,8 +1,9 @@
-//! What can be seen of a running Evenkeel: counters, the decision log, the busiest clients.
+//! What an operator can see of a running Evenkeel: counters, the decision log, the busiest clients.
 //!
-//! [`Watch`] holds a handle of everything that is counted on the path of a request and writes the
-//! line of each decision, thinned out under flood. It reads no clock: whoever decides says when.
-//! The table of metrics: [`metrics`]; how they are shown: [`prometheus`] and the admin door.
+//! [`Watch`] holds the handles of everything that is counted on the path of a request, and writes
+//! the log line of each decision, limited to a few per second under a flood. It reads no clock: the
+//! caller passes the time. [`metrics`] has the table of all metrics; [`prometheus`] and the admin
+//! door show them.
 
 pub mod counts;
 pub mod decision;
@@ -43,25 +44,25 @@ use std::sync::{Arc, OnceLock};
 /// Handles of everything that is counted on the path of a request, and the decision log.
 #[derive(Debug)]
 pub struct Watch {
-    /// Requests that passed at once.
+    /// Requests that passed without any wait.
     pub allowed: Counter,
-    /// Cost headers that could not be believed.
+    /// Cost headers of the backend that Evenkeel did not believe.
     pub cost_header_faults: Counter,
-    /// What the proxy counts itself.
+    /// The counters and gauges of the proxy itself.
     pub proxy: ProxyCounts,
-    /// Whether the threads that serve go round.
+    /// The heartbeats of the serving threads.
     pub beats: Beats,
-    /// How the instances stand that count together.
+    /// The status of the instances that count together.
     pub peers: Board,
-    /// How the store stands.
+    /// The status of the store.
     pub store: StoreBoard,
-    /// How a master stands, where this is one.
+    /// The counts of the master, if this process is one.
     pub master: OnceLock<Arc<MasterCounts>>,
-    /// How the gatekeepers stand that there are here.
+    /// The counts of the gatekeepers that run in this process.
     pub gatekeepers: Mutex<Vec<Arc<GatekeeperCounts>>>,
-    /// How those in credit fare beside those in debt.
+    /// Waiting times and costs, separately for clients in credit and clients in debt.
     pub tiers: TierCounts,
-    /// Makes spans of requests, if anybody wants them.
+    /// Makes spans of requests; `None` if tracing is off.
     pub tracer: Option<Tracer>,
     started: Time,
     registry: Registry,
@@ -76,14 +77,14 @@ pub struct Watch {
     full: Seldom,
     unintroduced: Seldom,
     front: Mutex<Front>,
-    /// In nanoseconds.
+    /// A wait in nanoseconds; see [`Watch::held_above`].
     held_above: AtomicU64,
 }
 
-/// What lines are thinned out by; the last is for any other.
+/// The verdicts with a line sampler of their own; the last, empty one stands for all others.
 const VERDICTS: [&str; 6] = ["hold", "delay", "queue", "reject", "block", ""];
 
-/// The counter of one verdict of one limit.
+/// The counter of one verdict of one limit, cached so that the registry is not searched.
 #[derive(Debug)]
 struct Decided {
     verdict: &'static str,
@@ -93,7 +94,7 @@ struct Decided {
 }
 
 impl Watch {
-    /// A watch that has seen nothing yet, of a program that started at `now`.
+    /// An empty `Watch` for a program that started at `now`.
     #[must_use]
     pub fn new(now: Time) -> Watch {
         let registry = Registry::default();
@@ -127,37 +128,37 @@ impl Watch {
         }
     }
 
-    /// Clients whose requests wait for longer on average count as held.
+    /// Sets the average wait of its requests above which a client counts as held.
     pub fn count_as_held(&self, above: Nanos) {
         self.held_above.store(above.0, Relaxed);
     }
 
-    /// From which wait on clients count as held.
+    /// The average wait of its requests above which a client counts as held.
     #[must_use]
     pub fn held_above(&self) -> Nanos {
         Nanos(self.held_above.load(Relaxed))
     }
 
-    /// When it began to count.
+    /// When counting began, which is when the program started.
     #[must_use]
     pub fn started(&self) -> Time {
         self.started
     }
 
-    /// Everything that has been counted.
+    /// The registry of all series.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// A request was held, delayed or refused, at `now`.
+    /// Counts and logs a request that was held, delayed or refused at `now`.
     pub fn decided(&self, decision: &Decision<'_>, now: Time) {
         self.count(decision);
         self.tell(decision, now);
     }
 
-    /// Writes the line of a decision that is counted elsewhere, at `now`; false: there have been
-    /// too many in this second.
+    /// Logs a decision made at `now` that is counted elsewhere. Returns false if the line was left
+    /// out because this second already has too many.
     pub fn tell(&self, decision: &Decision<'_>, now: Time) -> bool {
         let advice = self.sampler(decision.verdict).ask(now);
         self.left_out(decision.verdict, advice.left_out);
@@ -167,13 +168,14 @@ impl Watch {
         advice.write
     }
 
-    /// So many decisions were counted elsewhere at `now`, and are not to be told.
+    /// Records `count` decisions at `now` that are counted elsewhere and get no line of their own.
+    /// They add to the number of lines left out.
     pub fn untold(&self, verdict: &'static str, count: u64, now: Time) {
         let left_out = self.sampler(verdict).skip(count, now);
         self.left_out(verdict, left_out);
     }
 
-    /// A client was blocked, at `now`.
+    /// Counts and logs that a client was blocked at `now`.
     pub fn blocked(&self, notice: &Notice<'_>, now: Time) {
         self.blocks.increment(1);
         let advice = self.sampler("block").ask(now);
@@ -183,7 +185,7 @@ impl Watch {
         }
     }
 
-    /// The backend failed a request, at `now`.
+    /// Counts and logs that the backend failed a request at `now`.
     pub fn failed(&self, failure: &Failure<'_>, now: Time) {
         self.proxy.failed(failure.fault);
         let advice = self.failures.ask(now);
@@ -193,7 +195,8 @@ impl Watch {
         }
     }
 
-    /// A client has to wait for room, at `now`, because `bound` connections are open.
+    /// Warns, at most once a minute, that new clients wait because all `bound` connections are in
+    /// use.
     pub fn full(&self, bound: usize, now: Time) {
         if self.full.ask(now) {
             tracing::warn!(
@@ -205,7 +208,8 @@ impl Watch {
         }
     }
 
-    /// The trusted proxy at `peer` did not begin with the PROXY protocol, at `now`.
+    /// Counts and logs a connection of the trusted proxy at `peer` that did not begin with the
+    /// PROXY protocol.
     pub fn unintroduced(&self, peer: IpAddr, now: Time) {
         self.proxy.turned(Turned::Preface).increment(1);
         if self.unintroduced.ask(now) {
@@ -218,7 +222,7 @@ impl Watch {
         }
     }
 
-    /// A request of `tier` was charged, after it had waited for `waited` and the backend had
+    /// Counts the charge of a request of `tier`. The request waited for `waited`, and the backend
     /// worked for it for `worked`.
     pub fn charged(&self, cost: Cost, waited: Nanos, worked: Nanos, tier: Tier) {
         self.cost.record(cost.0);
@@ -226,13 +230,15 @@ impl Watch {
         self.tiers.record(tier, waited, worked);
     }
 
-    /// The configuration was read again, and runs, or could not be used.
+    /// Counts a reload of the configuration; `ok` is false if the new configuration could not be
+    /// used.
     pub fn reloaded(&self, ok: bool) {
         self.reloads[usize::from(!ok)].increment(1);
     }
 
-    /// Tells what is still to be told: how many lines were left out, and who stands in front. To
-    /// be called about once a second, so that it is told also when nothing comes any more.
+    /// Logs what is due: the number of lines left out, and an untrusted proxy in front. The caller
+    /// calls this about once a second, so that these lines also appear when no more requests
+    /// arrive.
     pub fn tick(&self, now: Time) {
         for (verdict, sampler) in &self.samplers {
             self.left_out(verdict, sampler.flush(now));
@@ -242,8 +248,9 @@ impl Watch {
         found.into_iter().for_each(tell_front);
     }
 
-    /// A request came from `peer`, which is not trusted; `forwards`: it sent forwarded headers all
-    /// the same. Warns if most traffic does so. Skips the look when another thread is at it.
+    /// Records a request from `peer`, which is not trusted. `forwards` says that it sent forwarded
+    /// headers nevertheless. Warns if most traffic does so. Skips the check if another thread holds
+    /// the lock.
     pub fn seen(&self, peer: IpAddr, forwards: bool, now: Time) {
         let Some(mut front) = self.front.try_lock() else { return };
         let found = front.seen(peer, forwards, now);

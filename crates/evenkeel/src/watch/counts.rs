@@ -1,7 +1,8 @@
-//! The handles that doors count with.
+//! The handles with which doors count.
 //!
-//! All are made at the start, so every series is there from the first scrape, at zero, and the
-//! path of a request looks nothing up. What each means: `metrics`.
+//! All handles are made at the start. So every series exists from the first scrape on, with the
+//! value zero, and the path of a request searches no registry. The meaning of each metric is in
+//! `metrics`.
 
 pub mod beats;
 pub mod check;
@@ -21,28 +22,28 @@ use super::registry::{Counter, Gauge, Registry};
 use evenkeel_core::units::Time;
 use std::time::Duration;
 
-/// How the backend failed a request.
+/// The ways in which the backend can fail a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendFault {
-    /// Its name could not be resolved.
+    /// The name of the backend could not be resolved.
     Resolve,
-    /// It refused the connection.
+    /// The backend refused the connection.
     Connect,
-    /// TLS could not be agreed on, or its certificate is not believed.
+    /// The TLS handshake failed, or the certificate of the backend is not trusted.
     Tls,
-    /// It did not take the connection in time.
+    /// The backend did not accept the connection in time.
     ConnectTimeout,
-    /// It did not begin its answer in time.
+    /// The backend did not begin its answer in time.
     AnswerTimeout,
-    /// It fell silent within its answer, or stopped taking the request.
+    /// The backend paused for too long within its answer, or stopped reading the request.
     Idle,
-    /// It closed the connection before its answer was complete.
+    /// The backend closed the connection before its answer was complete.
     Closed,
-    /// What it sent was not HTTP.
+    /// The backend sent something that is not HTTP.
     Protocol,
 }
 
-/// Every [`BackendFault`], in its order.
+/// Every [`BackendFault`], in the order of the enum, because the variant is the array index.
 const FAULTS: [BackendFault; 8] = [
     BackendFault::Resolve,
     BackendFault::Connect,
@@ -55,7 +56,7 @@ const FAULTS: [BackendFault; 8] = [
 ];
 
 impl BackendFault {
-    /// As it is written in metrics and logs.
+    /// The value of the label in metrics and of the field in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,53 +72,55 @@ impl BackendFault {
     }
 }
 
-/// Why a connection was turned away.
+/// Why the proxy closed a connection that it had accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turned {
-    /// Its address has as many as it may have.
+    /// The address of the client already has the maximum number of connections.
     Address,
-    /// TLS could not be agreed on.
+    /// The TLS handshake failed.
     Tls,
-    /// Its client took back most of what it asked for.
+    /// The client reset most of the streams that it opened.
     Resets,
-    /// It did not begin with a PROXY protocol header, as it must.
+    /// The connection did not begin with the PROXY protocol header that is required of it.
     Preface,
 }
 
-/// Every [`Turned`], in its order, as it is written.
+/// The label value of every [`Turned`], in the order of the enum.
 const TURNED: [&str; 4] = ["address", "tls", "resets", "preface"];
 
-/// Who made an answer.
+/// Which program made an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
-    /// The backend.
+    /// The backend made it.
     Backend,
-    /// Evenkeel itself: refusals and faults.
+    /// Evenkeel made it: a refusal or an error page.
     Evenkeel,
 }
 
 const CLASSES: [&str; 6] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Everything that the proxy counts itself.
+/// Everything that the proxy counts.
 #[derive(Debug)]
 pub struct ProxyCounts {
-    /// Requests that came in.
+    /// Requests received.
     pub requests: Counter,
-    /// Client connections open; keep [`Gauge::hold`] as long as the connection.
+    /// Client connections open; hold a [`Gauge::hold`] for the lifetime of the connection.
     pub connections: Gauge,
-    /// Those of them that have given back their buffers; keep [`Gauge::hold`] as long.
+    /// Idle client connections that have released their buffers; hold a [`Gauge::hold`] for that
+    /// time.
     pub resting: Gauge,
     /// Client connections accepted.
     pub accepted: Counter,
-    /// Idle client connections closed to make room, because as many as allowed were open.
+    /// Client connections closed to make room when the maximum number was open: the longest idle
+    /// one, or one with a request that still waits for bytes of its client.
     pub shed: Counter,
-    /// Requests that were not proper HTTP, came too slowly or were beyond a bound.
+    /// Requests that were not valid HTTP, arrived too slowly or exceeded a bound.
     pub bad_requests: Counter,
-    /// Connections to the backend; keep [`Gauge::hold`] as long as the connection.
+    /// Connections to the backend; hold a [`Gauge::hold`] for the lifetime of the connection.
     pub backend_connections: Gauge,
-    /// Requests whose client went away before the answer was complete.
+    /// Requests whose client disconnected before the answer was complete.
     pub aborted: Counter,
-    /// Streams of HTTP/2 whose head found no room.
+    /// HTTP/2 streams refused because the heads of all streams used up the memory for them.
     pub heads_refused: Counter,
     turned: [Counter; TURNED.len()],
     responses: [[Counter; CLASSES.len()]; 2],
@@ -125,7 +128,7 @@ pub struct ProxyCounts {
 }
 
 impl ProxyCounts {
-    /// Handles of the door called `door`.
+    /// Makes the handles of the door called `door`.
     #[must_use]
     pub fn new(registry: &Registry, door: &str) -> ProxyCounts {
         let responses =
@@ -146,52 +149,52 @@ impl ProxyCounts {
         }
     }
 
-    /// Connections that were closed for it.
+    /// The number of connections closed for the reason `why`.
     #[must_use]
     pub fn turned(&self, why: Turned) -> &Counter {
         &self.turned[why as usize]
     }
 
-    /// An answer with this status was sent.
+    /// Counts an answer with this status.
     pub fn responded(&self, status: u16, maker: Maker) {
         let class = usize::from(status / 100);
         let class = if class < CLASSES.len() { class } else { 0 };
         self.responses[maker as usize][class].increment(1);
     }
 
-    /// The backend failed a request.
+    /// Counts a request that the backend failed.
     pub fn failed(&self, fault: BackendFault) {
         self.failures(fault).increment(1);
     }
 
-    /// Requests that the backend failed so far, in whatever way.
+    /// The number of requests that the backend has failed so far, over all faults.
     #[must_use]
     pub fn failed_so_far(&self) -> u64 {
         self.failures.iter().map(Counter::get).sum()
     }
 
-    /// Requests that the backend failed in this way.
+    /// The number of requests that the backend failed with this fault.
     #[must_use]
     pub fn failures(&self, fault: BackendFault) -> &Counter {
         &self.failures[fault as usize]
     }
 }
 
-/// Everything that a door of plain streams counts itself.
+/// Everything that a door of plain streams counts.
 #[derive(Debug)]
 pub struct StreamCounts {
-    /// Connections open; keep [`Gauge::hold`] as long as the connection.
+    /// Connections open; hold a [`Gauge::hold`] for the lifetime of the connection.
     pub connections: Gauge,
     /// Connections accepted.
     pub accepted: Counter,
-    /// Connections closed to make room: the longest silent.
+    /// Connections closed to make room; the one that has been silent longest goes first.
     pub shed: Counter,
     requests: Counter,
     bad_requests: Counter,
 }
 
 impl StreamCounts {
-    /// Handles of the door called `door`.
+    /// Makes the handles of the door called `door`.
     #[must_use]
     pub fn new(registry: &Registry, door: &str) -> StreamCounts {
         StreamCounts {
@@ -203,7 +206,7 @@ impl StreamCounts {
         }
     }
 
-    /// So many questions came, and so many of them were not proper.
+    /// Counts `requests` questions, of which `faults` were malformed.
     pub fn asked(&self, requests: u64, faults: u64) {
         self.requests.increment(requests);
         if faults > 0 {
@@ -212,26 +215,27 @@ impl StreamCounts {
     }
 }
 
-/// Everything that the admin door counts itself.
+/// Everything that the admin door counts.
 #[derive(Debug)]
 pub struct AdminCounts {
-    /// Requests that came in.
+    /// Requests received.
     pub requests: Counter,
     /// Connections open.
     pub connections: Gauge,
     /// Connections accepted.
     pub accepted: Counter,
-    /// Connections closed at once because as many as allowed were open.
+    /// Connections closed because the maximum number was open: the one idle for longest, or the new
+    /// one.
     pub shed: Counter,
     /// Requests refused, by reason in the order of [`REFUSALS`].
     pub refused: [Counter; REFUSALS.len()],
 }
 
-/// Why the admin door refuses requests.
+/// The reasons for which the admin door refuses requests, as label values.
 pub const REFUSALS: [&str; 6] = ["method", "body", "host_count", "host", "origin", "token"];
 
 impl AdminCounts {
-    /// Handles of the admin door.
+    /// Makes the handles of the admin door.
     #[must_use]
     pub fn new(registry: &Registry) -> AdminCounts {
         AdminCounts {
@@ -244,7 +248,7 @@ impl AdminCounts {
     }
 }
 
-/// Everything that is counted about snapshots.
+/// Everything that is counted about snapshots of the state.
 #[derive(Debug)]
 pub struct StateCounts {
     /// Snapshots that could not be written.
@@ -258,7 +262,7 @@ pub struct StateCounts {
 }
 
 impl StateCounts {
-    /// The handles; made where there is a file to write to.
+    /// Makes the handles. Call it only if there is a file to write to.
     #[must_use]
     pub fn new(registry: &Registry) -> StateCounts {
         StateCounts {
@@ -272,7 +276,7 @@ impl StateCounts {
         }
     }
 
-    /// A snapshot that was begun at `at` is on the disk.
+    /// Records that a snapshot begun at `at` is complete on the disk.
     pub fn written(&self, at: Time, keys: u64, bytes: u64) {
         self.ok.increment(1);
         self.begun.set(signed(at.second()));
@@ -280,12 +284,12 @@ impl StateCounts {
         self.bytes.set(signed(bytes));
     }
 
-    /// To write it, or to fail at it, took so long.
+    /// Records how long the last attempt to write took, whether it succeeded or failed.
     pub fn took(&self, length: Duration) {
         self.took.set(i64::try_from(length.as_millis()).unwrap_or(i64::MAX));
     }
 
-    /// So many keys were taken over at the start.
+    /// Records that `keys` keys were restored from a snapshot at the start.
     pub fn restored(&self, keys: u64) {
         self.restored.set(signed(keys));
     }

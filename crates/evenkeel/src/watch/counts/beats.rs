@@ -1,33 +1,33 @@
-//! Whether the threads that serve go round: each says so a few times a second.
+//! Heartbeats of the serving threads: each thread beats a few times a second.
 //!
-//! A thread that is stuck (in a loop, on a lock, in the system) says nothing any more. Who wants to
-//! know, and what becomes of it: `run::watchdog`. It reads no clock.
+//! A stuck thread (in a loop, on a lock, in the system) stops beating. `run::watchdog` reads the
+//! beats and decides what happens then. This file reads no clock.
 
 use evenkeel_core::units::{Nanos, Time};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The door of a thread, and when it last went round.
+/// The door of a thread, and the time of its last beat.
 type Last = (&'static str, Arc<AtomicU64>);
 
-/// The beats of all threads that live; a clone is the same ones.
+/// The beats of all threads that live; a clone shares them.
 #[derive(Clone, Debug, Default)]
 pub struct Beats(Arc<Mutex<Vec<Last>>>);
 
-/// The beat of one thread; dropped when it ends, which is no fault.
+/// The beat of one thread. Dropping it unregisters the thread, which is not an error.
 #[derive(Debug)]
 pub struct Beat(Arc<AtomicU64>);
 
 impl Beat {
-    /// The thread goes round at `now`.
+    /// Records a beat at `now`.
     pub fn at(&self, now: Time) {
         self.0.store(now.0, Relaxed);
     }
 }
 
 impl Beats {
-    /// A thread of the door called `door` begins at `now`.
+    /// Registers a thread of the door called `door`, with its first beat at `now`.
     pub fn begin(&self, door: &'static str, now: Time) -> Beat {
         let last = Arc::new(AtomicU64::new(now.0));
         let mut all = self.0.lock();
@@ -36,8 +36,8 @@ impl Beats {
         Beat(last)
     }
 
-    /// The doors of threads that live and have not beaten within `within` before `now`, once each
-    /// thread.
+    /// The doors of the threads that live and have not beaten within `within` before `now`; one
+    /// entry for each thread.
     pub fn silent(&self, within: Nanos, now: Time) -> Vec<&'static str> {
         let all = self.0.lock();
         let living = all.iter().filter(|(_, last)| Arc::strong_count(last) > 1);

@@ -1,6 +1,6 @@
-//! The handles that the check door counts with.
+//! The handles with which the check door counts.
 //!
-//! What each means: `watch::metrics`. What is counted when: `doors/check`.
+//! `watch::metrics` has the meaning of each metric; `doors/check` decides when each is counted.
 
 use crate::watch::metrics::{
     ACCEPTED, BAD_REQUESTS, CHECK_CROWDED, CHECK_GONE, CHECK_OPEN, CHECK_REPORTS, CHECK_UNREPORTED,
@@ -8,53 +8,53 @@ use crate::watch::metrics::{
 };
 use crate::watch::registry::{Counter, Gauge, Registry};
 
-/// What became of a report to the check door.
+/// The result of a report to the check door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportResult {
-    /// It settled a pass.
+    /// The report settled a pass.
     Settled,
-    /// Its pass is settled already, or never was.
+    /// The pass of the report is settled already, or never existed.
     Unknown,
-    /// It says nothing that can be believed of what the request took.
+    /// The report gives no credible cost of the request.
     Faulty,
-    /// It is of a request that nobody asked about.
+    /// The report is about a request for which the check door was never asked.
     Unasked,
 }
 
-/// Every [`ReportResult`], in its order.
+/// The label value of every [`ReportResult`], in the order of the enum.
 const REPORT_RESULTS: [&str; 4] = ["settled", "unknown", "faulty", "unasked"];
 
-/// Everything that the check door counts itself.
+/// Everything that the check door counts.
 #[derive(Debug)]
 pub struct CheckCounts {
-    /// Requests that came in: questions and reports.
+    /// Requests received: questions and reports.
     pub requests: Counter,
     /// Connections open.
     pub connections: Gauge,
     /// Connections accepted.
     pub accepted: Counter,
-    /// Connections closed at once because as many as allowed were open.
+    /// Connections closed at once because the maximum number was open.
     pub shed: Counter,
-    /// What was no proper HTTP.
+    /// Requests that were not valid HTTP.
     pub bad_requests: Counter,
-    /// Questions that are answered late, now.
+    /// Questions that wait for a delayed answer now.
     pub waiting: Gauge,
-    /// Those whose front went away meanwhile.
+    /// Questions whose front disconnected before the delayed answer.
     pub gone: Counter,
-    /// Passes that wait for their report, now.
+    /// Passes that wait for their report now.
     pub open: Gauge,
     /// Reports, by [`ReportResult`].
     pub reports: [Counter; REPORT_RESULTS.len()],
-    /// Passes that settled because nothing was told in time.
+    /// Passes that were settled because no report came in time.
     pub unreported: Counter,
-    /// Questions refused because too many waited.
+    /// Questions refused because too many were waiting.
     pub crowded_waiting: Counter,
-    /// Passes that settled early because too many were open.
+    /// Passes that were settled early because too many were open.
     pub crowded_open: Counter,
 }
 
 impl CheckCounts {
-    /// Handles of the check door.
+    /// Makes the handles of the check door.
     #[must_use]
     pub fn new(registry: &Registry) -> CheckCounts {
         CheckCounts {

@@ -1,8 +1,8 @@
-//! The handles that a gatekeeper counts with.
+//! The handles with which a gatekeeper counts.
 //!
-//! What each means: `watch::metrics`. What is counted when: `engine::domains::gatekeeper` for
-//! requests, `doors/zeromq/gatekeeper` for what goes to and comes from the master. How it is shown
-//! all at once: `watch::snapshot::zeromq`.
+//! `watch::metrics` has the meaning of each metric. `engine::domains::gatekeeper` counts requests;
+//! `doors/zeromq/gatekeeper` counts messages to and from the master. `watch::snapshot::zeromq` has
+//! the status that is made of them.
 
 use crate::watch::metrics::{
     GATEKEEPER_CONNECTED, GATEKEEPER_HELD, GATEKEEPER_IDENTIFIERS, GATEKEEPER_MESSAGES,
@@ -18,44 +18,45 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// What a gatekeeper does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// It runs at once.
+    /// The request runs at once.
     Accepted,
-    /// It is held, and runs then.
+    /// The request is held first and runs then.
     Delayed,
-    /// It would have to wait for too long.
+    /// The request is refused because it would have to wait for too long.
     Rejected,
-    /// It would have to wait, and as many wait as may.
+    /// The request is refused because it would have to wait and no waiting place is free.
     Crowded,
 }
 
-/// Every [`Passed`], in its order.
+/// The label value of every [`Passed`], in the order of the enum.
 const PASSED: [&str; 4] = ["accepted", "delayed", "rejected", "crowded"];
 
 /// Everything that a gatekeeper counts.
 #[derive(Debug)]
 pub struct GatekeeperCounts {
-    /// The connections to the master: for what it is told, and for what it tells.
+    /// The connections to the master: the accounting socket, to which requests are reported, and
+    /// the control socket, from which orders come.
     pub sockets: [Socket; 2],
     /// Requests that are held now.
     pub held: Gauge,
-    /// Identifiers that have to wait now.
+    /// Identifiers that have to wait now, as of the last second.
     pub identifiers: Gauge,
-    /// Messages to the master that were written,
+    /// Messages written to the master.
     pub sent: Counter,
-    /// dropped as it was away,
+    /// Messages dropped because the master was unreachable.
     pub away: Counter,
-    /// or dropped as it read too slowly.
+    /// Messages dropped because the queue to the master was full.
     pub full: Counter,
-    /// What came from the master and is no order.
+    /// Messages of the master that are not valid orders.
     pub faulty: Counter,
     taken: Counter,
-    /// When the last order was taken in; zero: none was.
+    /// When the last order was accepted; zero if there was none.
     ordered: AtomicU64,
     requests: [Counter; PASSED.len()],
     domain: String,
 }
 
-/// A connection to the master, as it comes and goes.
+/// One connection to the master, with its gauge and its status.
 #[derive(Debug)]
 pub struct Socket {
     connected: Gauge,
@@ -63,24 +64,24 @@ pub struct Socket {
     at: String,
 }
 
-/// How a connection stands.
+/// The current status of a connection.
 #[derive(Debug, Default)]
 struct Standing {
     connected: bool,
-    /// Since when; `None`: it was not tried yet.
+    /// The time of the last change; `None` if no connection was tried yet.
     since: Option<Time>,
     why: String,
 }
 
 impl Socket {
-    /// It is there, until the answer is dropped.
+    /// Marks the connection as established until the returned value is dropped.
     #[must_use]
     pub fn hold(&self, now: Time) -> Held {
         *self.standing.lock() = Standing { connected: true, since: Some(now), why: String::new() };
         self.connected.hold()
     }
 
-    /// It is not there, or of no use.
+    /// Marks the connection as unreachable or unusable, for the reason `why`.
     pub fn away(&self, why: impl fmt::Display, now: Time) {
         let mut standing = self.standing.lock();
         let since = standing.since.filter(|_| !standing.connected).or(Some(now));
@@ -99,7 +100,8 @@ impl Socket {
 }
 
 impl GatekeeperCounts {
-    /// Handles of the gatekeeper of `domain`, whose master is told and tells at these addresses.
+    /// Makes the handles of the gatekeeper of `domain`. The addresses are those of the accounting
+    /// and of the control socket of its master, in this order.
     #[must_use]
     pub fn new(registry: &Registry, domain: &str, [told, tells]: [String; 2]) -> GatekeeperCounts {
         let message = |result| registry.counter(&GATEKEEPER_MESSAGES, &[domain, result]);
@@ -124,13 +126,13 @@ impl GatekeeperCounts {
         }
     }
 
-    /// An order of the master was taken in.
+    /// Counts an order of the master that was accepted at `now`.
     pub fn ordered(&self, now: Time) {
         self.taken.increment(1);
         self.ordered.store(now.0, Relaxed);
     }
 
-    /// How it stands.
+    /// The status of the gatekeeper at `now`.
     #[must_use]
     pub fn seen(&self, now: Time) -> zeromq::Gatekeeper {
         let [accounting, control] = self.sockets.each_ref().map(|socket| socket.seen(now));
@@ -149,7 +151,7 @@ impl GatekeeperCounts {
         }
     }
 
-    /// A request was decided on.
+    /// Counts the decision on a request.
     pub fn passed(&self, passed: Passed) {
         self.requests[passed as usize].increment(1);
     }

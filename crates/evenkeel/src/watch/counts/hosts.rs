@@ -1,32 +1,32 @@
-//! The handles that lookups of clients' names are counted with.
+//! The handles with which lookups of clients' host names are counted.
 //!
-//! What each means: `watch::metrics`. Who looks up: `client::lookup`.
+//! `watch::metrics` has the meaning of each metric; `client::lookup` does the lookups.
 
 use crate::watch::metrics::LOOKUPS;
 use crate::watch::registry::{Counter, Registry};
 
-/// What came of a lookup.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The name means something, and is confirmed.
+    /// The name has a meaning in the configuration and is confirmed.
     Confirmed,
-    /// There is no name, or one that means nothing.
+    /// There is no name, or it has no meaning in the configuration.
     Other,
-    /// The name means something and does not lead back.
+    /// The name has a meaning in the configuration, but does not resolve to the client's address.
     Forged,
 }
 
 /// Everything that is counted about clients' names.
 #[derive(Debug)]
 pub struct HostCounts {
-    /// Clients that were not looked up, because too many are to be.
+    /// Clients that were not looked up because too many lookups are pending.
     pub left_out: Counter,
     outcomes: [Counter; 3],
     failed: Counter,
 }
 
 impl HostCounts {
-    /// The handles; made where names matter.
+    /// Makes the handles. Call it only if host names matter.
     #[must_use]
     pub fn new(registry: &Registry) -> HostCounts {
         HostCounts {
@@ -36,7 +36,7 @@ impl HostCounts {
         }
     }
 
-    /// A client was looked up; `None`: no name server answered.
+    /// Counts a lookup; `None` means that no name server answered.
     pub fn looked_up(&self, outcome: Option<Outcome>) {
         outcome.map_or(&self.failed, |outcome| &self.outcomes[outcome as usize]).increment(1);
     }

@@ -1,7 +1,8 @@
-//! The handles that the master counts with.
+//! The handles with which the master counts.
 //!
-//! What each means: `watch::metrics`. What is counted when: `doors/zeromq`. Who has come is in
-//! `gates`; how it is shown all at once: `watch::snapshot::zeromq`.
+//! `watch::metrics` has the meaning of each metric; `doors/zeromq` decides when each is counted.
+//! `gates` keeps the list of gatekeepers. `watch::snapshot::zeromq` has the status that is made of
+//! both.
 
 mod gates;
 
@@ -20,45 +21,45 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Bytes of a domain that there is not, as many as are shown.
+/// The maximum number of bytes of an unknown domain name that is kept and shown.
 const DOMAIN_BYTES_MAX: usize = 255;
 
-/// What a gatekeeper told.
+/// The content of a message from a gatekeeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// A request that ran at once.
     Accepted,
-    /// One that was delayed.
+    /// A request that was delayed.
     Delayed,
-    /// One that was refused, which changes nothing.
+    /// A request that was refused; it changes no account.
     Rejected,
-    /// One of so long ago that it changes nothing.
+    /// A request that is too old to change an account.
     Stale,
-    /// One of a domain that there is not.
+    /// A request of a domain that is not configured.
     Unknown,
-    /// Nothing that makes sense.
+    /// A message that cannot be parsed.
     Faulty,
 }
 
-/// Every [`Told`], in its order.
+/// The label value of every [`Told`], in the order of the enum.
 const TOLD: [&str; 6] = ["accepted", "delayed", "rejected", "stale", "unknown", "faulty"];
 
-/// What a peer is disconnected for.
+/// Why the master disconnected a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A version of ZMTP that is not spoken here.
+    /// The peer uses a version of ZMTP that Evenkeel does not support.
     Version,
-    /// A security mechanism.
+    /// The peer asks for a security mechanism that Evenkeel does not support.
     Mechanism,
-    /// A socket of the wrong type.
+    /// The peer has a socket of the wrong type.
     Socket,
-    /// It did not greet, or did not read, in time.
+    /// The peer did not finish its greeting, or did not read, in time.
     Late,
-    /// What it speaks is not ZMTP, or makes no sense.
+    /// The peer does not speak ZMTP, or violates it.
     Other,
 }
 
-/// Every [`Refusal`], in its order.
+/// The label value of every [`Refusal`], in the order of the enum.
 const REFUSALS: [&str; 5] = ["version", "mechanism", "socket", "late", "other"];
 
 /// Everything that the master counts.
@@ -68,34 +69,35 @@ pub struct MasterCounts {
     pub connections: Gauge,
     /// Connections accepted.
     pub accepted: Counter,
-    /// Connections closed at once because as many as allowed were open.
+    /// Connections closed at once because the maximum number was open.
     pub shed: Counter,
-    /// Connections closed at once because they are of nobody who may connect.
+    /// Connections closed at once because their address is not allowed to connect.
     pub strangers: Counter,
-    /// Orders that did not fit where they lie until they are sent.
+    /// Orders dropped because the send queue of a gatekeeper was full.
     pub dropped: Counter,
     messages: [Counter; TOLD.len()],
     orders: Counter,
     delayed: Histogram,
     faults: Counter,
     refusals: [Counter; REFUSALS.len()],
-    /// Where it is told, and where it tells.
+    /// The addresses of the accounting and of the control socket.
     at: [SocketAddr; 2],
     gates: Mutex<Gates>,
-    /// The last domain that was told of and that there is not.
+    /// The last domain named by a message that is not configured.
     unknown: Mutex<Option<Box<[u8]>>>,
-    /// When that is told.
+    /// Limits the warning about unknown domains.
     stray: Seldom,
     /// The last peer that was disconnected, and why.
     refused: Mutex<Option<(IpAddr, String)>>,
-    /// When that is told.
+    /// Limits the warning about disconnected peers.
     refusal: Seldom,
-    /// Which texts of messages are logged.
+    /// Limits the log lines for texts of messages.
     notes: Sampler,
 }
 
 impl MasterCounts {
-    /// Handles of the master that is told and tells at these addresses.
+    /// Makes the handles of the master. The addresses are those of its accounting and of its
+    /// control socket, in this order.
     #[must_use]
     pub fn new(registry: &Registry, at: [SocketAddr; 2]) -> MasterCounts {
         MasterCounts {
@@ -119,24 +121,25 @@ impl MasterCounts {
         }
     }
 
-    /// A gatekeeper has connected.
+    /// Records that a gatekeeper opened a connection.
     pub fn came(&self, address: IpAddr, way: Way, now: Time) {
         self.gates.lock().came(address.to_canonical(), way, now);
     }
 
-    /// One of its connections has ended.
+    /// Records that a connection of a gatekeeper ended.
     pub fn went(&self, address: IpAddr, way: Way, now: Time) {
         self.gates.lock().went(address.to_canonical(), way, now);
     }
 
-    /// So many messages came from one.
+    /// Records `messages` messages from the gatekeeper at `address`.
     pub fn heard(&self, address: IpAddr, messages: u64, now: Time) {
         if messages > 0 {
             self.gates.lock().heard(address.to_canonical(), messages, now);
         }
     }
 
-    /// A message from `peer` was of a domain that there is not, at `now`. The log has one a minute.
+    /// Records a message from `peer` at `now` that names an unknown domain. Logs at most one a
+    /// minute.
     pub fn unknown(&self, domain: &[u8], peer: IpAddr, now: Time) {
         let domain = &domain[..domain.len().min(DOMAIN_BYTES_MAX)];
         if self.stray.ask(now) {
@@ -153,7 +156,7 @@ impl MasterCounts {
         }
     }
 
-    /// How it stands.
+    /// The status of the master at `now`.
     #[must_use]
     pub fn seen(&self, now: Time) -> zeromq::Master {
         let [accounting, control] = self.at.map(|at| format!("tcp://{at}"));
@@ -176,17 +179,17 @@ impl MasterCounts {
         }
     }
 
-    /// A message came in.
+    /// Counts a message by its content.
     pub fn told(&self, told: Told) {
         self.messages[told as usize].increment(1);
     }
 
-    /// A gatekeeper delayed a request by this.
+    /// Records by how much a gatekeeper delayed a request.
     pub fn delayed_by(&self, length: Nanos) {
         self.delayed.record(length.0);
     }
 
-    /// Gatekeepers are told whom to hold; so many of them read too slowly to be.
+    /// Counts one order sent to the gatekeepers; `dropped` of them read too slowly to get it.
     pub fn published(&self, dropped: u64) {
         self.orders.increment(1);
         if dropped > 0 {
@@ -194,7 +197,8 @@ impl MasterCounts {
         }
     }
 
-    /// A message came at `now` with a text, which `log` writes. Of a flood ten a second are.
+    /// Handles a message received at `now` that has a text. `log` writes the text; under a flood it
+    /// is called ten times a second at most.
     pub fn noted(&self, now: Time, log: impl FnOnce()) {
         let advice = self.notes.ask(now);
         if advice.left_out > 0 {
@@ -209,7 +213,8 @@ impl MasterCounts {
         }
     }
 
-    /// `peer` was disconnected at `now` for more than going away. The log has one a minute.
+    /// Counts that `peer` was disconnected at `now` for a violation, not for an ordinary
+    /// disconnect. Logs at most one a minute.
     pub fn refused(&self, peer: IpAddr, kind: Refusal, why: impl fmt::Display, now: Time) {
         self.faults.increment(1);
         self.refusals[kind as usize].increment(1);

@@ -1,8 +1,8 @@
-//! What can be seen of the instances that count together: handles of what is counted, and a board
-//! with how each stands.
+//! What an operator can see of the instances that count together: handles of their metrics, and the
+//! status of each.
 //!
-//! What each metric means: `watch::metrics`. Whoever drives them writes the board once a second;
-//! whoever asks reads what was written last.
+//! `watch::metrics` has the meaning of each metric. The driver of the peers writes the status once
+//! a second; readers get the last one written.
 
 use crate::watch::metrics::{
     PEER_ENTRIES, PEER_FRAMES, PEER_LAG, PEER_REFUSED, PEER_REPORTS_LOST, PEER_UNCOUNTED, PEERS,
@@ -11,27 +11,28 @@ use crate::watch::registry::{Counter, Gauge, Registry};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// Everything that is counted about them.
+/// Everything that is counted about the instances that count together.
 #[derive(Debug)]
 pub struct PeerCounts {
-    /// Frames, in and out.
+    /// Frames read and frames written.
     pub frames: [Counter; 2],
-    /// Entries, in and out.
+    /// Entries read and entries written. An entry is a key with an amount.
     pub entries: [Counter; 2],
-    /// Frames of reports that never came to us, and those that never came from us.
+    /// Frames of reports that never arrived: those of others here, and those of this instance at
+    /// others.
     pub lost: [Counter; 2],
-    /// Messages that were not believed.
+    /// Messages refused because they are of a stranger, broken, too old or too many.
     pub refused: Counter,
-    /// Charges that found no room and that others are not told of.
+    /// Charges that found no free place and are therefore never reported to other instances.
     pub uncounted: Counter,
-    /// Instances that live and those that are silent; this one is none of them.
+    /// Other instances that are live, and those that are silent.
     pub peers: [Gauge; 2],
-    /// How far the slowest of them is behind.
+    /// How far the slowest live instance is behind, in whole seconds.
     pub lag: Gauge,
 }
 
 impl PeerCounts {
-    /// The handles; made where instances count together.
+    /// Makes the handles. Call it only if instances count together.
     #[must_use]
     pub fn new(registry: &Registry) -> PeerCounts {
         PeerCounts {
@@ -46,81 +47,81 @@ impl PeerCounts {
     }
 }
 
-/// How the others stood when that was last written.
+/// The last status of the other instances.
 #[derive(Debug, Default)]
 pub struct Board(Mutex<Option<Report>>);
 
 impl Board {
-    /// Writes it anew.
+    /// Replaces the status.
     pub fn write(&self, report: Report) {
         *self.0.lock() = Some(report);
     }
 
-    /// What was written last; `None` where nobody counts together.
+    /// The status written last; `None` if this instance counts alone.
     #[must_use]
     pub fn read(&self) -> Option<Report> {
         self.0.lock().clone()
     }
 }
 
-/// How instances stand that count together, as `/api/peers` says it.
+/// The status of the instances that count together, as `/api/peers` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What this instance is called by the others.
+    /// The name by which other instances know this one.
     pub name: String,
-    /// How they reach each other.
+    /// The transport between the instances.
     pub via: &'static str,
-    /// To what they belong.
+    /// The name of the cluster to which the instances belong.
     pub cluster: String,
-    /// How often each tells the others.
+    /// The time between two reports of this instance.
     pub period_seconds: f64,
-    /// How many live, this one included.
+    /// The number of live instances, this one included.
     pub live: usize,
-    /// CPUs that all who live have to share out.
+    /// The CPUs that all live instances share out together.
     pub cpus: f64,
-    /// Keys that were charged here and have not been told.
+    /// Keys that were charged here and not reported yet.
     pub keys_waiting: usize,
-    /// Frames that are kept for those who have not got them.
+    /// Frames that are kept until all other instances have acknowledged them.
     pub frames_kept: usize,
-    /// Messages that were not believed.
+    /// Messages that were refused.
     pub refused: u64,
-    /// The others.
+    /// The other instances.
     pub peers: Vec<Row>,
 }
 
-/// One of the others.
+/// The status of one other instance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What it calls itself.
+    /// The name that the instance gave itself.
     pub name: String,
-    /// Where it is reached.
+    /// The address at which the instance is reached; empty if there is no connection.
     pub address: String,
-    /// Whether it has been heard within three periods.
+    /// Whether a message of the instance arrived within the last three periods.
     pub live: bool,
-    /// How long it has been known.
+    /// The time since the first message of the instance.
     pub known_seconds: f64,
-    /// How long it has not been heard.
+    /// The time since the last message of the instance.
     pub silent_seconds: f64,
-    /// How long the oldest report has waited that it has not got.
+    /// How long the oldest report has been waiting for an acknowledgement of the instance.
     pub behind_seconds: f64,
     /// The number of its last report.
     pub report: u64,
-    /// How often it reports.
+    /// The time between two reports of the instance.
     pub period_seconds: f64,
-    /// CPUs that it has to share out.
+    /// The CPUs that the instance shares out.
     pub cpus: f64,
-    /// Bytes that came from it.
+    /// Bytes received from the instance.
     pub bytes_in: u64,
-    /// Bytes that it was sent; zero over a group, which all are sent together.
+    /// Bytes sent to the instance; zero if messages go to a group, which receives them together.
     pub bytes_out: u64,
-    /// Entries of it that were charged here.
+    /// Entries of the instance that were charged here.
     pub entries_in: u64,
-    /// Entries of limits that are not here.
+    /// Entries of limits that this instance does not have.
     pub entries_unshared: u64,
-    /// Frames of its reports that never came.
+    /// Frames of its reports that never arrived here.
     pub lost_in: u64,
-    /// Frames of our reports that it never got.
+    /// Frames of this instance's reports that never arrived there.
     pub lost_out: u64,
-    /// Frames that came more than once, and were counted once.
+    /// Frames that arrived more than once and were counted once.
     pub repeated: u64,
 }

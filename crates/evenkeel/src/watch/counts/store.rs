@@ -1,8 +1,8 @@
-//! What can be seen of the store: handles of what is counted, and how it stands.
+//! What an operator can see of the store: handles of its metrics, and its status.
 //!
-//! What each metric means: `watch::metrics`. Connections say when they are good and when not;
-//! whoever asks is told the sum. One line is logged when the first of them fails, and one when all
-//! are good again.
+//! `watch::metrics` has the meaning of each metric. Every connection reports when it becomes good
+//! and when it fails; the status is the sum of all. One line is logged when the first connection
+//! fails, and one when all of them are good again.
 
 use crate::watch::metrics::{
     STORE_ANSWERS, STORE_CONNECTIONS, STORE_LOST, STORE_MOVED, STORE_OWED, STORE_TOLD, STORE_TOOK,
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use std::sync::{Arc, OnceLock};
 
-/// The most that is kept and logged of why a connection failed, in bytes: they may be the words of
-/// whoever poses as the store.
+/// The maximum number of bytes that is kept and logged of the reason for a failure. The text may
+/// come from a program that only poses as the store.
 const WHY_BYTES_MAX: usize = 512;
 
 fn begin(text: &str) -> &str {
@@ -23,32 +23,32 @@ fn begin(text: &str) -> &str {
 /// Everything that is counted about the store.
 #[derive(Debug)]
 pub struct StoreCounts {
-    /// Counters that the store answered for.
+    /// Counters for which the store answered.
     pub answered: Counter,
-    /// Counters that it did not answer for in time.
+    /// Counters for which the store did not answer in time.
     pub late: Counter,
-    /// Counters that it was not asked for, as it was known to be away.
+    /// Counters for which the store was not asked because it was known to be unreachable.
     pub away: Counter,
-    /// Counters that it refused.
+    /// Counters for which the store refused the command.
     pub refused: Counter,
-    /// Counters that were known here to be over their limit.
+    /// Counters for which the store was not asked because they are known to be over their limit.
     pub spared: Counter,
-    /// How long it took.
+    /// How long the store took to answer a request.
     pub took: Histogram,
-    /// Connections that are good, and those that are not.
+    /// Connections that are good, and connections that have failed.
     pub connections: [Gauge; 2],
-    /// Counters that it has to be told of.
+    /// Counters with local hits that the store has yet to be sent.
     pub owed: Gauge,
-    /// Counters that it was told of.
+    /// Counters with local hits that the store was sent later.
     pub told: Counter,
-    /// Counters that it will never be told of.
+    /// Counters with local hits that the store will never be sent.
     pub lost: Counter,
     /// Redirections to other nodes of a cluster.
     pub moved: Counter,
     standing: Mutex<Standing>,
 }
 
-/// How the connections stand.
+/// The number of good and of failed connections, and the last reason for a failure.
 #[derive(Debug, Default)]
 struct Standing {
     good: usize,
@@ -56,31 +56,31 @@ struct Standing {
     why: String,
 }
 
-/// How the store stands, for people.
+/// The status of the store, as `/api/store` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// `single`, `sentinel`, `cluster` or `ring`.
     pub layout: &'static str,
     /// `exact` or `batched`.
     pub mode: String,
-    /// Its addresses, without passwords.
+    /// The addresses of the store, without passwords.
     pub servers: Vec<String>,
     /// Connections that are good.
     pub good: usize,
-    /// Connections that are not.
+    /// Connections that have failed.
     pub failed: usize,
-    /// What went wrong last; empty if nothing did since all were good.
+    /// The last error; empty if there was none since all connections were good.
     pub why: String,
-    /// Counters that it has to be told of.
+    /// Counters with local hits that the store has yet to be sent.
     pub owed: i64,
-    /// Counters that it answered for.
+    /// Counters for which the store answered.
     pub answered: u64,
-    /// Counters that were decided by what is known here.
+    /// Counters that were decided locally because the store was late, unreachable or refused them.
     pub local: u64,
 }
 
 impl StoreCounts {
-    /// The handles; made where there is a store.
+    /// Makes the handles. Call it only if there is a store.
     #[must_use]
     pub fn new(registry: &Registry) -> StoreCounts {
         let answers = |result| registry.counter(&STORE_ANSWERS, &[result]);
@@ -100,7 +100,7 @@ impl StoreCounts {
         }
     }
 
-    /// A connection has become good. Whether it had `failed` before.
+    /// Records that a connection has become good; `failed` says whether it had failed before.
     pub fn good(&self, failed: bool) {
         let mut standing = self.standing.lock();
         standing.good += 1;
@@ -114,7 +114,7 @@ impl StoreCounts {
         self.show(&standing);
     }
 
-    /// A connection has failed. Whether it `was_good`, or has never been.
+    /// Records that a connection has failed; `was_good` is false if it never was good.
     pub fn failed(&self, was_good: bool, at: &str, why: &str) {
         let (at, why) = (begin(at), begin(why));
         let mut standing = self.standing.lock();
@@ -130,12 +130,12 @@ impl StoreCounts {
         self.show(&standing);
     }
 
-    /// What is wrong with a connection that failed already.
+    /// Replaces the reason of a connection that has failed already.
     pub fn still(&self, why: &str) {
         begin(why).clone_into(&mut self.standing.lock().why);
     }
 
-    /// A connection is not wanted any more.
+    /// Records that a connection was closed because it is no longer needed.
     pub fn gone(&self, was_good: bool) {
         let mut standing = self.standing.lock();
         let of = if was_good { &mut standing.good } else { &mut standing.failed };
@@ -170,7 +170,7 @@ impl StoreCounts {
     }
 }
 
-/// What there is to be seen of the store, if there is one.
+/// The status of the store; empty if there is no store.
 #[derive(Debug, Default)]
 pub struct StoreBoard(OnceLock<(What, Arc<StoreCounts>)>);
 
@@ -182,7 +182,7 @@ struct What {
 }
 
 impl StoreBoard {
-    /// There is a store.
+    /// Describes the store. Only the first call has an effect.
     pub fn describe(
         &self,
         layout: &'static str,
@@ -193,7 +193,7 @@ impl StoreBoard {
         self.0.get_or_init(|| (What { layout, mode, servers }, Arc::clone(counts)));
     }
 
-    /// How it stands; `None` where there is none.
+    /// The status of the store; `None` if there is no store.
     #[must_use]
     pub fn read(&self) -> Option<Report> {
         self.0.get().map(|(what, counts)| counts.report(what))

@@ -1,33 +1,35 @@
-//! The handles that waiting, the backend's time and the time of whole requests are counted with:
-//! apart for clients in credit and for those in debt.
+//! The handles for waiting times, the backend's time and the time of whole requests, separately for
+//! clients in credit and clients in debt.
 //!
-//! Whether the throttle is right shows here: those in credit wait shortly, whatever the others do.
-//! Who is of which tier is the engine's word; what each figure means: `watch::metrics`.
+//! These metrics show whether throttling works: clients in credit wait only shortly, whatever the
+//! others do. The engine decides the tier of a client; `watch::metrics` has the meaning of each
+//! metric.
 
 use crate::watch::metrics::{BACKEND_TIME, REQUEST_TOOK, WAITS};
 use crate::watch::registry::{Counter, Histogram, Registry};
 use evenkeel_core::units::{Cost, Nanos};
 
-/// How the client of a request stands.
+/// The standing of the client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Within all its limits.
+    /// The client is within all its limits.
     Credit,
-    /// Over one of them, or held up by one; in shadow, as it would be.
+    /// The client is over one of its limits, or held up by one. In shadow mode, a client that would
+    /// be.
     Debt,
 }
 
 impl Tier {
-    /// Both, in the order in which they are counted.
+    /// Both tiers, in the order of the array index.
     pub const ALL: [Tier; 2] = [Tier::Credit, Tier::Debt];
 
-    /// Of a client that is in debt by one of its limits, or by none.
+    /// The tier of a client; `indebted` says whether it is in debt by one of its limits.
     #[must_use]
     pub const fn of(indebted: bool) -> Tier {
         if indebted { Tier::Debt } else { Tier::Credit }
     }
 
-    /// As it is written in metrics.
+    /// The value of the label `tier` in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -47,7 +49,7 @@ pub struct TierCounts {
 }
 
 impl TierCounts {
-    /// The handles.
+    /// Makes the handles.
     #[must_use]
     pub fn new(registry: &Registry) -> TierCounts {
         let each = |metric| Tier::ALL.map(|tier| registry.histogram(metric, &[tier.name()]));
@@ -59,8 +61,9 @@ impl TierCounts {
         }
     }
 
-    /// A request that waited for `waited` is over, and the backend worked for it for `worked`. Who
-    /// did not wait, or never came to the backend, is not counted with those who did.
+    /// Records a request that is over. It waited for `waited`, and the backend worked for it for
+    /// `worked`. A duration of zero is not recorded, so the histograms hold only requests that
+    /// waited, or reached the backend.
     pub fn record(&self, tier: Tier, waited: Nanos, worked: Nanos) {
         for (spread, length) in [(&self.waits, waited), (&self.backend, worked)] {
             if length > Nanos::ZERO {
@@ -69,7 +72,8 @@ impl TierCounts {
         }
     }
 
-    /// A request that cost `cost` has ended, `took` after it came; `None`: that says nothing.
+    /// Records a request that cost `cost` and ended `took` after it arrived; `None` means that the
+    /// duration is not meaningful.
     pub fn served(&self, tier: Tier, cost: Cost, took: Option<Nanos>) {
         self.spent[tier as usize].increment(cost.0);
         if let Some(took) = took {
@@ -77,13 +81,13 @@ impl TierCounts {
         }
     }
 
-    /// How long requests of this tier took.
+    /// The histogram of the durations of requests of this tier.
     #[must_use]
     pub fn took(&self, tier: Tier) -> &Histogram {
         &self.took[tier as usize]
     }
 
-    /// What they have cost so far, in nano-units.
+    /// The cost of all requests of this tier so far, in nano-units.
     #[must_use]
     pub fn spent(&self, tier: Tier) -> u64 {
         self.spent[tier as usize].get()

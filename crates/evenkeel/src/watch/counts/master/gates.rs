@@ -1,40 +1,41 @@
-//! The gatekeepers of a master, by address: who is there, and some of those who were.
+//! The gatekeepers of a master, by address: the connected ones, and some that have disconnected.
 //!
-//! A gatekeeper has a connection for each way, from a port of its own each, so the address is what
-//! joins them; several on one machine are shown as one. Bounded: of those who are gone the last
-//! [`GONE_MAX`] are remembered, and those who are there are as many as may connect.
+//! A gatekeeper has two connections, one for each direction, each from its own port. The address
+//! joins them, so several gatekeepers on one machine appear as one. The table is bounded: the
+//! master limits the connections, and only the last [`GONE_MAX`] disconnected addresses are
+//! remembered.
 
 use crate::watch::snapshot::zeromq::Gate;
 use evenkeel_core::units::Time;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Addresses of gatekeepers that are gone, as many as are remembered.
+/// The maximum number of disconnected addresses that are remembered.
 const GONE_MAX: usize = 64;
-/// Addresses that are shown.
+/// The maximum number of addresses that are shown.
 const SHOWN_MAX: usize = 256;
 
-/// Which of its two connections.
+/// The direction of one of the two connections of a gatekeeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It tells of requests.
+    /// The gatekeeper reports requests.
     Tells,
-    /// It listens for orders.
+    /// The gatekeeper receives orders.
     Listens,
 }
 
-/// All of them.
+/// All gatekeepers, by address.
 #[derive(Debug, Default)]
 pub struct Gates(HashMap<IpAddr, Known>);
 
-/// What is known of an address.
+/// The record of one address.
 #[derive(Debug)]
 struct Known {
-    /// Connections, by [`Way`].
+    /// The number of open connections, by [`Way`].
     open: [usize; 2],
     messages: u64,
     heard: Option<Time>,
-    /// When it last came, or went where it has no connection.
+    /// When the last connection was opened or, if none is open, when the last one ended.
     since: Time,
 }
 
@@ -45,7 +46,7 @@ impl Known {
 }
 
 impl Gates {
-    /// A connection has been opened.
+    /// Records that a connection was opened.
     pub fn came(&mut self, address: IpAddr, way: Way, now: Time) {
         let unknown = || Known { open: [0; 2], messages: 0, heard: None, since: now };
         let known = self.0.entry(address).or_insert_with(unknown);
@@ -53,7 +54,7 @@ impl Gates {
         known.since = now;
     }
 
-    /// A connection has ended.
+    /// Records that a connection ended.
     pub fn went(&mut self, address: IpAddr, way: Way, now: Time) {
         let Some(known) = self.0.get_mut(&address) else { return };
         let open = &mut known.open[way as usize];
@@ -64,7 +65,7 @@ impl Gates {
         }
     }
 
-    /// Forgets who is gone for longest, if they are too many.
+    /// Forgets the address that disconnected first, if more than [`GONE_MAX`] are disconnected.
     fn forget(&mut self) {
         let gone = self.0.iter().filter(|(_, known)| known.is_gone());
         let longest = gone.clone().min_by_key(|(_, known)| known.since);
@@ -74,7 +75,7 @@ impl Gates {
         }
     }
 
-    /// Messages have come.
+    /// Records `messages` messages from `address`.
     pub fn heard(&mut self, address: IpAddr, messages: u64, now: Time) {
         if let Some(known) = self.0.get_mut(&address) {
             known.messages += messages;
@@ -82,7 +83,7 @@ impl Gates {
         }
     }
 
-    /// Those who are there, then those who are gone, the last to go first.
+    /// The connected gatekeepers, then the disconnected ones, latest first; [`SHOWN_MAX`] at most.
     pub fn seen(&self, now: Time) -> Vec<Gate> {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(address, known)| {
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!((of(0), of(1)), (("10.0.0.1", 0, 1), ("10.0.0.2", 1, 0)));
         assert_eq!((seen[1].messages, seen[1].heard, seen[1].seconds), (3, Some(2.0), 4.0));
         gates.went(address(2), Way::Tells, at(6));
-        // A connection that was never seen to open takes nobody else's away.
+        // A connection that was never recorded as open removes no connection of another gatekeeper.
         gates.went(address(2), Way::Tells, at(6));
         gates.went(address(9), Way::Tells, at(6));
         let seen = gates.seen(at(9));
