@@ -1,7 +1,7 @@
 //! One decision, as it is logged.
 //!
-//! A line has the same fields whatever the verdict, so that it can be searched and counted; text
-//! and JSON have the same names. Which lines are written: `watch` and `sampler`.
+//! A line has the same fields for every verdict, so lines can be searched and counted. Text and
+//! JSON use the same field names. `watch` and `sampler` decide which lines are written.
 
 pub mod notice;
 
@@ -9,30 +9,30 @@ use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, SECOND};
 use std::net::IpAddr;
 
-/// Why a request was held, delayed or refused.
+/// A decision to hold, delay or refuse a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'a> {
     /// `hold`, `delay`, `queue` or `reject`.
     pub verdict: &'static str,
-    /// The limit's name.
+    /// The name of the limit.
     pub limit: &'a str,
-    /// The bucket's name.
+    /// The name of the bucket.
     pub key: &'a str,
-    /// Who asked, where it has an address.
+    /// The address of the client, if it has one.
     pub client: Option<IpAddr>,
-    /// What was left, in nano-units of cost.
+    /// The remaining budget, in nano-units of cost; `None` if unknown.
     pub level: Option<i64>,
-    /// How long it has to wait.
+    /// How long the request has to wait.
     pub wait: Nanos,
-    /// What the request cost so far, and how that was measured; `None` before it ran.
+    /// The cost of the request so far, and how it was measured; `None` before the request ran.
     pub cost: Option<(Cost, Measure)>,
-    /// Decided but not enforced.
+    /// Shadow mode: the decision was made but not enforced.
     pub shadow: bool,
 }
 
 impl Decision<'_> {
-    /// Writes the line. Levels and costs are in CPU-seconds (a limit in requests: in requests),
-    /// waits in seconds; what is not known is left out.
+    /// Writes the line. Levels and costs are in CPU-seconds (for a limit in requests: in requests),
+    /// waits in seconds. Unknown fields are left out.
     pub fn log(&self) {
         let message = match self.verdict {
             "hold" => "answer held",
@@ -56,8 +56,8 @@ impl Decision<'_> {
     }
 }
 
-/// To microseconds: enough for people, and short.
+/// Rounds to microseconds, which is exact enough for people, and short.
 pub(super) fn rounded(seconds: f64) -> f64 {
-    // The sum turns -0 into 0.
+    // Adding 0.0 turns -0 into 0.
     (seconds * 1e6).round() / 1e6 + 0.0
 }

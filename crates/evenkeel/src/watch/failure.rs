@@ -1,24 +1,24 @@
 //! One failure of the backend, as it is logged.
 //!
-//! A site that is down is found out by this line, so it says which backend, how it failed and what
-//! the system says of it. Which lines are written: `watch` and `sampler`; what a client did wrong
-//! is no failure of the backend and is not told here.
+//! Operators discover an outage by this line, so it says which backend, how it failed and the error
+//! of the system. `watch` and `sampler` decide which lines are written. Errors of a client are no
+//! failures of the backend and are not logged here.
 
 use super::counts::BackendFault;
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
 
-/// How the backend failed whom.
+/// A request that the backend failed.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure<'a> {
-    /// In which way.
+    /// How the backend failed.
     pub fault: BackendFault,
-    /// The backend's authority, as the settings have it.
+    /// The authority of the backend, as configured.
     pub backend: &'a str,
-    /// Whose request it was.
+    /// The client that made the request.
     pub client: IpAddr,
-    /// What the system or the parser says, if that is how it was noticed.
+    /// The error of the system or of the parser, if there was one.
     pub error: Option<&'a (dyn Error + 'static)>,
 }
 
@@ -36,7 +36,7 @@ impl Failure<'_> {
     }
 }
 
-/// An error with all its causes, in one line; one whose words are there already is not repeated.
+/// An error with all its causes in one line. A cause is left out if the text already contains it.
 struct Causes<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Causes<'_> {

@@ -1,27 +1,27 @@
-//! Notices when a proxy stands in front that nobody has named: most requests then come from its
-//! one address, and all users share one bucket.
+//! Detects a proxy in front of Evenkeel that the configuration does not name. Most requests then
+//! come from its one address, and all users share one bucket.
 //!
-//! The sign is an address that is not trusted and yet sends forwarded headers. Whether one such
-//! address sends most of the traffic is found by majority vote (Boyer and Moore): one candidate,
-//! one tally, no memory of anybody else. A tally above half of all votes proves a majority, so
-//! there is no false alarm; an address with more than three quarters of the traffic is
-//! always found.
+//! The sign is an untrusted address that sends forwarded headers. A majority vote (Boyer and Moore)
+//! finds whether one such address sends most of the traffic. It needs one candidate, one tally and
+//! no memory of other addresses. A tally above half of all votes proves a majority, so there are no
+//! false alarms. An address with more than three quarters of the traffic is always found.
 
 use evenkeel_core::units::{Nanos, Time};
 use std::net::IpAddr;
 
-/// How long votes are collected.
+/// The length of a voting period.
 const PERIOD: Nanos = Nanos::from_secs(60);
-/// Fewer requests than this in a period say nothing.
+/// A period with fewer requests than this has no result.
 const VOTES_MIN: u64 = 100;
-/// The pause before the same address is spoken of again.
+/// The pause before the same address is reported again.
 const PAUSE: Nanos = Nanos::from_secs(600);
 
-/// Counts the votes of one period after the other.
+/// Counts the votes of the current period and remembers what was reported.
 #[derive(Debug, Default)]
 pub struct Front {
     period: Period,
-    /// Who was spoken of, and until when that is enough: one per period at most, so they are few.
+    /// The reported addresses, and until when each is not reported again. At most one is added each
+    /// period, so the list stays short.
     told: Vec<(IpAddr, Time)>,
 }
 
@@ -34,8 +34,8 @@ struct Period {
 }
 
 impl Front {
-    /// One request: from which address, and whether that address sent forwarded headers without
-    /// being trusted. Returns what [`Front::tick`] does.
+    /// Counts one request from `peer`; `forwards` says that `peer` sent forwarded headers without
+    /// being trusted. Returns the same as [`Front::tick`].
     pub fn seen(&mut self, peer: IpAddr, forwards: bool, now: Time) -> Option<IpAddr> {
         let found = self.tick(now);
         if self.period.votes == 0 {
@@ -45,8 +45,8 @@ impl Front {
         found
     }
 
-    /// Returns the address that most of the last period came from, once, if the period is over,
-    /// there was such an address, and it was not spoken of in the last ten minutes.
+    /// Returns the address that sent most requests of the last period, once after the period is
+    /// over. Returns `None` if there is no such address or it was reported in the last ten minutes.
     pub fn tick(&mut self, now: Time) -> Option<IpAddr> {
         if now < self.period.ends {
             return None;
@@ -88,7 +88,8 @@ mod tests {
         IpAddr::from([192, 0, 2, n])
     }
 
-    /// What is found at the end of a period in which request `n` came as `from` says.
+    /// The address found at the end of a period in which `from` gives the peer and the flag of
+    /// request `n`.
     fn found(count: u64, from: impl Fn(u64) -> (IpAddr, bool)) -> Option<IpAddr> {
         let mut front = Front::default();
         let start = Time::ZERO.plus(PERIOD);

@@ -1,12 +1,10 @@
 //! The log: lines of text or JSON on standard error.
 //!
-//! Whatever a stranger sent, a line stays one line and moves no cursor: the writer escapes control
-//! characters once more, however the field came to be written. Which decisions get a line:
-//! `watch`.
+//! A line stays one line and moves no cursor, whatever a stranger sent: the writer escapes control
+//! characters once more, however the field was written. `watch` decides which decisions get a line.
 //!
-//! A thread of its own writes, behind a queue of bounded length: whoever reads standard error may
-//! be slow, or stop, and no request waits for it. Lines that find the queue full are lost and
-//! counted.
+//! A thread of its own writes the lines from a bounded queue. The reader of standard error may be
+//! slow or stop, and no request waits for it. Lines that find the queue full are lost and counted.
 
 mod queue;
 
@@ -23,26 +21,26 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Lines that may wait to be written.
+/// The maximum number of lines that wait to be written.
 const QUEUE_LINES_MAX: usize = 4_096;
 
-/// What decides which levels are written.
+/// The handle that changes the level of the log while it runs.
 type Filter = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
 
-/// The running log. What still waits is written when it is dropped, for at most a second.
+/// The running log. When it is dropped, it writes the lines that still wait, for a second at most.
 pub struct Running {
     filter: Filter,
     writer: Writer,
 }
 
 impl Running {
-    /// Takes over the level of a changed configuration. Its format needs a new start.
+    /// Applies the level of a changed configuration. The format is a restart-only key.
     pub fn reload(&self, log: Log) {
-        // It fails only when the log is gone, and then there is nobody to tell.
+        // This fails only if the log is gone, and then there is no place to report it.
         let _ = self.filter.reload(level(log.level));
     }
 
-    /// Lines lost so far because whoever reads standard error was too slow.
+    /// The number of lines lost so far because the reader of standard error was too slow.
     #[must_use]
     pub fn lost(&self) -> usize {
         self.writer.lost()
@@ -60,7 +58,7 @@ pub enum InstallError {
     Thread(#[from] io::Error),
 }
 
-/// Sends everything logged from now on to standard error.
+/// Sends all log lines from now on to standard error.
 ///
 /// # Errors
 /// [`InstallError::Taken`] when called twice in one process; or the system gives no thread.
@@ -71,13 +69,14 @@ pub fn install(log: Log) -> Result<Running, InstallError> {
     Ok(Running { filter, writer })
 }
 
-/// The log as it would be installed, on another writer.
+/// The subscriber that [`install`] uses, with any writer.
 fn subscriber<W>(log: Log, writer: W) -> (impl Subscriber + Send + Sync, Filter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(level(log.level));
-    // What it has to say we say ourselves, once; a stranger could have it say more.
+    // Evenkeel logs the events of this crate itself, once. Its own lines would let a stranger cause
+    // more.
     let ours = filter_fn(|line| !line.target().starts_with("async_nats"));
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Safe(writer));
     let lines = match log.format {
@@ -97,7 +96,7 @@ fn level(level: Level) -> LevelFilter {
     }
 }
 
-/// Writers whose lines are made safe.
+/// A maker of writers that escape their lines.
 struct Safe<W>(W);
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Safe<W> {
@@ -108,7 +107,8 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Safe<W> {
     }
 }
 
-/// Escapes whatever is hidden in a line, its last line feed excepted. A line comes in one piece.
+/// Escapes all hidden characters in a line except its final line feed. Each `write` gets a whole
+/// line.
 struct SafeWriter<W>(W);
 
 impl<W: Write> Write for SafeWriter<W> {

@@ -1,27 +1,28 @@
-//! The one table of everything that is counted: name, kind, help and labels.
+//! The table of everything that is counted: name, kind, help and labels.
 //!
-//! Handles are made from it (`watch`), what is read off the engine refers to it (`observe`), the
-//! guide's page is checked against it, and every form of output walks it (`prometheus`, `sample`).
-//! What a metric is worth is kept in `registry`, not here.
+//! `watch` makes handles from it; `observe` refers to it for values that are read from the engine;
+//! a test checks the page of the guide against it; every output format walks it (`prometheus`,
+//! `sample`). The values of the metrics are in `registry`, not here.
 
 pub mod graphite;
 pub mod push;
 pub mod sample;
 pub mod statsd;
 
-/// How a metric behaves.
+/// How the values of a metric behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, from zero at the start of the program.
+    /// The value only grows, from zero at the start of the program.
     Counter,
-    /// Goes up and down.
+    /// The value goes up and down.
     Gauge,
-    /// How often values fell at or below each of some bounds, their number and their sum.
+    /// The number of values at or below each of a list of bounds, the number of all values and
+    /// their sum.
     Histogram,
 }
 
 impl Kind {
-    /// As Prometheus calls it.
+    /// The name that Prometheus uses for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,13 +36,13 @@ impl Kind {
 /// One row of the table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// What it is called everywhere.
+    /// The name of the metric in every output format.
     pub name: &'static str,
-    /// How it behaves.
+    /// How its values behave.
     pub kind: Kind,
-    /// What one of it is: `seconds`, `bytes`, `requests` and so on.
+    /// The unit of the value: `seconds`, `bytes`, `requests` and so on.
     pub unit: &'static str,
-    /// What it says, in one sentence.
+    /// The help text: one sentence that says what the metric means.
     pub help: &'static str,
     /// The names of its labels, in the order in which their values are given.
     pub labels: &'static [&'static str],
@@ -61,7 +62,7 @@ macro_rules! table {
                 labels: &[$($label),*],
             };
         )*
-        /// Every metric there is, in the order of output.
+        /// Every metric, in the order of output.
         pub static TABLE: &[&Metric] = &[$(&$id),*];
     };
 }

@@ -1,13 +1,13 @@
-//! Makes text of strangers safe to print: in a terminal and in a log line.
+//! Makes untrusted text safe to print in a terminal and in a log line.
 //!
-//! Control characters could move the cursor, forge a line or colour a screen; characters that
-//! turn the direction of writing could make a name read as another. All of them are written as
-//! JSON writes them (`\u001b`), which is harmless and keeps a JSON line valid.
+//! Control characters could move the cursor, forge a line or colour a screen. Characters that
+//! change the writing direction could make one name look like another. All of them are written as
+//! JSON escapes (`\u001b`), which are harmless and keep a JSON line valid.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `text` with everything escaped that is not plainly visible.
+/// `text` with every character escaped that is not plainly visible.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
@@ -25,7 +25,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Whether a character does something other than to be seen.
+/// Whether a character is a control or formatting character, without a visible form.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')

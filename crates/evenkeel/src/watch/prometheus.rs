@@ -1,7 +1,7 @@
-//! Metrics as Prometheus reads them: its text format, version 0.0.4.
+//! The text format of Prometheus, version 0.0.4.
 //!
-//! Families come in the order of the table, each with its help and type, whether or not there is
-//! anything to say about it. Label values are escaped as the format asks.
+//! Metric families come in the order of the table. Each family has its help and type lines, even if
+//! it has no values. Label values are escaped as the format requires.
 
 use super::metrics::{Kind, Metric, SERIES_FOLDED, TABLE};
 use super::registry::{BOUNDS_NS, Cell, Histogram, Registry};
@@ -11,18 +11,18 @@ use std::fmt::Write;
 /// The media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Something that was not counted but read off just now.
+/// A value that is not counted by a handle but read from the engine for this output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// Which metric.
+    /// The metric in the table.
     pub metric: &'static Metric,
-    /// The values of its labels, in its order.
+    /// The label values, in the order of [`Metric::labels`].
     pub labels: Vec<String>,
-    /// What it is worth.
+    /// The current value.
     pub value: f64,
 }
 
-/// Everything counted and everything observed, as text.
+/// All counted and all observed values, as text.
 #[must_use]
 pub fn text(registry: &Registry, observed: &[Observed]) -> String {
     let (series, folded) = registry.all();

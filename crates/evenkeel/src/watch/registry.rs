@@ -1,17 +1,17 @@
-//! What has been counted so far: counters, gauges and histograms behind cheap handles.
+//! The values of all metrics: counters, gauges and histograms behind cheap handles.
 //!
-//! A handle is a shared atomic, so counting takes no lock and no look-up, and whoever counts needs
-//! no global. Histograms keep fixed bounds and nothing else. (The exporter of the `metrics` crate
-//! keeps every single value until somebody scrapes: 16 bytes and four times the time a request;
-//! and its counters know whole numbers only.) What there is to count: `metrics`; how it is
-//! written: `prometheus`.
+//! A handle is a shared atomic, so counting needs no lock, no look-up and no global. Histograms
+//! keep counts for fixed bounds and nothing else. (The exporter of the `metrics` crate keeps every
+//! single value until the next scrape, which costs 16 bytes and four times the time per request;
+//! and its counters hold whole numbers only.) The table of metrics is in `metrics`; the text format
+//! in `prometheus`.
 
 use super::metrics::{Kind, Metric};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// The most label combinations that one metric is kept for; more are counted as `other`.
+/// The maximum number of label combinations of one metric; more are counted as `other`.
 pub const SERIES_MAX: usize = 512;
 
 /// The bounds of all histograms, in nanoseconds (of time or CPU time): 100 us to 2 minutes.
@@ -42,43 +42,43 @@ pub const BOUNDS_NS: [u64; 19] = [
 pub struct Counter(Arc<AtomicU64>);
 
 impl Counter {
-    /// Counts `n` more.
+    /// Adds `n`.
     pub fn increment(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// How many so far.
+    /// The count so far.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// How many of something there are now.
+/// The current number of something.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<AtomicI64>);
 
 impl Gauge {
-    /// One more, until the answer is dropped.
+    /// Adds one until the returned value is dropped.
     #[must_use]
     pub fn hold(&self) -> Held {
         self.0.fetch_add(1, Relaxed);
         Held(self.clone())
     }
 
-    /// Sets it.
+    /// Sets the number.
     pub fn set(&self, n: i64) {
         self.0.store(n, Relaxed);
     }
 
-    /// How many there are.
+    /// The current number.
     #[must_use]
     pub fn get(&self) -> i64 {
         self.0.load(Relaxed)
     }
 }
 
-/// One of what a [`Gauge`] counts; it is gone when this is dropped.
+/// One unit of a [`Gauge`]; dropping it subtracts one.
 #[derive(Debug)]
 pub struct Held(Gauge);
 
@@ -88,33 +88,34 @@ impl Drop for Held {
     }
 }
 
-/// How values are spread, in nanoseconds.
+/// The distribution of values in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram(Arc<Spread>);
 
-/// Single values of a histogram as they came, for those who are sent each.
+/// Single values of a histogram in the order of arrival, for outputs that send each value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// In nanoseconds; at most a thousand between two looks.
+    /// The values in nanoseconds; a thousand at most between two calls of [`Registry::timings`].
     pub values: Vec<u64>,
-    /// How many there were.
+    /// The number of all values, those beyond the thousand included.
     pub count: u64,
 }
 
-/// Values that are kept between two looks.
+/// The maximum number of single values kept between two calls of [`Registry::timings`].
 const TIMINGS_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]
 struct Spread {
-    /// How many values fell into each interval; the last is above all bounds.
+    /// The number of values in each interval; the last interval is above all bounds.
     counts: [AtomicU64; BOUNDS_NS.len() + 1],
     sum: AtomicU64,
-    /// What came since the last look, where single values are wanted.
+    /// The values since the last [`Registry::timings`]; `None` if single values are not kept.
     timings: Option<Mutex<Timings>>,
 }
 
 impl Histogram {
-    /// One that keeps single values for a while, for what is seldom recorded: it takes a lock.
+    /// A histogram that also keeps single values. `record` then takes a lock, so use it only for
+    /// values that are seldom recorded.
     fn timer() -> Histogram {
         Histogram(Arc::new(Spread { timings: Some(Mutex::default()), ..Spread::default() }))
     }
@@ -133,13 +134,13 @@ impl Histogram {
         }
     }
 
-    /// The values since the last call; nothing where none are kept.
+    /// The single values since the last call; `None` if the histogram keeps none.
     fn take_timings(&self) -> Option<Timings> {
         let timings = self.0.timings.as_ref()?;
         Some(std::mem::take(&mut *timings.lock()))
     }
 
-    /// How many values there were in each interval between the bounds, and beyond the last.
+    /// The number of values in each interval between the bounds, and above the last bound.
     #[must_use]
     pub fn counts(&self) -> [u64; BOUNDS_NS.len() + 1] {
         std::array::from_fn(|place| self.0.counts[place].load(Relaxed))
@@ -155,28 +156,28 @@ impl Histogram {
 /// One handle of any kind.
 #[derive(Clone, Debug)]
 pub enum Cell {
-    /// Whole numbers that grow.
+    /// A whole number that only grows.
     Counter(Counter),
-    /// Nanoseconds that grow, shown as seconds.
+    /// A number of nanoseconds that only grows, shown in seconds.
     Nanos(Counter),
     /// A number that goes up and down.
     Gauge(Gauge),
-    /// A spread of nanoseconds, shown as seconds.
+    /// A distribution of nanoseconds, shown in seconds.
     Histogram(Histogram),
 }
 
-/// One metric with the values of its labels, and what it is worth.
+/// One metric with its label values and its value.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Which metric.
+    /// The metric in the table.
     pub metric: &'static Metric,
-    /// The values of its labels, in its order.
+    /// The label values, in the order of [`Metric::labels`].
     pub labels: Vec<String>,
-    /// What it is worth.
+    /// The handle with the value.
     pub cell: Cell,
 }
 
-/// All series that handles were made for.
+/// All series for which handles were made.
 #[derive(Debug, Default)]
 pub struct Registry {
     series: Mutex<Vec<Series>>,
@@ -184,7 +185,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The counter for these label values; the same one each time.
+    /// The counter for these label values; each call with the same values returns the same counter.
     pub fn counter(&self, metric: &'static Metric, labels: &[&str]) -> Counter {
         debug_assert_eq!(metric.kind, Kind::Counter);
         match self.cell(metric, labels, || Cell::Counter(Counter::default())) {
@@ -220,7 +221,7 @@ impl Registry {
         }
     }
 
-    /// A histogram that also keeps what came since [`Registry::timings`].
+    /// A histogram that also keeps its single values until the next [`Registry::timings`].
     pub fn timer(&self, metric: &'static Metric, labels: &[&str]) -> Histogram {
         debug_assert_eq!(metric.kind, Kind::Histogram);
         match self.cell(metric, labels, || Cell::Histogram(Histogram::timer())) {
@@ -229,7 +230,7 @@ impl Registry {
         }
     }
 
-    /// What each histogram that keeps single values got since the last call.
+    /// The single values since the last call, for each histogram made by [`Registry::timer`].
     #[must_use]
     pub fn timings(&self) -> Vec<(Series, Timings)> {
         let series = self.series.lock();
@@ -240,13 +241,13 @@ impl Registry {
         taken.filter(|(_, timings)| timings.count > 0).collect()
     }
 
-    /// Everything so far, and how many label values were folded into `other`.
+    /// All series, and the number of label combinations that were folded into `other`.
     #[must_use]
     pub fn all(&self) -> (Vec<Series>, u64) {
         (self.series.lock().clone(), self.folded.get())
     }
 
-    /// Shows the label values and the worth of each counter of this metric.
+    /// Calls `each` with the label values and the value of each counter of this metric.
     pub fn visit(&self, metric: &'static Metric, mut each: impl FnMut(&[String], u64)) {
         for series in self.series.lock().iter() {
             if let (true, Cell::Counter(counter) | Cell::Nanos(counter)) =
@@ -257,7 +258,8 @@ impl Registry {
         }
     }
 
-    /// Finds a series or makes it; beyond [`SERIES_MAX`] of a metric, that of `other`.
+    /// Finds a series or makes it. Beyond [`SERIES_MAX`] series of a metric, it returns the one
+    /// with all labels `other`.
     fn cell(&self, metric: &'static Metric, labels: &[&str], make: impl FnOnce() -> Cell) -> Cell {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
         let mut all = self.series.lock();

@@ -1,38 +1,38 @@
-//! Thins out lines under flood: a few each second are written, the rest are counted, and one line
-//! a second says how many were left out.
+//! Limits log lines under a flood: a few lines each second are written, the rest are counted, and
+//! one line a second says how many were left out.
 //!
-//! It reads no clock and writes nothing; whose lines they are is the caller's business (`watch`).
+//! This file reads no clock and writes nothing; the caller (`watch`) owns the lines.
 
 use evenkeel_core::units::{Nanos, Time};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Lines of one kind that are written in one second.
+/// The maximum number of lines of one kind that are written in one second.
 pub const LINES_PER_SECOND: u32 = 10;
 
-/// What to do about one line.
+/// What the caller should do about one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// Write it.
+    /// Whether to write the line.
     pub write: bool,
-    /// Say first that so many were left out before; zero: say nothing.
+    /// The number of lines left out before, which the caller logs first; zero: nothing to log.
     pub left_out: u64,
 }
 
-/// Watches over one kind of line.
+/// Limits the lines of one kind.
 #[derive(Debug, Default)]
 pub struct Sampler(Mutex<Second>);
 
 #[derive(Debug, Default)]
 struct Second {
-    /// Which second, counted from the epoch.
+    /// The number of the second, counted from the epoch.
     number: u64,
     written: u32,
     left_out: u64,
 }
 
 impl Sampler {
-    /// Asks for one line.
+    /// Asks whether one line may be written at `now`, and counts it.
     pub fn ask(&self, now: Time) -> Advice {
         let mut second = self.0.lock();
         let left_out = second.turn(now);
@@ -45,7 +45,7 @@ impl Sampler {
         Advice { write, left_out }
     }
 
-    /// Leaves out so many lines without asking. Returns as `flush` does.
+    /// Leaves out `count` lines without asking. Returns the same as [`Sampler::flush`].
     pub fn skip(&self, count: u64, now: Time) -> u64 {
         let mut second = self.0.lock();
         let before = second.turn(now);
@@ -53,15 +53,15 @@ impl Sampler {
         before
     }
 
-    /// How many lines of seconds that are over were left out and not spoken of yet. Asking each
-    /// second means that the end of a flood is told too.
+    /// The number of lines left out in past seconds that was not returned before. A caller that
+    /// asks each second also learns about the end of a flood.
     pub fn flush(&self, now: Time) -> u64 {
         self.0.lock().turn(now)
     }
 }
 
 impl Second {
-    /// Starts another second if it is time. What was left out in those before.
+    /// Starts a new second if `now` is in a later one. Returns the lines left out before it.
     fn turn(&mut self, now: Time) -> u64 {
         if now.second() <= self.number {
             return 0;
@@ -72,15 +72,15 @@ impl Second {
     }
 }
 
-/// The pause between two lines that say the same of a state that lasts.
+/// The pause between two lines about the same lasting state.
 const PAUSE: Nanos = Nanos::from_secs(60);
 
-/// Watches over one line that is to be written once a minute while its reason lasts.
+/// Limits a line to one a minute while its reason lasts.
 #[derive(Debug, Default)]
 pub struct Seldom(AtomicU64);
 
 impl Seldom {
-    /// Whether the line is to be written.
+    /// Whether the line may be written at `now`. A `true` starts the next pause.
     pub fn ask(&self, now: Time) -> bool {
         let next = |next| (now.0 >= next).then(|| now.plus(PAUSE).0);
         self.0.fetch_update(Relaxed, Relaxed, next).is_ok()

@@ -1,8 +1,8 @@
-//! The busiest clients of a running server as they go over the wire: what `/api/top` answers, how
-//! it is asked, and what `doctor` reads.
+//! A snapshot of the busiest clients of a running server: the answer of `/api/top`, its query, and
+//! the part that `doctor` reads.
 //!
-//! Both ends use these types, so they cannot drift apart. Where the figures come from: the admin
-//! door.
+//! The server and the commands `top` and `doctor` use the same types, so the two sides cannot drift
+//! apart. The admin door fills in the values.
 
 pub mod zeromq;
 
@@ -13,50 +13,50 @@ use serde::{Deserialize, Serialize};
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Rows of one limit, if the question does not say.
 pub const ROWS_DEFAULT: usize = 50;
-/// The most rows of one limit.
+/// The maximum number of rows of one limit.
 pub const ROWS_MAX: usize = 1_000;
-/// What levels in CPU-seconds are called,
+/// The name of the unit of levels in CPU-seconds.
 pub const UNIT_CPU: &str = "cpu";
-/// and those in requests or whatever is counted.
+/// The name of the unit of levels in requests, or in any other number that is counted.
 pub const UNIT_HITS: &str = "hits";
 
-/// One look at a server.
+/// The status of a server at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// When it was taken, in seconds since the Unix epoch.
+    /// The time of the snapshot, in seconds since the Unix epoch.
     pub now: f64,
-    /// What each door's backend does.
+    /// The load of the backend of each door.
     pub load: Vec<Load>,
-    /// The names of all limits, also of those not asked for.
+    /// The names of all limits, including those that the query left out.
     pub known: Vec<String>,
-    /// The limits asked for.
+    /// The limits that the query selected.
     pub limits: Vec<Table>,
-    /// The instances that count together; `null` where this one counts alone.
+    /// The instances that count together; `null` if this one counts alone.
     #[serde(default)]
     pub peers: Option<Peers>,
-    /// Where one count for all is kept; `null` where it is not.
+    /// The store that keeps one count for all instances; `null` if there is none.
     #[serde(default)]
     pub store: Option<Store>,
-    /// Who has come to this master; `null` where this is none.
+    /// The status of the master with its gatekeepers; `null` if this process is no master.
     #[serde(default)]
     pub master: Option<zeromq::Master>,
-    /// How the gatekeepers that there are here reach their masters.
+    /// The gatekeepers of this process, and how they reach their masters.
     #[serde(default)]
     pub gatekeepers: Vec<zeromq::Gatekeeper>,
 }
 
-/// How the store stands, in short; more of it: `/api/store`.
+/// A short status of the store; `/api/store` has the full one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Store {
     /// Connections that are good.
     pub good: usize,
-    /// Connections that are not.
+    /// Connections that have failed.
     pub failed: usize,
-    /// Counters that it has to be told of.
+    /// Counters with local hits that the store has yet to be sent.
     pub owed: i64,
 }
 
-/// For people: `store: 3 of 3 connections good, 0 counters to be told`.
+/// One line for people: `store: 3 of 3 connections good, 0 counters to be told`.
 impl std::fmt::Display for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Store { good, failed, owed } = self;
@@ -65,105 +65,106 @@ impl std::fmt::Display for Store {
     }
 }
 
-/// The instances that count together, in short; more of them: `/api/peers`.
+/// A short status of the instances that count together; `/api/peers` has the full one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peers {
-    /// How many live, this one included.
+    /// The number of live instances, this one included.
     pub live: usize,
-    /// How many are known.
+    /// The number of known instances, live or silent, this one included.
     pub known: usize,
-    /// For how many seconds the slowest has not acknowledged a report.
+    /// How many seconds the oldest report has been waiting for the slowest instance.
     pub behind: f64,
 }
 
-/// For people: `peers: 2 of 3 live, 0.2 s behind`.
+/// One line for people: `peers: 2 of 3 live, 0.2 s behind`.
 impl std::fmt::Display for Peers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "peers: {} of {} live, {:.1} s behind", self.live, self.known, self.behind)
     }
 }
 
-/// What the backend of one door does.
+/// The load of the backend of one door.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The door.
+    /// The name of the door.
     pub door: String,
-    /// Requests that the backend works on.
+    /// Requests that the backend works on now.
     pub working: u32,
     /// CPU-seconds per second that are shared out.
     pub cpus: f64,
-    /// CPU-seconds that it has worked since the start.
+    /// CPU-seconds that the backend has worked since the start.
     pub busy_seconds: f64,
-    /// Who waits for room there; `null` where nobody has to.
+    /// The admission queue of the backend; `null` if there is none.
     pub crowd: Option<Crowd>,
 }
 
-/// Who waits for room at a backend, and who has it.
+/// The state of the admission queue of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crowd {
-    /// Requests that wait.
+    /// Requests that wait in the queue.
     pub waiting: usize,
-    /// Requests that it works on for the queue.
+    /// Requests that were admitted from the queue and run now.
     pub running: usize,
-    /// How many it is given at once.
+    /// The maximum number of requests that the backend is sent at once.
     pub concurrency: usize,
 }
 
 /// The busiest clients of one limit, the heaviest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// The limit's door.
+    /// The door to which the limit belongs.
     pub door: String,
-    /// The limit's name.
+    /// The name of the limit.
     pub name: String,
-    /// What its levels are in: [`UNIT_CPU`] (seconds) or [`UNIT_HITS`].
+    /// The unit of the levels: [`UNIT_CPU`] (seconds) or [`UNIT_HITS`].
     pub unit: String,
-    /// What happens to who is over it: `queue`, `hold`, `delay` or `reject`.
+    /// What happens to a client over the limit: `queue`, `hold`, `delay` or `reject`.
     pub action: String,
-    /// Whether that is only decided and counted, and nothing is enforced.
+    /// Shadow mode: decisions are made and counted, but not enforced.
     #[serde(default)]
     pub shadow: bool,
-    /// Its decisions since the start that shadow kept from being carried out.
+    /// The number of decisions since the start that were not enforced because of shadow mode.
     #[serde(default)]
     pub would: u64,
-    /// Its clients.
+    /// The clients of the limit.
     pub rows: Vec<Row>,
 }
 
-/// One client.
+/// One client of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name.
+    /// The name of the client's bucket.
     pub key: String,
-    /// What orders name it by: its key's hash, as 16 hexadecimal digits.
+    /// The identifier of the client in operator commands: the hash of its key, as 16 hexadecimal
+    /// digits.
     #[serde(default)]
     pub id: String,
-    /// What is left to it, in the limit's unit; below zero it is debt. `null`: not known.
+    /// The remaining budget in the unit of the limit; a negative number is debt. `null`: unknown.
     pub level: Option<f64>,
-    /// Seconds until it is within the limit again.
+    /// Seconds until the client is within the limit again.
     pub wait: f64,
-    /// CPU-seconds (or hits, by the limit's unit) per second, of late.
+    /// CPU-seconds (or hits, by the unit of the limit) per second, recently.
     pub cpu_per_second: f64,
-    /// Requests per second, of late.
+    /// Requests per second, recently.
     pub requests_per_second: f64,
-    /// Seconds that its requests waited, on average, of late.
+    /// Seconds that its requests waited on average, recently.
     pub wait_average: f64,
-    /// Seconds since it was last seen.
+    /// Seconds since its last request.
     pub last_seen: f64,
-    /// CPU-seconds or hits since it is listed.
+    /// CPU-seconds or hits since the client was added to the list.
     pub cpu_total: f64,
 }
 
-/// What is asked of `/api/top`.
+/// The query of `/api/top`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Only this limit.
+    /// Only this limit; `None` selects all.
     pub limit: Option<String>,
-    /// At most so many rows of each limit, from 1 to [`ROWS_MAX`].
+    /// The maximum number of rows of each limit, from 1 to [`ROWS_MAX`].
     pub rows: usize,
 }
 
-/// What is wrong with a question.
+/// Why a query is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryFault {
     /// `n` is not a number from 1 to [`ROWS_MAX`].
@@ -175,10 +176,10 @@ pub enum QueryFault {
 }
 
 impl Query {
-    /// Reads `limit=NAME&n=N`; both may be absent, other parameters are ignored.
+    /// Parses `limit=NAME&n=N`. Both may be absent; other parameters are ignored.
     ///
     /// # Errors
-    /// The first [`QueryFault`].
+    /// Returns the first [`QueryFault`] found.
     pub fn parse(text: &str) -> Result<Query, QueryFault> {
         let mut query = Query { limit: None, rows: ROWS_DEFAULT };
         for (name, value) in pairs(text)? {
@@ -191,7 +192,7 @@ impl Query {
         Ok(query)
     }
 
-    /// The same in its text form.
+    /// The query in its text form, which [`Query::parse`] reads back.
     #[must_use]
     pub fn encoded(&self) -> String {
         let mut text = format!("n={}", self.rows);
@@ -206,7 +207,7 @@ impl Query {
 /// The names and decoded values of a query.
 ///
 /// # Errors
-/// A value is not properly encoded.
+/// Returns [`QueryFault::Encoding`] if a value is not properly encoded.
 pub fn pairs(text: &str) -> Result<Vec<(&str, String)>, QueryFault> {
     let pairs = text.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.map(|(name, value)| Ok((name, decoded(value)?))).collect()
@@ -217,7 +218,7 @@ fn rows(value: &str) -> Result<usize, QueryFault> {
     if (1..=ROWS_MAX).contains(&rows) { Ok(rows) } else { Err(QueryFault::Rows) }
 }
 
-/// Undoes percent-encoding; a plus is a space, as forms send it.
+/// Decodes percent-encoding; a plus sign is a space, as in HTML forms.
 fn decoded(value: &str) -> Result<String, QueryFault> {
     let hex = |code: &[u8]| code.iter().all(u8::is_ascii_hexdigit);
     let mut codes = value.split('%').skip(1).map(|after| after.as_bytes().get(..2));

@@ -1,34 +1,34 @@
-//! The notice of a block: one line when a client has reached the most that a window allows.
+//! The notice of a block: one log line when a client reaches the maximum of a window.
 //!
-//! It says what an operator asks first: who, how much in how long, how busy the machine was, and
-//! what the client calls itself. What is refused during the block has a line of its own each
-//! (`decision`). Which notices are written: `watch` and `watch::sampler`.
+//! The line answers the first questions of an operator: which client, how much in how long, how
+//! busy the machine was, and what the client calls itself. Each request refused during the block
+//! has its own line (`decision`). `watch` and `watch::sampler` decide which notices are written.
 
 use super::rounded;
 use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos};
 use std::net::IpAddr;
 
-/// A block that starts.
+/// A block that begins.
 #[derive(Clone, Debug)]
 pub struct Notice<'a> {
-    /// The limit's name.
+    /// The name of the limit.
     pub limit: &'a str,
-    /// The bucket's name.
+    /// The name of the bucket.
     pub key: &'a str,
-    /// Whose request started it.
+    /// The client that made the request with which the block begins.
     pub client: IpAddr,
-    /// What was charged within the window.
+    /// The sum charged within the window.
     pub sum: Cost,
-    /// What may not be reached.
+    /// The sum at which a block begins.
     pub max: Cost,
-    /// How long the window is, and the block.
+    /// The length of the window, which is also the length of the block.
     pub window: Nanos,
-    /// How the last cost came to be known.
+    /// How the cost of the last request was measured.
     pub measure: Measure,
-    /// What the client calls itself; empty if it does not.
+    /// The `User-Agent` of the client; empty if it sent none.
     pub agent: &'a str,
-    /// Decided but not enforced.
+    /// Shadow mode: the block was decided but is not enforced.
     pub shadow: bool,
 }
 
@@ -54,7 +54,7 @@ impl Notice<'_> {
     }
 }
 
-/// As /proc/loadavg begins.
+/// The load averages, as in the first three fields of `/proc/loadavg`.
 fn load_average() -> String {
     let loads = rustix::system::sysinfo().loads;
     let texts = loads.map(|load| format!("{:.2}", load as f64 / 65_536.0));
