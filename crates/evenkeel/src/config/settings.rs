@@ -1,7 +1,8 @@
-//! What runs: the configuration after checking, every default filled in, every figure in its type.
+//! The checked configuration: every default is filled in and every value has its final type.
 //!
-//! Doors take their part of it and nothing else. How it is written in a file and what can be wrong
-//! with it: `config/section.rs`.
+//! Each door receives its own part of [`Settings`] and sees nothing else. These types contain no
+//! parsing: the keys, their ranges and the possible errors are in `config/section.rs`, and users
+//! read docs/guide/configuration.md.
 
 mod backend;
 pub mod gatekeeper;
@@ -36,39 +37,44 @@ pub use store::Store;
 use tags::{LimitsFile, TagRules};
 use tls::FrontTls;
 
-/// Everything that runs.
+/// The whole configuration of one process. A config snapshot is immutable; a reload builds a new
+/// one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The admin door; `None` if it is off.
+    /// The admin door (metrics, health, JSON). `None` if the file says `admin: off`.
     pub admin: Option<Admin>,
-    /// The log.
+    /// How log lines are written, and from which severity on.
     pub log: Log,
-    /// Who is sent metrics without asking.
+    /// The receivers to which Evenkeel pushes metrics. Prometheus pulls and needs no setting here.
     pub metrics: Metrics,
-    /// Where spans of requests go; `None`: nothing is traced.
+    /// The collector that receives spans of requests. `None`: no request is traced.
     pub traces: Option<otlp::Traces>,
-    /// What is kept on the disk.
+    /// The snapshot on disk that survives a restart.
     pub state: State,
-    /// The reverse proxy; `None` if the file has neither that section nor `check`.
+    /// The reverse proxy. `None` if the file has neither a `proxy` nor a `check` section; with
+    /// `check` alone it holds only limits and `listen` is empty.
     pub proxy: Option<Proxy>,
-    /// The door for servers that keep their own front.
+    /// The check door, for servers that keep their own front end. `None` if the file has no such
+    /// section.
     pub check: Option<Check>,
-    /// The door that is asked about tags; `None` if the file has no such section.
+    /// The line door, which answers questions about tags. `None` if the file has no such section.
     pub line: Option<Line>,
-    /// The rate limit service; `None` if the file has no such section.
+    /// The Envoy rate limit service. `None` if the file has no such section.
     pub ratelimit: Option<Ratelimit>,
-    /// The master of gatekeepers; `None` if the file has no such section.
+    /// The master of gatekeepers. `None` if the file has no such section.
     pub master: Option<Master>,
-    /// The gate that a master decides on; `None` if the file has no such section.
+    /// The gates that a master decides on, in the order of the file; at most 64. Empty if the file
+    /// has no `gatekeeper` section.
     pub gatekeepers: Vec<Gatekeeper>,
-    /// The instances that this one counts together with; `None` if it counts alone.
+    /// The instances that this one counts together with. `None` if it counts alone.
     pub peers: Option<Peers>,
-    /// Where one count for all instances is kept; `None` if each counts by itself.
+    /// The Redis store that keeps one count for all instances. `None` if each instance counts by
+    /// itself.
     pub store: Option<Store>,
 }
 
 impl Settings {
-    /// The sections that open a door for others than the operator.
+    /// Names of the sections that open a door for clients. The admin door is not among them.
     #[must_use]
     pub fn doors(&self) -> Vec<&'static str> {
         let proxy = self.proxy.iter().filter(|proxy| !proxy.listen.is_empty()).map(|_| "proxy");
@@ -79,7 +85,8 @@ impl Settings {
         proxy.chain(check).chain(line).chain(ratelimit).chain(master).collect()
     }
 
-    /// The longest time that any door may take to end what runs.
+    /// The longest drain time of all doors, which bounds how long a shutdown takes. Zero if no door
+    /// is open.
     #[must_use]
     pub fn drain(&self) -> Duration {
         let proxy = self.proxy.iter().map(|proxy| proxy.timeouts.drain);
@@ -89,7 +96,7 @@ impl Settings {
         proxy.chain(line).chain(ratelimit).chain(master).max().unwrap_or_default()
     }
 
-    /// How many limits all doors have.
+    /// Total number of limits over all doors, including the rules of a master's domains.
     #[must_use]
     pub fn limits(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.limits.len());
@@ -102,33 +109,40 @@ impl Settings {
 /// The admin door: metrics, health, JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// Where it listens. Default: 127.0.0.1:9970.
+    /// Addresses to listen on. Default: 127.0.0.1:9970.
     pub listen: Vec<SocketAddr>,
-    /// Whether it is another address than the default. Else a taken port is a warning, not an end.
+    /// Whether `listen` differs from the default. If it does, a port that is in use stops the
+    /// start; otherwise that is only a warning.
     pub asked_for: bool,
-    /// Holds the token that callers from beyond loopback must send.
+    /// File with the token that callers must send, except for `/healthz`, `/readyz` and `/metrics`.
+    /// Required to listen beyond loopback. Default: none.
     pub token_file: Option<PathBuf>,
 }
 
-/// The door for servers that keep their own front: may this request run, and what did it cost.
+/// The check door. A server with its own front end asks it before each request (may this request
+/// run?) and reports the cost afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Where it listens. Default: 127.0.0.1:9971.
+    /// Addresses to listen on. Default: 127.0.0.1:9971.
     pub listen: Vec<SocketAddr>,
-    /// Where access logs come in. Default: nowhere.
+    /// UDP addresses that receive access logs by syslog. Default: none.
     pub syslog: Vec<Datagrams>,
-    /// After this a pass of which nothing was told costs what its route does on average. Too
-    /// short: long requests are charged a guess. Too long: where nothing is told, debts are known
-    /// late. Default: 300 s.
+    /// How long an admitted request waits for its report, 1 s to 1 d. After that it is charged the
+    /// average cost of its route. Too low: long requests are charged a guess. Too high: where
+    /// reports get lost, debts become known late. Default: 300 s.
     pub report_within: Duration,
-    /// Passes waiting for their report; beyond it the oldest settles early. Default: 65 536.
+    /// Maximum number of admitted requests that wait for their report, 1 to 1 000 000, some 500
+    /// bytes each. Beyond it the oldest one settles early. Too low: charges are guesses. Too high:
+    /// memory. Default: 65 536.
     pub open_max: usize,
-    /// Questions that are answered late because the client has to wait; beyond it such are
-    /// refused. Default: 1024.
+    /// Maximum number of questions that are answered late because the client has to wait, 1 to 1
+    /// 000 000. Each one holds a connection of the front end. Beyond it such clients are refused.
+    /// Too low: refusals instead of waits. Too high: the front end runs out of connections.
+    /// Default: 1024.
     pub waiting_max: usize,
 }
 
-/// An address that datagrams come in at.
+/// A UDP address that receives datagrams, written `udp://127.0.0.1:5514`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagrams(pub SocketAddr);
 
@@ -138,56 +152,60 @@ impl fmt::Display for Datagrams {
     }
 }
 
-/// How the log is written.
+/// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The least severe level that is written. Default: info.
+    /// The least severe level that is written. Reloaded. Default: info.
     pub level: Level,
-    /// Text for people or JSON for machines. Default: text.
+    /// Text for people or JSON for machines. Restart-only. Default: text.
     pub format: Format,
 }
 
-/// Who is sent metrics without asking, and which.
+/// Receivers to which Evenkeel pushes metrics, and the metrics that each one gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// A collector of OpenTelemetry's. Default: none.
+    /// An OpenTelemetry collector. Default: none.
     pub otlp: Option<otlp::Figures>,
-    /// A StatsD. Default: none.
+    /// A StatsD server. Default: none.
     pub statsd: Option<StatsdSink>,
-    /// Host and port of a Graphite that takes lines. Default: none.
+    /// Host and port of a Graphite server that accepts the plaintext protocol over TCP. Default:
+    /// none.
     pub graphite: Option<String>,
-    /// What its names begin with, the host's name filled in. Default: evenkeel.{hostname}.
+    /// Prefix of the names that Graphite gets, with the host's name already filled in. Default:
+    /// `evenkeel.{hostname}`.
     pub graphite_prefix: String,
-    /// What it is sent. Default: all.
+    /// Which metrics Graphite gets. Default: all.
     pub graphite_lines: Lines,
-    /// Clients whose requests wait for longer on average count as held. Default: 3 s.
+    /// Threshold for the number of held clients: a client counts as held if the average wait of its
+    /// requests is longer than this. 0 to 1 d. Default: 3 s.
     pub held_above: Nanos,
 }
 
-/// A StatsD, and how it is spoken to.
+/// A StatsD server and the format of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatsdSink {
     /// Host and port.
     pub address: String,
-    /// Over TCP, a line each, rather than in datagrams. Default: false.
+    /// `true`: one line per metric over TCP. `false`: UDP datagrams. Default: false.
     pub tcp: bool,
-    /// How labels are written. Default: within the name.
+    /// Where the labels of a metric are written. Default: in the name.
     pub labels: Labels,
-    /// What the names of Smockron's figures begin with, which are sent too then. Default: none are.
+    /// Prefix for metrics under the names of Smockron's master, which may be empty. `None`: these
+    /// metrics are not sent. Default: none.
     pub smockron: Option<String>,
 }
 
-/// Where the values of a metric's labels are written.
+/// Where a StatsD line has the values of a metric's labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Labels {
-    /// As parts of the name, which every StatsD understands.
+    /// As parts of the name, which every StatsD server understands.
     Name,
-    /// As tags, `|#door:proxy`, which those after DogStatsD understand.
+    /// As tags (`|#door:proxy`), which DogStatsD and compatible servers understand.
     Tags,
 }
 
 impl Labels {
-    /// How each is written.
+    /// The words that the file uses for each value.
     pub const WORDS: [(&str, Labels); 2] = [("name", Labels::Name), ("tags", Labels::Tags)];
 }
 
@@ -198,17 +216,18 @@ impl std::fmt::Display for Labels {
     }
 }
 
-/// What Graphite is sent.
+/// Which metrics Graphite gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lines {
     /// Every metric.
     All,
-    /// For each limit how many clients it holds, under its bare name, as Tempomat did.
+    /// Only the number of held clients of each limit, under the bare name of the limit, as Tempomat
+    /// sent it.
     Limits,
 }
 
 impl Lines {
-    /// How each is written.
+    /// The words that the file uses for each value. Invariant: in the order of the variants.
     pub const WORDS: [(&str, Lines); 2] = [("all", Lines::All), ("limits", Lines::Limits)];
 }
 
@@ -218,34 +237,38 @@ impl fmt::Display for Lines {
     }
 }
 
-/// What outlives the program.
+/// The state that survives a restart: debts and the counters of `ratelimit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Where debts are kept. Default: nowhere; a restart forgives them.
+    /// Path of the snapshot. Its folder must be writable, because a `.tmp` file is written next to
+    /// it first. Default: none; a restart forgives all debts.
     pub file: Option<PathBuf>,
-    /// What a crash may lose, at most. Default: 5 s.
+    /// Time between two snapshots, and so the longest period that a crash can lose, 100 ms to 1 d.
+    /// Too low: the disk is always busy. Too high: a crash forgives the debts of the last minutes.
+    /// Default: 5 s.
     pub every: Duration,
-    /// How many keys a limit remembers that does not say so itself.
+    /// Number of keys for each limit that has no `keys_max` of its own. `None`: the default of the
+    /// limit's kind. Too low: the smallest debts are evicted early. Too high: memory.
     pub keys_max: Option<usize>,
 }
 
-/// How severe a log line is.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Something failed.
+    /// An operation failed.
     Error,
-    /// Something is not as it should be.
+    /// Something needs the operator's attention, but Evenkeel continues to work.
     Warn,
-    /// Decisions, starts, reloads.
+    /// Decisions, starts and reloads.
     Info,
-    /// What happens to single requests.
+    /// Events of single requests.
     Debug,
-    /// Everything.
+    /// All log lines.
     Trace,
 }
 
 impl Level {
-    /// How each is written.
+    /// The words that the file uses for each level. Invariant: in the order of the variants.
     pub const WORDS: [(&str, Level); 5] = [
         ("error", Level::Error),
         ("warn", Level::Warn),
@@ -261,17 +284,17 @@ impl fmt::Display for Level {
     }
 }
 
-/// The form of a log line.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl Format {
-    /// How each is written.
+    /// The words that the file uses for each format. Invariant: in the order of the variants.
     pub const WORDS: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
 }
 
@@ -281,82 +304,96 @@ impl fmt::Display for Format {
     }
 }
 
-/// The reverse proxy.
+/// The reverse proxy, and the limits that the check door shares with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proxy {
-    /// Where it listens; nowhere if it only has the limits of `check`. Default: 0.0.0.0:8888.
+    /// Addresses to listen on, at most 64. Empty if the section only holds the limits of `check`.
+    /// Restart-only. Default: 0.0.0.0:8888.
     pub listen: Vec<SocketAddr>,
-    /// Its certificates, and which of `listen` they are for. Default: none, nothing is under TLS.
+    /// The certificates, and which addresses of `listen` use TLS. Restart-only. Default: none, all
+    /// addresses are plain HTTP.
     pub tls: Option<FrontTls>,
-    /// Whether clients may speak HTTP/2. Default: true.
+    /// Whether clients may use HTTP/2. Default: true.
     pub http2: bool,
-    /// The servers it stands in front of, at least one and at most [`BACKENDS_MAX`].
+    /// The servers behind the proxy, at least one and at most [`BACKENDS_MAX`].
     pub backends: Vec<Backend>,
-    /// Whom it believes of those under TLS.
+    /// How the proxy authenticates TLS backends, and itself to them.
     pub backend_tls: BackendTls,
-    /// Protocols, lower case, that a client may switch to by `Upgrade`. Default: websocket.
+    /// Protocols, in lower case, that a client may switch to by `Upgrade`. Default: websocket.
     pub upgrades: Vec<String>,
-    /// CPU-seconds per second to share out. Default: this machine's, or its cgroup's quota.
+    /// CPU-seconds per second to share out, 0.01 to 65 536. Too low: clients wait although the
+    /// server idles. Too high: the server is overloaded before any client is in debt. Default: the
+    /// smaller of the cores that this process may use and its cgroup's quota.
     pub cpus: f64,
-    /// How a request's cost is measured. Default: shared.
+    /// How the cost of a request is measured. Default: shared.
     pub cost: CostSource,
-    /// What happens to a client in debt where its limit does not say.
+    /// What happens to a client in debt if its limit has no action of its own. Default: queue.
     pub action: Action,
-    /// How requests wait for room, where the action is `queue`.
+    /// How requests wait for capacity, where the action is `queue`.
     pub queue: Queue,
-    /// Who would wait longer is refused. Default: 30 s.
+    /// The longest wait, 0 to 1 d; a request that would have to wait longer is refused. Too low:
+    /// refusals instead of waits. Too high: connections stay open for long. Default: 30 s.
     pub max_delay: Nanos,
-    /// Whose forwarded headers are believed. Default: nobody's.
+    /// Networks from which forwarded headers are trusted. Empty: all users behind a proxy share one
+    /// bucket. Too wide: any host in these networks can forge client addresses. Default: empty.
     pub trusted_proxies: Vec<IpNet>,
     /// Where a trusted proxy writes the client's address. Default: X-Forwarded-For.
     pub client_address: ClientAddress,
-    /// How long things may take.
+    /// Time limits of connections and requests.
     pub timeouts: Timeouts,
-    /// How much of everything there may be.
+    /// Upper bounds of connections, sizes and streams.
     pub bounds: Bounds,
-    /// Neither counted nor held.
+    /// Clients in these networks are neither counted nor held. Default: none.
     pub exempt: Vec<IpNet>,
-    /// Nor are requests for which one of these holds.
+    /// Requests that meet one of these conditions are neither counted nor held. Default: none.
     pub exempt_when: Vec<When>,
-    /// Clients by name: exempt, or counted together.
+    /// Clients by host name: those that are exempt and those that count together.
     pub hosts: Hosts,
-    /// Decide, count and show, but enforce nothing. Default: false.
+    /// Decide, count and report, but enforce nothing. Default: false.
     pub shadow: bool,
-    /// Tell clients how they stand by limits in requests. Default: false.
+    /// Whether answers carry `RateLimit` headers for limits with a `rate`. Default: false.
     pub headers: bool,
-    /// Pass the backend's cost header on to the client. Default: false.
+    /// Whether the backend's cost header is passed on to the client. Default: false.
     pub keep_cost_header: bool,
-    /// How many clients of each limit each thread knows by name. Default: 1000.
+    /// Number of clients per limit that each thread can show by name, 1 to 1 048 576, some 300
+    /// bytes each. Too low: busy clients appear as `?`. Too high: memory. Default: 1000.
     pub names_max: usize,
-    /// The limits, in the order of the file.
+    /// The limits, in the order of the file; at most `LIMITS_MAX`.
     pub limits: Vec<Limit>,
 }
 
-/// How requests wait for room before the backend.
+/// How requests wait for capacity at the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// How many requests the backend works on at once. Default: found out by measuring.
+    /// Number of requests that the backend works on at once. Default: found by measuring.
     pub concurrency: Concurrency,
-    /// How many more for clients in credit that have nothing there. Default: two per CPU, at
-    /// least two.
+    /// Additional slots for clients in credit that have no request at the backend, 0 to 1 000 000.
+    /// Too low: new clients wait for a running request to end. Too high: a swarm of new clients
+    /// overloads the backend. Default: two per CPU, at least two.
     pub reserve: usize,
-    /// Where the debt of a bucket stops. Default: its burst.
+    /// The debt at which a bucket stops growing, CPU time from 1 ms to 1 d; a limit may have its
+    /// own. Too low: a heavy client soon has the same priority as any other. Too high: it pays for
+    /// longer than anyone benefits from. Default: the burst of the bucket.
     pub debt_max: Option<Nanos>,
-    /// How many requests wait at most. Default: 4096.
+    /// Maximum number of requests in the admission queue, 1 to 1 000 000, some 500 bytes each. Too
+    /// low: bursts are refused. Too high: memory, and waits that clients give up on. Default: 4096.
     pub len_max: usize,
-    /// How long a request waits at most. Default: 30 s.
+    /// The longest time that a request waits in the queue, 1 ms to 1 d; after that it is refused.
+    /// Too low: refusals instead of waits. Too high: connections stay open for long. Default: 30 s.
     pub wait_max: Nanos,
-    /// How many clients are remembered as known; strangers share one turn. Default: 0, nobody is
-    /// told apart.
+    /// Number of clients that are remembered as established, 0 to 1 000 000, 36 bytes each. New
+    /// clients share one turn, behind clients in credit. Too low: a client that comes seldom is new
+    /// at each visit. Too high: memory. Default: 0, all clients are treated as established.
     pub known_max: usize,
 }
 
-/// How many requests the backend works on at once.
+/// Number of requests that the backend works on at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// As many as it turns out to do some good.
+    /// Found by measuring: the number up to which more requests at once still increase throughput.
     Auto,
-    /// So many.
+    /// A fixed number, 1 to 1 000 000. Too low: the backend idles. Too high: requests wait inside
+    /// the backend, where Evenkeel cannot order them.
     Fixed(usize),
 }
 
@@ -370,7 +407,7 @@ impl fmt::Display for Concurrency {
 }
 
 impl Queue {
-    /// The defaults for a backend of `cpus`.
+    /// The defaults for a backend with `cpus` CPUs.
     #[must_use]
     pub fn for_cpus(cpus: f64) -> Queue {
         Queue {
@@ -383,7 +420,8 @@ impl Queue {
         }
     }
 
-    /// As the core takes it; `cpus` is where a search for the best concurrency begins.
+    /// The same settings in the form of the core. `cpus` is the value from which the search for the
+    /// best concurrency starts if it is `Auto`.
     #[must_use]
     pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::Settings {
         let concurrency = match self.concurrency {
@@ -400,41 +438,46 @@ impl Queue {
     }
 }
 
-/// The door that is asked about tags.
+/// The line door, which answers questions about tags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// Where it listens for lines. Default: tcp://127.0.0.1:7070.
+    /// Streams to listen on. Restart-only. Default: tcp://127.0.0.1:7070.
     pub listen: Vec<Listen>,
-    /// Who may connect to sockets that are files, as mode bits. Default: 666, everybody who can
-    /// reach the folder.
+    /// Permission bits of Unix sockets: the users that may connect. Restart-only. Default: 0o666,
+    /// every user that can reach the folder.
     pub socket_mode: u32,
-    /// Where it listens for Redis clients. Default: nowhere.
+    /// Addresses to listen on for Redis clients. Restart-only. Default: none.
     pub resp: Vec<SocketAddr>,
-    /// The most bytes of a tag; a longer one is served and not counted. Default: 1024.
+    /// Maximum length of a tag in bytes, 1 to 8192. A longer tag is served but not counted. Too
+    /// low: a limited client evades its limit with longer tags. Too high: memory per connection.
+    /// Default: 1024.
     pub tag_bytes: usize,
-    /// Keys that are remembered where a limit does not say. Default: 262144.
+    /// Number of keys that are remembered by a limit without a `keys_max` of its own, 24 bytes
+    /// each. Too low: the smallest debts are evicted early. Too high: memory. Default: 262 144.
     pub keys_max: usize,
-    /// Connections at once; beyond it the one that was silent longest is closed. 0: as many as
-    /// there are files for. Default: 10 000.
+    /// Maximum number of connections, up to 10 000 000. Beyond it the connection that was silent
+    /// longest is closed. 0: the number that the limit of open files allows. Too low: clients
+    /// reconnect often. Too high: open files run out. Default: 10 000.
     pub connections: usize,
-    /// For what has been sent to be answered when the program stops. Default: 5 s.
+    /// Time for replies to be sent when the process stops, 0 to 1 d. Default: 5 s.
     pub drain: Duration,
-    /// Tables, the first that of tags which no prefix takes.
+    /// The limits, each with a table of its own. The first one counts the tags that match no
+    /// prefix.
     pub limits: Vec<Limit>,
-    /// The rules that are written in the configuration,
+    /// The prefix rules that are written in the configuration itself.
     pub written: tags::Builder,
-    /// and a file with more.
+    /// An optional file with more prefix rules.
     pub limits_file: Option<LimitsFile>,
-    /// All of them.
+    /// All prefix rules: those of the configuration and those of the file.
     pub rules: Arc<TagRules>,
 }
 
-/// Where to listen for streams.
+/// An address on which the line door accepts streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// `tcp://127.0.0.1:7070`.
+    /// A TCP address, written `tcp://127.0.0.1:7070`.
     Tcp(SocketAddr),
-    /// `unix:///run/evenkeel/line.sock`.
+    /// A Unix socket, written `unix:///run/evenkeel/line.sock`.
     Unix(PathBuf),
 }
 
@@ -447,16 +490,17 @@ impl fmt::Display for Listen {
     }
 }
 
-/// How a request's cost is measured.
+/// How the cost of a request is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostSource {
     /// Elapsed time while the backend works.
     Wall,
-    /// Elapsed time, shared out equally among the requests that run when there are more than cpus.
+    /// Elapsed time, divided among the running requests when there are more of them than CPUs.
     Shared,
-    /// What the backend says in this header (lower case), else `Shared`.
+    /// The value that the backend sends in this header (lower case); if it sends none, as `Shared`.
     Header(String),
-    /// As `Shared`, brought into line with what this cgroup (version 2) has used, as written.
+    /// As `Shared`, corrected by the CPU time that this cgroup (version 2) has used. The path is
+    /// kept as written.
     Cgroup(PathBuf),
 }
 
@@ -474,13 +518,13 @@ impl fmt::Display for CostSource {
 /// Where a trusted proxy writes the client's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientAddress {
-    /// `X-Forwarded-For`, walked from the right past trusted proxies; else `X-Real-IP`.
+    /// `X-Forwarded-For`, read from the right past trusted proxies; without it `X-Real-IP`.
     XForwardedFor,
-    /// `Forwarded` (RFC 7239), walked likewise.
+    /// `Forwarded` (RFC 7239), read in the same way.
     Forwarded,
-    /// One address in this header (lower case).
+    /// A header (lower case) that holds one address.
     Header(String),
-    /// Before the first byte of a connection, by the PROXY protocol, version 1 or 2.
+    /// The PROXY protocol, version 1 or 2, before the first byte of each connection.
     ProxyProtocol,
 }
 
@@ -495,46 +539,57 @@ impl fmt::Display for ClientAddress {
     }
 }
 
-/// How long things may take.
+/// Time limits of connections and requests, each 1 ms to 1 d. Too low: slow but honest peers are
+/// cut off. Too high: dead peers keep their connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a request's head to arrive. Default: 10 s.
+    /// From the first byte (or from the start of the connection) until the head of a request is
+    /// complete. Default: 10 s.
     pub header: Duration,
-    /// To connect to the backend. Default: 3 s.
+    /// Until a connection to the backend is established. Default: 3 s.
     pub connect: Duration,
-    /// Without a byte, on a connection between requests or inside a body. Default: 60 s.
+    /// Without a byte, on a connection between two requests or inside a body. Default: 60 s.
     pub idle: Duration,
-    /// For the backend to begin its answer. Default: 300 s.
+    /// From the complete request until the backend begins its answer. Default: 300 s.
     pub backend: Duration,
-    /// For running requests to end when the program stops. Default: 30 s.
+    /// For running requests to end when the process stops. Default: 30 s.
     pub drain: Duration,
-    /// How long an aborted request's clock runs on. Default: 5 s.
+    /// How long an aborted request continues to cost after its client has disconnected. Too low:
+    /// aborting early is cheap. Default: 5 s.
     pub abort_linger: Duration,
-    /// Without a byte on a connection that was upgraded. Default: 1 h.
+    /// Without a byte in either direction on an upgraded connection. Default: 1 h.
     pub tunnel: Duration,
 }
 
-/// How much of everything there may be; zero: no bound.
+/// Upper bounds of connections, sizes and streams. Zero means no bound, except where a field says
+/// otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Client connections at once. Default: 10 000.
+    /// Client connections at once, at most 10 000 000. Too low: users wait, and idle connections
+    /// are closed early. Too high: memory and open files run out. Default: 10 000.
     pub connections: usize,
-    /// Client connections at once from one address, an IPv6 network of 64 bits counting as one,
-    /// other than trusted proxies. Default: 0.
+    /// Client connections at once from one address; a /64 network counts as one IPv6 address.
+    /// Trusted proxies have no such bound. Too low: people who share an address are shut out. Too
+    /// high: one client can use all connections. Default: 0.
     pub connections_per_address: usize,
-    /// Bytes of a request's head. Default: 64 KiB.
+    /// Bytes of a request's head, 1 KiB to 16 MiB. Too low: large cookies are refused. Too high:
+    /// memory per connection. Default: 64 KiB.
     pub header_bytes: usize,
-    /// Bytes of a request's body. Default: 0.
+    /// Bytes of a request's body. Too low: uploads are refused. Default: 0.
     pub body_bytes: u64,
-    /// Bytes of a request's body that are read before the backend is asked; zero: none. A body
-    /// that is longer is passed on as it comes. Default: 64 KiB.
+    /// A body of at most this many bytes, up to 16 MiB, is read completely before the backend gets
+    /// the request; a longer body is streamed. Zero: every body is streamed. Too low: slow uploads
+    /// hold backend connections. Too high: memory. Default: 64 KiB.
     pub body_buffer: usize,
-    /// Requests on one connection. Default: 0.
+    /// Requests on one client connection. Too low: clients reconnect often. Default: 0.
     pub requests_per_connection: u64,
-    /// Requests at once on one connection, over HTTP/2; at least one. Default: 100.
+    /// Concurrent HTTP/2 streams on one client connection, 1 to 10 000. Too low: pages with many
+    /// parts load slowly. Too high: one client has as many backend connections at once. Default:
+    /// 100.
     pub streams: u32,
-    /// Requests at once on one connection to a backend, over HTTP/2; at least one, and no more
-    /// than the backend allows. Default: 100.
+    /// Concurrent HTTP/2 streams on one backend connection, 1 to 10 000, and never more than the
+    /// backend allows. Too low: more connections. Too high: one broken connection fails more
+    /// requests. Default: 100.
     pub backend_streams: u32,
 }
 

@@ -1,31 +1,31 @@
-//! The servers behind the proxy: where they are and how they are spoken with.
+//! The servers behind the proxy: their addresses, protocols and TLS settings.
 //!
-//! Which of them a request goes to is no setting: `doors/proxy/backends.rs`. How they are written
-//! in a file: `config/address.rs`.
+//! The choice of a backend for each request is no setting: `doors/proxy/backends.rs`. The syntax of
+//! an address in the file is in `config/address.rs`.
 
 use super::tls::ClientTls;
 use std::fmt;
 
-/// The most servers of one proxy: each is looked at for every request.
+/// Maximum number of backends of one proxy. Each request scans all of them.
 pub const BACKENDS_MAX: usize = 64;
 
-/// How a server is spoken with.
+/// Protocol and transport of a backend, as given by the scheme of its URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// HTTP/1.1 over TCP.
     Http,
-    /// The same under TLS.
+    /// HTTP over TLS on TCP. [`Protocol`] chooses between HTTP/1.1 and HTTP/2.
     Https,
-    /// HTTP/1.1 over a socket that is a file.
+    /// HTTP/1.1 over a Unix socket.
     Unix,
-    /// HTTP/2 over TCP, without asking whether it is spoken.
+    /// HTTP/2 over TCP with prior knowledge, that is without negotiation.
     H2c,
-    /// The same over a socket that is a file.
+    /// HTTP/2 over a Unix socket, with prior knowledge.
     UnixH2c,
 }
 
 impl Scheme {
-    /// As it is written.
+    /// The scheme as it is written in a URL.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,22 +37,22 @@ impl Scheme {
         }
     }
 
-    /// Whether the place is a socket file.
+    /// Whether the address is the path of a Unix socket.
     #[must_use]
     pub fn is_file(self) -> bool {
         matches!(self, Scheme::Unix | Scheme::UnixH2c)
     }
 }
 
-/// What is spoken with servers under TLS.
+/// HTTP version that is used with TLS backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/2 where the server wants it (ALPN), else HTTP/1.1.
+    /// HTTP/2 if the server chooses it (ALPN), otherwise HTTP/1.1.
     #[default]
     Auto,
-    /// HTTP/1.1.
+    /// Only HTTP/1.1.
     Http1,
-    /// HTTP/2.
+    /// Only HTTP/2.
     Http2,
 }
 
@@ -66,37 +66,37 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A server that the proxy stands in front of.
+/// One server behind the proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// How it is spoken with.
+    /// How the proxy connects to it.
     pub scheme: Scheme,
-    /// Host and port to connect to, as written; resolved at each connect. Of a socket file its
-    /// path.
+    /// Host and port as written, resolved at each connect; for a Unix socket, its path.
     pub place: String,
 }
 
 impl Backend {
-    /// One that is spoken with over TCP and nothing else.
+    /// A backend with plain HTTP/1.1 over TCP at `place` (host and port).
     #[must_use]
     pub fn http(place: impl Into<String>) -> Backend {
         Backend { scheme: Scheme::Http, place: place.into() }
     }
 
-    /// Whether it is spoken with under TLS.
+    /// Whether the connection uses TLS.
     #[must_use]
     pub fn is_secured(&self) -> bool {
         self.scheme == Scheme::Https
     }
 
-    /// Its host, without the port and the brackets of IPv6.
+    /// The host, without the port and without the brackets of an IPv6 address.
     #[must_use]
     pub fn host(&self) -> &str {
         let host = self.place.rsplit_once(':').map_or(&*self.place, |(host, _)| host);
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
-    /// What stands for it where a request names no host.
+    /// Value of the `Host` header for requests that name no host: `localhost` for a Unix socket,
+    /// otherwise host and port.
     #[must_use]
     pub fn host_header(&self) -> &str {
         if self.scheme.is_file() { "localhost" } else { &self.place }
@@ -109,15 +109,15 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Whom the proxy believes of servers under TLS, and who it is.
+/// How the proxy authenticates TLS backends, and how it authenticates itself to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendTls {
-    /// As of every client.
+    /// Authorities, own certificate and expected name, as for every TLS client.
     pub client: ClientTls,
-    /// Whether certificates are looked at. Without, anybody on the way can be the server. Default:
-    /// true.
+    /// Whether certificates are verified. `false`: any host on the network path can impersonate the
+    /// server. Default: true.
     pub verify: bool,
-    /// What is spoken. Default: HTTP/2 where the server wants it.
+    /// HTTP version to use. Default: HTTP/2 if the server chooses it.
     pub protocol: Protocol,
 }
 

@@ -1,7 +1,8 @@
-//! What the `gatekeeper` section says: whose orders are kept, and how.
+//! Settings of the `gatekeeper` section: the master that this instance follows, and the requests
+//! that it asks about.
 //!
-//! How it is written and what can be wrong with it: `config/section/gatekeeper.rs`. What a master
-//! and a gatekeeper tell each other: docs/guide/gatekeeper.md.
+//! The keys and their errors are in `config/section/gatekeeper.rs`. The messages between a master
+//! and a gatekeeper are described in docs/guide/gatekeeper.md.
 
 use evenkeel_core::limit::{Part, When};
 use evenkeel_core::units::Nanos;
@@ -9,57 +10,63 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-/// The port of a master that says none.
+/// Port of a master if its address has none.
 pub const PORT: u16 = 10_004;
-/// The longest name of a domain.
+/// Maximum length of a domain's name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// The longest name of a host.
+/// Maximum length of a host name, in bytes.
 const HOST_BYTES_MAX: usize = 253;
 
 /// The gate of one domain, which a master decides on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gatekeeper {
-    /// Where the master is told of requests. Default: tcp://127.0.0.1:10004.
+    /// Socket of the master that receives the accounting of requests. Default:
+    /// tcp://127.0.0.1:10004.
     pub master: Remote,
-    /// Where it says whom to hold. Default: the next port.
+    /// Socket on which the master publishes the identifiers to hold. Default: the next port.
     pub control: Remote,
-    /// Which requests it keeps the gate of, of those that none before it keeps. Default: all.
+    /// Condition of the requests that pass this gate. The first gate that matches a request is
+    /// used. Default: all requests.
     pub when: When,
-    /// The domain, as the master has it. Default: default.
+    /// Name of the domain at the master, 1 to 255 bytes. Default: `default`.
     pub domain: String,
-    /// What a request is called at the master. Default: the client's address.
+    /// Parts of a request that make its identifier at the master. Default: the client's address.
     pub identifier: Vec<Part>,
-    /// Who would wait longer is refused. Too low: bursts of real users are refused. Too high:
-    /// their clients give up first. Default: 5 s.
+    /// The longest wait, 0 to 1 d; a request that would have to wait longer is refused. Too low:
+    /// bursts of real users are refused. Too high: clients give up first. Default: 5 s.
     pub max_delay: Nanos,
-    /// Requests that are held at once; beyond it who would have to wait is refused. Default: 1024.
+    /// Maximum number of requests that are held at once, 0 to 1 000 000; beyond it requests that
+    /// would have to wait are refused. Too low: requests are refused although they could wait. Too
+    /// high: memory and open files. Default: 1024.
     pub held_max: usize,
-    /// Identifiers that have to wait, as many as are remembered; of more, those whose wait is over
-    /// first pass. Default: 65 536.
+    /// Number of identifiers with a wait that are remembered, 24 bytes each. When the table is
+    /// full, the identifiers with the earliest end of their wait are evicted. Too low: some
+    /// requests pass in excess. Too high: memory. Default: 65 536.
     pub keys_max: usize,
-    /// What the master is sent of a request for its log. Default: nothing.
+    /// Parts of a request that the master gets for its log. Default: none.
     pub log_info: Vec<Part>,
-    /// The master is told of one in so many refused requests; 0: of none. Default: 1.
+    /// Sampling of refused requests: one in this number is reported to the master; 0: none. Too
+    /// high: the master's count of refused requests is coarse. Default: 1.
     pub rejected_one_in: u64,
 }
 
-/// The address of a ZeroMQ socket; a name is looked up at each connect.
+/// The address of a ZeroMQ socket. A host name is resolved at each connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// A name or an address, IPv6 in brackets.
+    /// Host name or IP address, an IPv6 address in brackets.
     pub host: String,
-    /// Its port.
+    /// TCP port, at least 1.
     pub port: u16,
 }
 
 impl Remote {
-    /// The same host, a port further.
+    /// The same host at the next port.
     #[must_use]
     pub fn next(&self) -> Remote {
         Remote { host: self.host.clone(), port: self.port.saturating_add(1) }
     }
 
-    /// As it is connected to.
+    /// `host:port`, as a connect needs it.
     #[must_use]
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
@@ -72,12 +79,12 @@ impl fmt::Display for Remote {
     }
 }
 
-/// The text is no address of a ZeroMQ socket.
+/// The text is not the address of a ZeroMQ socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write tcp://master.example:10004 or tcp://[2001:db8::1]:10004; only TCP is spoken")]
 pub struct RemoteFault;
 
-/// `tcp://master.example:10004`, `master.example`, `[2001:db8::1]:10004`.
+/// Accepts `tcp://master.example:10004`, `master.example` and `[2001:db8::1]:10004`.
 impl FromStr for Remote {
     type Err = RemoteFault;
 
@@ -109,7 +116,7 @@ fn read_port(text: &str) -> Result<u16, RemoteFault> {
     text.parse().ok().filter(|port| *port > 0 && digits).ok_or(RemoteFault)
 }
 
-/// Whether a domain may be called so.
+/// Whether `name` is valid for a domain: 1 to 255 bytes, none of them NUL.
 #[must_use]
 pub fn is_domain(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains('\0')

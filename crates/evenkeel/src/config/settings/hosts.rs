@@ -1,45 +1,46 @@
-//! Clients by name: who is exempt, who is counted together, and who is asked for names.
+//! Clients by host name: those that are exempt, those that count together, and the name servers.
 //!
-//! A name is what reverse DNS says and a lookup of that name confirms. How that is found out:
-//! `client::lookup`.
+//! The name of a client is what reverse DNS returns and a forward lookup of that name confirms. The
+//! lookup itself is in `client::lookup`.
 
 use std::fmt;
 use std::net::SocketAddr;
 
-/// What the proxy's section says of names.
+/// The settings of the proxy that concern host names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
-    /// Neither counted nor held. Default: nobody.
+    /// Clients with these names are neither counted nor held. Default: none.
     pub exempt: Vec<HostPattern>,
-    /// Counted together. Default: nobody.
+    /// Clients that count as one under limits by `host`; the first match applies. Default: none.
     pub merge: Vec<Merge>,
-    /// Name servers. Default: those of the system.
+    /// Addresses of the name servers to use. Default: those of the system.
     pub resolver: Vec<SocketAddr>,
 }
 
 impl Hosts {
-    /// Whether anybody's name is of any interest.
+    /// Whether any setting needs host names. If not, no name is resolved.
     #[must_use]
     pub fn matter(&self) -> bool {
         !self.exempt.is_empty() || !self.merge.is_empty()
     }
 }
 
-/// Hosts whose name matches `pattern` count as one, called `name`.
+/// Clients with a host name that matches `pattern` count as one, called `name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merge {
-    /// Which.
+    /// The host names that count together.
     pub pattern: HostPattern,
-    /// What they count as.
+    /// The name under which they count.
     pub name: Box<str>,
 }
 
-/// A host's name, or `*.` and a domain: every name below it, and not the domain itself.
+/// A host name, or `*.` and a domain. The wildcard matches every name below the domain, not the
+/// domain itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern(Box<str>);
 
 impl HostPattern {
-    /// Reads a pattern, in any case.
+    /// Parses a pattern and converts it to lower case. `None` if no host can have such a name.
     #[must_use]
     pub fn parse(text: &str) -> Option<HostPattern> {
         let name = host_name(text.strip_prefix("*.").unwrap_or(text))?;
@@ -47,7 +48,8 @@ impl HostPattern {
         Some(HostPattern(if wildcard { format!("*.{name}").into() } else { name }))
     }
 
-    /// Whether it means `name`, which is in lower case and does not end with a dot.
+    /// Whether the pattern matches `name`. Invariant: `name` is in lower case and has no dot at its
+    /// end.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match self.0.strip_prefix('*') {
@@ -63,7 +65,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// A host's name in lower case; `None` if no host can have it.
+/// Converts a host name to lower case. `None` if no host can have this name.
 #[must_use]
 pub fn host_name(text: &str) -> Option<Box<str>> {
     let label = |label: &str| {

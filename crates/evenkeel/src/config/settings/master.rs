@@ -1,6 +1,6 @@
-//! What the `master` section says: which domains there are, and what their gatekeepers are told.
+//! Settings of the `master` section: its sockets, its domains and their rules.
 //!
-//! How it is written and what can be wrong with it: `config/section/master.rs`. How rules count:
+//! The keys and their errors are in `config/section/master.rs`. How rules count:
 //! `evenkeel_core::bucket`.
 
 use evenkeel_core::limit::Limit;
@@ -9,34 +9,40 @@ use ipnet::IpNet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The master that gatekeepers tell of their requests, and that tells them whom to hold until when.
+/// The master of gatekeepers. Gatekeepers report their requests to it, and it publishes the
+/// identifiers that have to wait and until when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Master {
-    /// Where it is told. Default: 127.0.0.1:10004.
+    /// Address on which gatekeepers report requests. Default: 127.0.0.1:10004.
     pub accounting: SocketAddr,
-    /// Where it tells. Default: the next port.
+    /// Address on which the master publishes its decisions. Default: the next port.
     pub control: SocketAddr,
-    /// Who may connect; empty: everybody. Default: everybody.
+    /// Networks that may connect. Empty: any host may connect. Default: empty.
     pub allow: Vec<IpNet>,
-    /// Times that lie further ahead are taken for this. Too low: clients that a gatekeeper delays
-    /// for long are counted as if they came early. Default: 60 s.
+    /// Timestamps further in the future than this are reduced to it, 0 to 1 d. Too low: requests
+    /// that a gatekeeper delays for longer count as if they came early. Too high: a gatekeeper with
+    /// a wrong clock causes long holds. Default: 60 s.
     pub ahead_max: Nanos,
-    /// Connections of each kind at once; more are closed at once and counted. Default: 1024.
+    /// Maximum number of connections of each kind, 1 to 65 536; further ones are closed at once and
+    /// counted. Too low: gatekeepers without a connection decide nothing. Too high: open files.
+    /// Default: 1024.
     pub connections: usize,
-    /// Identifiers of each domain that newcomers are told of. Default: 100 000.
+    /// Number of identifiers per domain that a newly connected gatekeeper is sent, 0 to 10 million.
+    /// Too low: a new gatekeeper admits some requests that the others hold. Too high: memory.
+    /// Default: 100 000.
     pub told_max: usize,
-    /// How long a last message may take to be sent. Default: 5 s.
+    /// Time for the last messages to be sent when the process stops, 0 to 1 d. Default: 5 s.
     pub drain: Duration,
-    /// In the order written.
+    /// The domains, in the order of the file; at most 1000.
     pub domains: Vec<Domain>,
 }
 
 impl Master {
-    /// Why one that is open to everybody is a danger, and what to do.
+    /// The warning for a master that accepts any host, with its fix.
     pub const OPEN: &str = "the master listens beyond loopback, and whoever reaches it may have \
                             any client held: name the gatekeepers' networks in `allow`";
 
-    /// Whether whoever reaches this machine may say what runs.
+    /// Whether the master listens beyond loopback and accepts connections from any network.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let beyond = |address: &SocketAddr| !address.ip().is_loopback();
@@ -44,11 +50,12 @@ impl Master {
     }
 }
 
-/// One domain.
+/// A domain and its rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Domain {
-    /// What gatekeepers call it.
+    /// The name that gatekeepers use for it, 1 to 255 bytes.
     pub name: String,
-    /// The longest wait under any of these counts.
+    /// The rules of the domain. The longest wait of all rules applies; without rules no request
+    /// waits.
     pub rules: Vec<Limit>,
 }

@@ -1,8 +1,8 @@
-//! What a configuration has a start open: each socket, and the key that names it.
+//! The sockets that a configuration opens at start, each with the key that names it.
 //!
-//! One list for all who ask: the reader of configurations, which lets no two sections have one
-//! port; `run::handover`, which lets doors open nothing else; and `run::trial`, which finds out for
-//! `check` whether a start would get it.
+//! This is the single list for all users: the configuration reader, which rejects two listeners on
+//! one port or file; `run::handover`, which permits the doors to open only these sockets; and
+//! `run::trial`, by which `check` tests whether a start could open them.
 
 use super::peers::Via;
 use super::{Line, Listen, Settings};
@@ -11,31 +11,32 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// The way to a key, section by section.
+/// Path to a key of the file, section by section.
 pub type Way = &'static [&'static str];
 
-/// A socket.
+/// A socket that is opened at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Socket {
-    /// Listens on a port of TCP.
+    /// Listens on a TCP port.
     Tcp(SocketAddr),
-    /// Takes datagrams at a port of UDP.
+    /// Receives datagrams on a UDP port.
     Datagrams(SocketAddr),
-    /// Listens on a file.
+    /// Listens on a Unix socket.
     File(PathBuf),
-    /// Hears what is sent to a group.
+    /// Receives datagrams of a multicast group.
     Group {
-        /// Its address.
+        /// Address and port of the group.
         group: SocketAddr,
-        /// This machine's address on the network.
+        /// This machine's address on the network to use. `None`: the system chooses.
         interface: Option<IpAddr>,
-        /// How many routers a datagram may pass.
+        /// Hop limit of datagrams: the number of networks that they may cross, including the first.
         hops: u32,
     },
 }
 
 impl Socket {
-    /// Whether another one has the same port, or the same file however it is spelt.
+    /// Whether both cannot be open at once: the same TCP port, or the same file in any spelling.
+    /// UDP sockets and groups never collide.
     #[must_use]
     pub fn collides(&self, other: &Socket) -> bool {
         match (self, other) {
@@ -57,20 +58,20 @@ impl fmt::Display for Socket {
     }
 }
 
-/// A socket, and where it is named.
+/// A socket and the key that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// The key.
+    /// Path of the key.
     pub way: Way,
-    /// What it names.
+    /// The socket that the key names.
     pub socket: Socket,
 }
 
 impl Settings {
-    /// Everything that a start opens.
+    /// All sockets that a start opens.
     #[must_use]
     pub fn openings(&self) -> Vec<Opening> {
-        // All are named, so that a new section does not compile until it is thought of here.
+        // All fields are named, so that a new section does not compile until it is considered here.
         #[rustfmt::skip]
         let Settings {
             admin, proxy, check, line, ratelimit, master, peers,

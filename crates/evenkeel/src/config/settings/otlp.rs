@@ -1,37 +1,40 @@
-//! Where OpenTelemetry's signals go, and which.
+//! OpenTelemetry signals: the collector, and which signals it gets.
 //!
-//! Meaning, range and default of every figure; how they are written: `config/section/otlp`, or as
-//! environment variables (`config/environment`). What is done with them: `watch::otlp`.
+//! Here are meaning, range and default of each value. The keys are in
+//! `config/section/metrics/otlp`, the equivalent environment variables in `config/environment`. The
+//! sender is `watch::otlp`.
 
 use super::tls::ClientTls;
 use std::fmt;
 use std::time::Duration;
 
-/// A collector.
+/// A collector and the connection to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
-    /// Where it is. Default: <http://127.0.0.1:4318>, or with gRPC <http://127.0.0.1:4317>.
+    /// Address of the collector. Default: <http://127.0.0.1:4318>, or with gRPC
+    /// <http://127.0.0.1:4317>.
     pub endpoint: Endpoint,
-    /// How it is spoken to. Default: over HTTP.
+    /// Protocol of the requests. Default: HTTP.
     pub protocol: Protocol,
-    /// Headers of every request.
+    /// Headers that are added to every request, as name and value.
     pub headers: Vec<(String, String)>,
-    /// Requests are compressed with gzip. Default: false.
+    /// Whether requests are compressed with gzip. Default: false.
     pub gzip: bool,
-    /// For a request to be answered, 1 ms to an hour. Default: 10 s.
+    /// Time until a request must be answered, 1 ms to 1 h. Too low: spans are sent twice or lost.
+    /// Too high: a collector that hangs is noticed late. Default: 10 s.
     pub timeout: Duration,
-    /// Whom to believe where the endpoint is `https`. Default: the system's authorities.
+    /// Authorities and own certificate, for an `https` endpoint. Default: the system's authorities.
     pub tls: ClientTls,
 }
 
-/// The address of a collector.
+/// URL of a collector, in its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whether it speaks TLS.
+    /// Whether the connection uses TLS (`https`).
     pub tls: bool,
     /// Host and port, resolved at each connect.
     pub authority: String,
-    /// What is asked for; empty: what the protocol says.
+    /// Path of the request; empty: the default path of the protocol.
     pub path: String,
 }
 
@@ -50,17 +53,17 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How a collector is spoken to.
+/// Protocol of requests to a collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Messages in protobuf over HTTP/1.1.
+    /// Protobuf messages over HTTP/1.1.
     Http,
     /// gRPC.
     Grpc,
 }
 
 impl Protocol {
-    /// How each is written.
+    /// The words that the file uses for each protocol. Invariant: in the order of the variants.
     pub const WORDS: [(&str, Protocol); 2] = [("http", Protocol::Http), ("grpc", Protocol::Grpc)];
 }
 
@@ -73,32 +76,36 @@ impl fmt::Display for Protocol {
 /// Traces: spans of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traces {
-    /// Where they go.
+    /// The collector that receives them.
     pub collector: Collector,
-    /// What this program is called there. Default: evenkeel.
+    /// Name of this service at the collector. Default: evenkeel.
     pub service: String,
-    /// What else is told of it.
+    /// Further attributes of this service, as key and value.
     pub attributes: Vec<(String, String)>,
-    /// The part of requests that are traced, 0 to 1, where the caller has not decided: one that is
-    /// traced itself, or is not, decides for us. Default: 1.
+    /// The fraction of requests that are traced, 0 to 1. It applies only if the caller has not
+    /// decided: a caller's decision to sample, or not, is always followed. Too high: load on the
+    /// collector. Default: 1.
     pub sampling: f64,
-    /// How long a span may wait for others before it is sent, 1 ms to an hour. Default: 5 s.
+    /// The longest time that a span waits for others before it is sent, 1 ms to 1 h. Too low: many
+    /// small requests. Too high: spans arrive late. Default: 5 s.
     pub every: Duration,
-    /// Spans that wait; more are dropped and counted, 1 to 1 000 000. Default: 2048.
+    /// Maximum number of waiting spans, 1 to 1 000 000, up to 3 KiB each; further ones are dropped
+    /// and counted. Too low: a burst loses spans. Too high: memory. Default: 2048.
     pub queue_max: usize,
-    /// Spans of one request, 1 to 10 000. Default: 512.
+    /// Maximum number of spans in one request, 1 to 10 000. Too low: many small requests. Too high:
+    /// large requests. Default: 512.
     pub batch_max: usize,
 }
 
-/// Metrics: the whole table, again and again.
+/// Metrics: the complete set of metrics, sent periodically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Where they go.
+    /// The collector that receives them.
     pub collector: Collector,
-    /// What this program is called there. Default: evenkeel.
+    /// Name of this service at the collector. Default: evenkeel.
     pub service: String,
-    /// What else is told of it.
+    /// Further attributes of this service, as key and value.
     pub attributes: Vec<(String, String)>,
-    /// Between two messages, 1 s to an hour. Default: 10 s.
+    /// Time between two messages, 1 s to 1 h. Default: 10 s.
     pub every: Duration,
 }

@@ -10,7 +10,7 @@ pub mod rename;
 use regex_lite::{Regex, RegexBuilder};
 use std::fmt;
 
-/// The longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 const BYTES_MAX: usize = 1_024;
 /// The memory that a compiled pattern may take, in bytes: repetitions are written out.
 const COMPILED_MAX: usize = 256 * 1_024;
@@ -41,7 +41,8 @@ impl Pattern {
         self.0.captures_len()
     }
 
-    /// The first match: the whole, then each group, empty where it took no part.
+    /// Finds the first match. Returns group 0 (the whole match), then each group; a group that took
+    /// no part is empty.
     #[must_use]
     pub fn find<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         let found = self.0.captures(text)?;

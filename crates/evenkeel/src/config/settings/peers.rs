@@ -1,7 +1,7 @@
-//! What the `peers` section says: with whom this instance counts together, and how they are told.
+//! Settings of the `peers` section: the instances that count together, and how they are connected.
 //!
-//! Nothing is resolved or read here: names are looked up by the transports, again and again, and
-//! secrets when the program starts.
+//! Nothing is resolved or read here. The transports resolve names again at each connect, and
+//! secrets are read when the process starts.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,58 +11,62 @@ use std::time::Duration;
 /// Instances that count together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers {
-    /// How they reach each other. Default: mesh.
+    /// How the instances exchange messages. Default: mesh.
     pub via: Via,
-    /// Who they are: instances of another cluster are strangers. Default: default.
+    /// Name of the cluster, 1 to 63 bytes. Instances of another cluster are ignored. Default:
+    /// `default`.
     pub cluster: String,
-    /// Holds the secret that all of them have, a token of 16 to 1024 visible characters.
+    /// File with the secret that all instances share, a token of 16 to 1024 visible characters.
+    /// Messages without it are not accepted. Default: none.
     pub secret_file: Option<PathBuf>,
-    /// Certificates, in place of a secret or beside it.
+    /// Certificates of the instances, instead of a secret or in addition to it. With NATS it is the
+    /// certificate that this instance shows to the server. Default: none.
     pub tls: Option<PeersTls>,
-    /// How often each tells the others what it has counted. Too short: more messages, each of
-    /// which repeats the keys of the one before. Too long: a client that goes to all instances
-    /// gets more before all of them know. Default: 5 s.
+    /// Interval at which each instance sends what it has counted, 100 ms to 60 s. Too low: more
+    /// messages, and each repeats the keys of the previous one. Too high: a client that uses all
+    /// instances gets more before all of them know. Default: 5 s.
     pub period: Duration,
-    /// Whether all instances stand before one backend, whose CPUs are counted once. Else each has
-    /// its own, and shares are of the sum of those that live. Default: false.
+    /// Whether all instances share one backend, so that its CPUs count once. If not, each instance
+    /// has its own, and shares refer to the sum of all live instances. Default: false.
     pub cpus_shared: bool,
-    /// How many instances are listened to, this one included; further ones are ignored and
-    /// counted. Default: 256.
+    /// Maximum number of instances, including this one, 2 to 1024; messages of further ones are
+    /// ignored and counted. Too low: some instances are not heard. Too high: memory. Default: 256.
     pub nodes_max: usize,
 }
 
-/// How instances reach each other.
+/// How instances exchange messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// A connection between each two of them.
+    /// One connection between each pair of instances.
     Mesh {
-        /// Where others connect to. Default: 127.0.0.1:7946.
+        /// Address on which other instances connect. Default: 127.0.0.1:7946.
         listen: SocketAddr,
-        /// Whom to connect to. Default: nobody.
+        /// Instances to connect to. Default: none.
         join: Vec<Join>,
-        /// Whether to look for others on this network by multicast DNS. Default: false.
+        /// Whether to discover instances on this network by multicast DNS. Default: false.
         mdns: bool,
     },
-    /// Datagrams to a group on one network.
+    /// Datagrams to a multicast group on one network.
     Multicast {
-        /// The group's address and port. Default: 239.255.70.46:7946.
+        /// Address and port of the group. Default: 239.255.70.46:7946.
         group: SocketAddr,
-        /// The address of this machine on the network to use. Default: the system's choice.
+        /// This machine's address on the network to use. Default: the system's choice.
         interface: Option<IpAddr>,
-        /// How many routers a datagram may pass. Default: 1, none.
+        /// Hop limit of datagrams, 1 to 255; 1 means that no router forwards them. Too low: other
+        /// networks receive nothing. Too high: foreign networks receive them. Default: 1.
         hops: u32,
     },
-    /// Messages through NATS.
+    /// Messages through NATS servers.
     Nats {
-        /// One server, or some of a cluster. Default: nats://127.0.0.1:4222.
+        /// One server, or several of a cluster. Default: nats://127.0.0.1:4222.
         servers: Vec<NatsServer>,
-        /// A file with `user:password` or a token for NATS. Default: none.
+        /// File with `user:password` or a token for NATS. Default: none.
         credentials_file: Option<PathBuf>,
     },
 }
 
 impl Via {
-    /// How it is written.
+    /// The word that the file uses for this transport.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -73,12 +77,12 @@ impl Via {
     }
 }
 
-/// Whom to connect to.
+/// An instance, or several instances behind a name, to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// One instance: host and port. A name is resolved at each connect.
+    /// One instance: host and port. A host name is resolved at each connect.
     One(String),
-    /// All addresses of a name, looked up again and again: name and port.
+    /// All addresses of a host name, which is resolved repeatedly: name and port.
     Dns(String),
 }
 
@@ -91,10 +95,10 @@ impl fmt::Display for Join {
     }
 }
 
-/// A NATS server.
+/// Address of a NATS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsServer {
-    /// Whether the connection is encrypted: `tls://`.
+    /// Whether the connection uses TLS (`tls://`).
     pub tls: bool,
     /// Host and port.
     pub authority: String,
@@ -106,12 +110,12 @@ impl fmt::Display for NatsServer {
     }
 }
 
-/// Certificates of peers, as files in PEM.
+/// Certificates of peers: paths of PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeersTls {
-    /// This instance's certificate, with those between it and the authority's.
+    /// Certificate of this instance, followed by the intermediate certificates.
     pub cert: PathBuf,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: PathBuf,
     /// The authority that has signed the certificates of all instances.
     pub ca: PathBuf,

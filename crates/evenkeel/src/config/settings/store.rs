@@ -1,74 +1,82 @@
-//! The settings of the store: where one count for all instances is kept, and how it is asked.
+//! Settings of the store: the Redis servers that keep one count for all instances, and how they are
+//! used.
 //!
-//! What each means for a request: `store::redis`. What can be wrong with them:
+//! What each setting means for a request: `store::redis`. The keys and their errors are in
 //! `config/section/store`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One count for all instances.
+/// One count for all instances, kept in Redis or Valkey.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Where it is.
+    /// The servers, and how they are reached.
     pub place: StorePlace,
-    /// Where counters of one second are, if they are elsewhere. Default: at the same place.
+    /// Separate servers for counters with windows of one second. Default: the same servers.
     pub per_second: Option<StorePlace>,
-    /// The longest that a request waits for an answer; then what is known here decides. 1 ms to
-    /// 10 s. Too short: an answer that is merely slow is not waited for. Default: 20 ms.
+    /// The longest time that a request waits for the store, 1 ms to 10 s; after that the local
+    /// state decides. Too low: answers that are merely slow are not used. Too high: requests wait
+    /// that long while the store stalls. Default: 20 ms.
     pub deadline: Duration,
-    /// For a connection to be made and to show that it can be used. Default: 1 s.
+    /// Time to connect and to verify that the connection works, 10 ms to 60 s. Too low: a distant
+    /// store is never reached. Default: 1 s.
     pub connect: Duration,
-    /// Whether the store decides, or is told. Default: exact.
+    /// Whether the store decides each request, or only sums up local counts. Default: exact.
     pub mode: StoreMode,
-    /// How often it is told what was counted here alone: with [`StoreMode::Batched`] always, else
-    /// after an outage. 10 ms to 10 s. Default: 100 ms.
+    /// Interval at which local counts are sent to the store, 10 ms to 10 s: always with
+    /// [`StoreMode::Batched`], otherwise after an outage. Too low: more work for the store. Too
+    /// high: with `Batched` all instances together admit more, and other instances learn costs
+    /// late. Default: 100 ms.
     pub period: Duration,
-    /// What a request gets while there is no answer. Default: what is known here decides.
+    /// What decides while the store does not answer. Default: the local state.
     pub fail: StoreFail,
-    /// What all keys begin with. Default: `evenkeel:`, with compatible keys nothing.
+    /// Prefix of all keys in the store, at most 64 bytes. Default: `evenkeel:`; with compatible
+    /// keys empty.
     pub prefix: String,
-    /// Windows are kept under the names that envoyproxy/ratelimit gives them, so it may run beside
-    /// this program on the same store. Default: false.
+    /// Whether windows use the key names of envoyproxy/ratelimit, so that it can share the store
+    /// with Evenkeel. Default: false.
     pub compatible_keys: bool,
-    /// Compatible keys are kept for up to so much longer than their window, so that not all end at
-    /// once. Default: 300 s.
+    /// Compatible keys live up to this much longer than their window, 0 to 1 d, so that they do not
+    /// all expire at once. Too low: many keys expire at once. Too high: memory of the store.
+    /// Default: 300 s.
     pub jitter: Duration,
-    /// Counters whose hits the store can be told later, for each thread; what further ones were
-    /// hit is lost to it. 100 bytes each. Default: 100 000.
+    /// Maximum number of counters per thread that remember hits for the store, 0 to 10 million, 100
+    /// bytes each. Hits of further counters are lost to the store. Too low: the other instances do
+    /// not see the hits of an outage. Too high: memory. Default: 100 000.
     pub owed_max: usize,
 }
 
-/// Where a store is.
+/// The servers of a store and how to connect to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePlace {
-    /// Its servers, one at least.
+    /// The servers, at least one.
     pub servers: Vec<Server>,
-    /// What they are to each other. Default: one alone, several are nodes of a cluster.
+    /// The topology of the servers. Default: `Single` for one server, `Cluster` for several.
     pub layout: Layout,
-    /// Who we are, where a server's address does not say.
+    /// User and password for servers that have none in their address.
     pub login: Option<Login>,
-    /// The same, read from this file at each connect.
+    /// File with the same credentials. It is read again at each connect.
     pub credentials_file: Option<PathBuf>,
-    /// How those servers are believed that are spoken to over TLS.
+    /// How TLS servers are authenticated.
     pub tls: StoreTls,
 }
 
-/// What the servers of a store are to each other.
+/// The topology of a store's servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One alone.
+    /// A single server.
     Single,
-    /// Sentinels, who know which server is the master of this name.
+    /// Sentinels, which know the current master of this name.
     Sentinel(String),
-    /// Nodes of one cluster; the others are learned from them.
+    /// Nodes of one cluster. Further nodes are learned from these.
     Cluster,
-    /// Servers that know nothing of each other; each has the counters whose names fall to it.
+    /// Independent servers. The name of a counter selects the server.
     Ring,
 }
 
 impl Layout {
-    /// As it is written.
+    /// The word that the file uses for this topology.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -80,30 +88,30 @@ impl Layout {
     }
 }
 
-/// One server.
+/// A server of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// How it is reached.
+    /// Its address.
     pub end: End,
-    /// Who we are to it.
+    /// User and password, if the address contains them.
     pub login: Option<Login>,
-    /// Which of its databases.
+    /// Number of the database on this server. A cluster has only database 0.
     pub database: u16,
 }
 
-/// How a server is reached.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// A host, resolved at each connect, and its port.
+    /// A TCP address. The host is resolved at each connect.
     Tcp {
-        /// The name or the address, without brackets.
+        /// Host name or IP address, without brackets.
         host: String,
-        /// The port.
+        /// TCP port.
         port: u16,
-        /// Whether it speaks TLS.
+        /// Whether the connection uses TLS.
         tls: bool,
     },
-    /// A socket file.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -117,17 +125,17 @@ impl fmt::Display for End {
     }
 }
 
-/// A user and a password. It is never shown.
+/// A user and a password. The `Debug` output does not contain the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// Default: the server's default user.
+    /// Name of the user. `None`: the server's default user.
     pub user: Option<String>,
-    /// The password.
+    /// The password, in plain text.
     pub password: String,
 }
 
 impl Login {
-    /// From `user:password`, or a password alone.
+    /// Parses `user:password`, or a password alone. An empty user counts as none.
     #[must_use]
     pub fn parse(text: &str) -> Login {
         let (user, password) = match text.split_once(':') {
@@ -144,28 +152,30 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How a store is believed over TLS.
+/// How TLS servers of a store are authenticated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreTls {
-    /// The authorities that are believed. Default: those of the system.
+    /// Trusted authorities. Default: those of the system.
     pub ca: Option<PathBuf>,
-    /// Our certificate and its key, where the store wants to see one.
+    /// Certificate and key that this instance shows if the server asks for them. Default: none.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Any certificate of these authorities will do, whatever name it is for.
+    /// Whether a certificate of a trusted authority is accepted regardless of its name. Default:
+    /// false.
     pub any_name: bool,
 }
 
-/// Who decides.
+/// What decides a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
-    /// The store, for each request.
+    /// The store decides each request.
     Exact,
-    /// Each instance by what it knows; the store is told what was counted, and tells the sum.
+    /// Each instance decides by its local state. Local counts are sent to the store, which returns
+    /// the sum.
     Batched,
 }
 
 impl StoreMode {
-    /// As they are written.
+    /// The words that the file uses for each mode. Invariant: in the order of the variants.
     pub const WORDS: [(&str, StoreMode); 2] =
         [("exact", StoreMode::Exact), ("batched", StoreMode::Batched)];
 }
@@ -176,17 +186,17 @@ impl fmt::Display for StoreMode {
     }
 }
 
-/// What a request gets that the store does not answer.
+/// What happens to a request if the store does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFail {
-    /// What is known here decides.
+    /// The local state decides.
     Local,
-    /// An error, as from the reference.
+    /// The caller gets an error, as the reference server does.
     Error,
 }
 
 impl StoreFail {
-    /// As they are written.
+    /// The words that the file uses for each value. Invariant: in the order of the variants.
     pub const WORDS: [(&str, StoreFail); 2] =
         [("local", StoreFail::Local), ("error", StoreFail::Error)];
 }

@@ -1,9 +1,9 @@
-//! What the line door counts tags by: a rule for each prefix.
+//! The prefix rules by which the line door counts tags.
 //!
-//! A rule has a limit, with a table and a list of its own, or shares one with others and has only
-//! numbers of its own; equal numbers are kept once. So a million rules take some 60 bytes each
-//! beside their prefixes. Where they are written: `section::line`; in a file of their own:
-//! `source::prefixes`.
+//! A rule either has a limit of its own, with a table and a list, or it shares one limit with other
+//! rules and has only its numbers; equal numbers are stored once. So a million rules take some 60
+//! bytes each, plus their prefixes. Rules are read by `section::line` and, from a file of their
+//! own, by `section::line::listed`.
 
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::Debt;
@@ -15,35 +15,35 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The most rules of a door.
+/// Maximum number of rules of one door.
 pub const RULES_MAX: usize = 1_000_000;
-/// The limit of all rules that have none of their own.
+/// Name of the limit that all rules without a limit of their own share.
 pub const SHARED: &str = "prefixes";
-/// The limit of keys whose numbers come with each question.
+/// Name of the limit for keys that get their numbers with each question (`CL.THROTTLE`).
 pub const OWN_NUMBERS: &str = "cl.throttle";
 
 /// How a limit is refilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refill {
-    /// Whole tokens on whole multiples of 1/rate.
+    /// Whole tokens, at whole multiples of 1/rate.
     Grid,
-    /// Parts of tokens as time passes.
+    /// Fractions of tokens, continuously.
     Continuous,
 }
 
-/// A rate, a burst and how it is refilled.
+/// The numbers of a limit: a rate, a burst and how it is refilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
-    /// What comes in.
+    /// The rate at which tokens are refilled.
     pub pace: Pace,
-    /// The most that is saved up.
+    /// Maximum number of tokens that can be saved up, 1 to 10^9.
     pub burst: u64,
-    /// How it comes in.
+    /// How tokens are refilled.
     pub refill: Refill,
 }
 
 impl Numbers {
-    /// How tags are counted by these numbers.
+    /// The algorithm that counts tags by these numbers.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         match self.refill {
@@ -54,7 +54,7 @@ impl Numbers {
         }
     }
 
-    /// A limit with these numbers and a table of its own.
+    /// A limit with these numbers and a table of its own for `keys_max` tags.
     #[must_use]
     pub fn limit(&self, name: Box<str>, keys_max: usize) -> Limit {
         Limit {
@@ -71,36 +71,36 @@ impl Numbers {
     }
 }
 
-/// A limit in which each tag owes a time, whatever its numbers are: a second of it is paid each
-/// second.
+/// A limit in which each tag owes time instead of tokens, so that rules with different numbers can
+/// share it. One second of debt is paid per second.
 #[must_use]
 pub fn owed_time(name: &str, keys_max: usize) -> Limit {
     let second = Numbers { pace: Pace::ONE_PER_SECOND, burst: 0, refill: Refill::Continuous };
     second.limit(name.into(), keys_max)
 }
 
-/// The numbers of rules that share a limit, as they are counted by.
+/// How tags are counted by a rule that shares a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counting {
-    /// How each tag is counted.
+    /// The algorithm for each tag.
     pub algorithm: Algorithm,
-    /// How long a hit takes to come in. What a tag owes in the shared limit is a time, for which
-    /// other instances need not know the numbers.
+    /// Time to refill one token, at least 1 ns. The debt of a tag in the shared limit is a time, so
+    /// other instances do not need to know the numbers.
     pub interval: Nanos,
 }
 
-/// What a prefix says of the tags that it takes.
+/// How the tags of a prefix are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagRule {
-    /// They are served, and neither counted nor logged.
+    /// The tags are served, and neither counted nor logged.
     Exempt,
-    /// They are counted by the limit at this place.
+    /// Counted by the limit with this index.
     Own(u8),
-    /// They are counted by the numbers at this place.
+    /// Counted in the shared limit, by the [`Counting`] with this index.
     Shared(u32),
 }
 
-/// All rules of a door.
+/// All rules of a line door, ready for lookup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TagRules {
     prefixes: Prefixes,
@@ -109,25 +109,25 @@ pub struct TagRules {
 }
 
 impl TagRules {
-    /// The rule of the longest prefix that `tag` begins with.
+    /// Finds the rule of the longest prefix of `tag`.
     #[must_use]
     pub fn find(&self, tag: &[u8]) -> Option<TagRule> {
         self.prefixes.find(tag).and_then(|at| self.rules.get(at as usize)).copied()
     }
 
-    /// The numbers at a place.
+    /// The numbers with this index, as [`TagRule::Shared`] names it.
     #[must_use]
     pub fn counting(&self, place: u32) -> Option<&Counting> {
         self.countings.get(place as usize)
     }
 
-    /// How many there are, that of all other tags included.
+    /// Number of rules, including the rule of the empty prefix.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// Whether there are none; there always is that of all other tags.
+    /// Whether there is no rule. A configured door always has one, for the empty prefix.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
@@ -137,13 +137,13 @@ impl TagRules {
 /// A file with further rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// How its limits are refilled.
+    /// How the limits of the file are refilled.
     pub refill: Refill,
 }
 
-/// Rules as they are read, one after the other.
+/// Collects rules one by one and builds [`TagRules`] from them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Builder {
     written: Vec<(Box<str>, TagRule)>,
@@ -153,31 +153,31 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Whether this prefix has a rule.
+    /// Whether this prefix already has a rule.
     #[must_use]
     pub fn has(&self, prefix: &str) -> bool {
         self.seen.contains(prefix)
     }
 
-    /// How many rules there are.
+    /// Number of rules so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.written.len()
     }
 
-    /// Whether there are none.
+    /// Whether there is no rule yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.written.is_empty()
     }
 
-    /// Adds a rule.
+    /// Adds a rule. The caller checks that the prefix has none yet.
     pub fn add(&mut self, prefix: &str, rule: TagRule) {
         self.seen.insert(prefix.into());
         self.written.push((prefix.into(), rule));
     }
 
-    /// Adds a rule of the shared limit.
+    /// Adds a rule that counts in the shared limit. Equal numbers are stored once.
     pub fn add_shared(&mut self, prefix: &str, numbers: Numbers) {
         let Numbers { pace, burst, refill } = numbers;
         let interval = u128::from(pace.period().0) * u128::from(SECOND);
@@ -192,7 +192,7 @@ impl Builder {
         self.add(prefix, TagRule::Shared(place));
     }
 
-    /// All of them, to be looked up.
+    /// Builds the lookup table of all rules.
     #[must_use]
     pub fn finish(self) -> Arc<TagRules> {
         let written = self.written.iter().zip(0..);

@@ -1,50 +1,51 @@
-//! Which files TLS takes: certificates, keys and authorities, in PEM.
+//! Paths of TLS files: certificates, keys and authorities, in PEM.
 //!
-//! Nothing is read here; `tls` reads them, and again when they change.
+//! Nothing is read here. The module `tls` reads the files, and reads them again when they change.
 
 use std::path::PathBuf;
 
-/// Who a server is, and whom it lets in.
+/// Certificate of a server, and the clients that it accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
-    /// Its certificate, with those between it and the authority's.
+    /// Path of the certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
-    /// The certificate's private key.
+    /// Path of the certificate's private key.
     pub key: PathBuf,
-    /// Whose certificates clients must show. Default: they need none.
+    /// Which certificates clients must show. Default: clients need none.
     pub clients: Option<TlsClients>,
 }
 
-/// Clients that are let in.
+/// Clients that are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsClients {
-    /// The authorities that have signed their certificates.
+    /// The authorities, one of which must have signed the client's certificate.
     pub ca: PathBuf,
-    /// The DNS name that a certificate must be for. Default: any.
+    /// The DNS name that the certificate must be valid for. Default: any name.
     pub name: Option<String>,
 }
 
-/// Whom a client believes, and who it is.
+/// How a TLS client authenticates servers, and itself to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// The authorities that have signed servers' certificates. Default: those of the system.
+    /// Authorities that sign the certificates of servers. Default: those of the system.
     pub ca: Option<PathBuf>,
-    /// The certificate that is shown to servers which ask for one, and its key. Default: none.
+    /// Certificate and key for servers that ask for a client certificate. Default: none.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// What the server's certificate must be for. Default: the host that is connected to.
+    /// The name that the server's certificate must be valid for. Default: the host of the
+    /// connection.
     pub name: Option<String>,
 }
 
-/// What the proxy shows to clients.
+/// TLS settings of the proxy's listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontTls {
-    /// How many of the proxy's addresses, from the first, are without TLS.
+    /// Number of addresses at the start of `listen` that do not use TLS.
     pub plain: usize,
-    /// Certificates, each with its key. The first is for those who ask for no name, or for one that
-    /// none of them is for.
+    /// Certificates and their keys. The first one is used for clients that send no name (SNI), or a
+    /// name that no certificate covers.
     pub certificates: Vec<(PathBuf, PathBuf)>,
-    /// Whose certificates clients must show. Default: they need none.
+    /// Which certificates clients must show. Default: clients need none.
     pub clients: Option<TlsClients>,
-    /// Whether TLS 1.2 is spoken beside 1.3. Default: yes.
+    /// Whether TLS 1.2 is accepted in addition to 1.3. Default: true.
     pub tls12: bool,
 }

@@ -1,8 +1,8 @@
-//! Other names for figures: what they are now called by, and which tags are made of the rest.
+//! Rules that rename metrics and turn parts of their names into tags.
 //!
-//! The first rule whose pattern is found in a name counts. Rules are written in the settings of
-//! `StatsD`, or in a mapping file for Prometheus (`config/source/mapper`). How patterns are
-//! written: `pattern`; who applies them: the rate limit service's figures.
+//! The first rule with a matching pattern applies. Rules come from the settings of `StatsD`, or
+//! from a mapping file for Prometheus (`config/source/mapper`). The pattern syntax is described in
+//! `pattern`; the rate limit service applies the rules to its metrics.
 
 use super::Pattern;
 use std::fmt;
@@ -10,15 +10,15 @@ use std::fmt;
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
-    /// What is looked for in a name.
+    /// The pattern that a name must contain.
     pub pattern: Pattern,
-    /// The name in its place; `None`: what is found is not told at all.
+    /// The new name. `None`: a metric that matches is not reported at all.
     pub name: Option<Template>,
-    /// Tags, or labels.
+    /// Tags (labels) to add, as key and value.
     pub tags: Vec<(String, Template)>,
 }
 
-/// A text with places for what the groups of a pattern found: `$1`, `${1}`; `$0` is the whole.
+/// A text with references to the groups of a pattern: `$1` or `${1}`; `$0` is the whole match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
@@ -32,10 +32,10 @@ enum Part {
 }
 
 impl Template {
-    /// Reads one for a pattern.
+    /// Parses a template for `pattern`. A `$` that names no group stays as it is.
     ///
     /// # Errors
-    /// If it names a group that the pattern has not.
+    /// If it names a group that the pattern does not have.
     pub fn new(text: &str, pattern: &Pattern) -> Result<Template, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -63,7 +63,7 @@ impl Template {
         Ok(Template { text: text.to_owned(), parts })
     }
 
-    /// The text, with what was found.
+    /// The text with each reference replaced by the group in `found`.
     #[must_use]
     pub fn filled(&self, found: &[&str]) -> String {
         let part = |part: &Part| match part {
