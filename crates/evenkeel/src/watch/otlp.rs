@@ -1,10 +1,10 @@
-//! OpenTelemetry's protocol: what is seen here, told to a collector.
+//! Export to an OpenTelemetry collector (OTLP).
 //!
-//! `client` brings a message to a collector, over HTTP or gRPC; `trace` makes spans, and `spans`
-//! sends them in batches. The crates of OpenTelemetry are not used: they bring a transport and a
-//! runtime of their own and change together every few months, and what is needed of the protocol
-//! is small. Nothing that is seen waits for a collector: queues are bounded, and what does not
-//! fit is dropped and counted.
+//! `client` delivers a message to a collector, over HTTP or gRPC. `trace` makes spans, and `spans`
+//! sends them in batches; `figures` sends metrics. The crates of OpenTelemetry are not used: they
+//! bring their own transport and runtime, their versions change together every few months, and
+//! Evenkeel needs only a small part of the protocol. Requests never wait for a collector: queues
+//! are bounded, and spans that do not fit are dropped and counted.
 
 pub mod client;
 pub mod figures;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Where the lines of one test go.
+/// Collects the log lines of one test.
 #[derive(Clone, Default)]
 struct Paper(Arc<Mutex<Vec<u8>>>);
 

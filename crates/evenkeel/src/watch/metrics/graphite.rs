@@ -1,9 +1,9 @@
-//! Metrics as Graphite reads them: lines of `name value seconds`, sent each second over TCP.
+//! Metrics for Graphite: lines of `name value seconds`, sent each second over TCP.
 //!
-//! A Graphite that is away, slow or takes nothing costs nobody anything: what waits for it is
-//! bounded, and what does not fit is dropped and counted. A line that was sent twice says the same
-//! twice, so what a broken connection may have swallowed is sent again. What is said: `sample`; who
-//! runs this: `push`.
+//! A Graphite that is unreachable or slow delays no request: the queue for it is bounded, and lines
+//! that do not fit are dropped and counted. Sending a line twice is harmless, so a batch that a
+//! broken connection may have swallowed is sent again. `sample` makes the numbers; `push` runs this
+//! sender.
 
 use super::sample::{Sample, word};
 use super::{CLIENTS_HELD, push::Counts};
@@ -19,23 +19,23 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
-/// Seconds whose lines may wait.
+/// The maximum number of seconds of which lines wait.
 pub const QUEUE_SECONDS_MAX: usize = 60;
-/// How many seconds an attempt takes at most, pause included, and one more.
+/// The maximum length of an attempt with its pause, in seconds, plus one.
 const ATTEMPT_SECONDS: usize = 10;
 
-/// How long Graphite is waited for.
+/// The time limits of the connection to Graphite.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For a connection to be made,
+    /// The maximum time to connect.
     pub connect: Duration,
-    /// for the lines of a second to be taken,
+    /// The maximum time to write the lines of one second.
     pub write: Duration,
-    /// and between two attempts.
+    /// The pause between two attempts.
     pub pause: Duration,
 }
 
-/// In all less than `ATTEMPT_SECONDS`.
+/// The limits in production. Invariant: their sum is less than `ATTEMPT_SECONDS`.
 pub const PATIENCE: Patience = Patience {
     connect: Duration::from_secs(3),
     write: Duration::from_secs(5),
@@ -45,13 +45,14 @@ pub const PATIENCE: Patience = Patience {
 /// The lines of one second.
 #[derive(Debug)]
 pub struct Batch {
-    /// The lines.
+    /// The text of the lines.
     pub text: String,
-    /// How many.
+    /// The number of lines.
     pub lines: u64,
 }
 
-/// What is said of one second. `Lines::Limits` says only how many clients of each limit are held.
+/// Makes the batch of one second. `Lines::Limits` includes only the number of held clients of each
+/// limit.
 #[must_use]
 pub fn batch(
     prefix: &str,
@@ -78,7 +79,7 @@ pub fn batch(
     batch
 }
 
-/// Sends what comes in through `queue` until it is closed.
+/// Sends each batch from `queue` until the queue is closed.
 pub async fn send(
     address: String,
     mut queue: Receiver<Batch>,
@@ -111,7 +112,7 @@ pub async fn send(
     }
 }
 
-/// Drops the oldest lines if the queue would be full before there is another attempt.
+/// Drops the oldest batches if the queue would be full before the next attempt.
 fn make_room(batch: &mut Batch, queue: &mut Receiver<Batch>, counts: &Counts) {
     while queue.len() + ATTEMPT_SECONDS > QUEUE_SECONDS_MAX
         && let Ok(next) = queue.try_recv()
@@ -121,7 +122,7 @@ fn make_room(batch: &mut Batch, queue: &mut Receiver<Batch>, counts: &Counts) {
     }
 }
 
-/// The way to Graphite.
+/// The connection to Graphite.
 struct Connection {
     address: String,
     stream: Option<TcpStream>,
@@ -129,7 +130,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Sends one batch, on a new connection if the old one is gone.
+    /// Sends one batch, on a new connection if the old one is closed.
     async fn deliver(&mut self, text: &[u8]) -> io::Result<()> {
         if self.stream.as_ref().is_some_and(ended) {
             self.stream = None;
@@ -146,7 +147,7 @@ impl Connection {
     }
 }
 
-/// Whether the other end has closed. It has nothing to say; what it says all the same is dropped.
+/// Whether Graphite has closed the connection. Any bytes that it sends are read and dropped.
 fn ended(stream: &TcpStream) -> bool {
     let mut nothing = [0; 512];
     match stream.try_read(&mut nothing) {

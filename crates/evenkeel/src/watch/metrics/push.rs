@@ -1,8 +1,8 @@
-//! The thread that sends metrics to those who do not ask for them: Graphite, StatsD, OpenTelemetry.
+//! The thread that pushes metrics to Graphite, StatsD and OpenTelemetry collectors.
 //!
-//! It has a runtime of its own, so what is slow about a network is nobody else's business. Once a
-//! second it looks at everything and hands the lines on; the sending itself waits elsewhere
-//! (`graphite`). When it is dropped nothing is waited for.
+//! The thread has its own runtime, so a slow network delays nothing else. Once a second it reads
+//! all metrics and puts them into queues; other tasks send them (`graphite`, `statsd`,
+//! `otlp::figures`). Dropping the thread's handle ends it without waiting for pending lines.
 
 use super::graphite::{self, Batch, PATIENCE, QUEUE_SECONDS_MAX};
 use super::sample::{samples, timings};
@@ -23,25 +23,25 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Between two looks at everything.
+/// The time between two readings of all metrics.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What is looked up rather than counted, as it is now.
+/// Reads the values that are not counted by handles, as they are at this moment.
 pub type Look = Box<dyn Fn() -> Vec<Observed> + Send>;
 
-/// What is counted about sending.
+/// The counters of one push destination.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// Lines that were sent.
     pub lines: Counter,
-    /// Lines that will never be.
+    /// Lines that will never be sent.
     pub dropped: Counter,
     /// Attempts that failed.
     pub failures: Counter,
 }
 
 impl Counts {
-    /// Those of one who is sent something.
+    /// Makes the counters for the destination `to`.
     #[must_use]
     pub fn new(registry: &Registry, to: &str) -> Counts {
         Counts {
@@ -55,10 +55,10 @@ impl Counts {
 /// The running thread; it ends when this is dropped.
 pub type Running = Thread<oneshot::Sender<()>>;
 
-/// Starts to send; `None` if nobody wants anything.
+/// Starts the thread; `None` if no destination is configured.
 ///
 /// # Errors
-/// If the system gives no thread or runtime.
+/// Returns the error of the system if the thread or its runtime cannot be created.
 pub fn start(
     settings: &Metrics,
     watch: &Arc<Watch>,
@@ -85,7 +85,7 @@ impl Pusher {
     async fn run(self, stopped: oneshot::Receiver<()>) {
         tokio::select! {
             () = self.push() => {}
-            // An error means that the sender is gone, and that is the sign.
+            // An error means that the sender was dropped, which is the signal to stop.
             _ = stopped => {}
         }
     }
@@ -129,7 +129,7 @@ impl Pusher {
                 collected.look(self.clock.now(), registry, &observed);
             }
             if let Some(looks) = &to_statsd {
-                // If there is no room, its counts go with the next.
+                // If the queue is full, these counts are included in the next message.
                 if let Ok(room) = looks.try_reserve() {
                     room.send(statsd::Look { samples, timings: timings(registry) });
                 }
@@ -138,7 +138,7 @@ impl Pusher {
     }
 }
 
-/// What goes to a collector, each time that it is due.
+/// The queue to the collector, and when the next message is due.
 struct Collected {
     looks: mpsc::Sender<figures::Look>,
     every: Duration,
@@ -152,13 +152,14 @@ impl Collected {
         }
         self.next = now.plus(Nanos(u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX)));
         let (series, folded) = registry.all();
-        // If the one before is not taken yet, the next says all that this would have said.
+        // If the previous message still waits, this one is dropped; the next one covers its values.
         let _ =
             self.looks.try_send(figures::Look { now, series, folded, observed: observed.to_vec() });
     }
 }
 
-/// Whoever sends makes room; if it could not, the newest goes.
+/// Puts a batch into the queue. The sending task drops old batches to make room; if the queue is
+/// full nevertheless, the new batch is dropped.
 fn hand_over(batches: &mpsc::Sender<Batch>, batch: Batch, counts: &Counts) {
     if let Err(TrySendError::Full(batch) | TrySendError::Closed(batch)) = batches.try_send(batch) {
         counts.dropped.increment(batch.lines);

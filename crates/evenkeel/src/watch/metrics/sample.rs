@@ -1,45 +1,46 @@
-//! Every series as one number under one dotted name: what Graphite and StatsD can take.
+//! Every series as one number with one dotted name, which is all that Graphite and StatsD accept.
 //!
-//! The name is the metric's without `evenkeel_`, then the values of its labels, each made of
-//! letters, digits, `_` and `-`. Of a histogram only how many values there were and their sum. How
-//! numbers are sent: `graphite`, `statsd`; with all labels and buckets: `prometheus`.
+//! The name is that of the metric without `evenkeel_`, followed by the label values; label values
+//! consist of letters, digits, `_` and `-`. A histogram becomes two numbers: the count of its
+//! values and their sum. `graphite` and `statsd` send the numbers; `prometheus` has all labels and
+//! buckets.
 
 use super::{Kind, Metric, SERIES_FOLDED};
 use crate::watch::prometheus::Observed;
 use crate::watch::registry::{Cell, Registry, Series, Timings};
 use evenkeel_core::units::SECOND;
 
-/// One number.
+/// One number with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Its dotted name, the values of its labels among it.
+    /// The dotted name, label values included.
     pub name: String,
-    /// What it is called without them.
+    /// The dotted name without label values.
     pub bare: String,
-    /// Its labels, `name:value`, with commas between: as tags are written.
+    /// The labels as tags: `name:value`, separated by commas.
     pub tags: String,
-    /// Whether it only grows.
+    /// Whether the value only grows.
     pub counts: bool,
-    /// What it is worth.
+    /// The current value.
     pub value: f64,
 }
 
-/// Single lengths of time under one name.
+/// Single durations with one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
-    /// As a [`Sample`] has it, without `_seconds`.
+    /// The dotted name as in [`Sample`], without `_seconds`.
     pub name: String,
-    /// The same.
+    /// The name without label values, as in [`Sample`].
     pub bare: String,
-    /// The same.
+    /// The labels as tags, as in [`Sample`].
     pub tags: String,
-    /// In milliseconds.
+    /// The durations in milliseconds.
     pub values: Vec<f64>,
-    /// How many of all there were these are, as a fraction.
+    /// The share of all durations that `values` holds, as a fraction from 0 to 1.
     pub rate: f64,
 }
 
-/// What came since the last call where single values are kept.
+/// The single durations since the last call, of each histogram that keeps them.
 #[must_use]
 pub fn timings(registry: &Registry) -> Vec<Timing> {
     let timing = |(series, timings): (Series, Timings)| {
@@ -56,7 +57,7 @@ pub fn timings(registry: &Registry) -> Vec<Timing> {
     registry.timings().into_iter().map(timing).collect()
 }
 
-/// Everything that was counted and everything that was observed.
+/// All counted and all observed values.
 #[must_use]
 pub fn samples(registry: &Registry, observed: &[Observed]) -> Vec<Sample> {
     let (series, folded) = registry.all();
@@ -98,13 +99,13 @@ fn tags(metric: &Metric, labels: &[String]) -> String {
     pairs.join(",")
 }
 
-/// Text as the value of a tag: what would end it, or the line, is `_`.
+/// Text as the value of a tag; characters that would end the tag or the line become `_`.
 fn tag(text: &str) -> String {
     let ends = |c: char| c.is_control() || c.is_whitespace() || ",|#:@".contains(c);
     text.chars().map(|c| if ends(c) { '_' } else { c }).collect()
 }
 
-/// Text as one part of a dotted name.
+/// Text as one part of a dotted name; other characters become `_`, and an empty text `none`.
 #[must_use]
 pub fn word(text: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);

@@ -1,10 +1,10 @@
-//! Metrics as StatsD reads them: lines `name:value|kind`, each second, in datagrams or over TCP.
+//! Metrics for StatsD: lines `name:value|kind`, each second, in datagrams or over TCP.
 //!
-//! Counters are sent as what came since the last time, gauges as they are, and single lengths of
-//! time as timers where they are kept. There is no answer to
-//! wait for and nothing is kept: what cannot be sent is dropped and counted, and its counts go
-//! with the next. Labels stand in the name, or as tags behind the line. What is said: `sample`; who
-//! runs this: `push`.
+//! A counter is sent as its growth since the last line, a gauge as its value, and single durations
+//! as timers if they are kept. There is no answer to wait for, and no line is queued: lines that
+//! cannot be sent are dropped and counted, and the growth of their counters is included in the next
+//! ones. Labels are part of the name, or tags at the end of the line. `sample` makes the numbers;
+//! `push` runs this sender.
 
 use super::push::Counts;
 use super::sample::{Sample, Timing};
@@ -18,42 +18,43 @@ use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
-/// The largest datagram: what fits into one packet of Ethernet, headers off.
+/// The maximum size of a datagram in bytes: an Ethernet packet without its headers.
 const DATAGRAM_BYTES_MAX: usize = 1_432;
 
-/// For a connection to be made, or for lines to be taken. A StatsD that is slower loses them.
+/// The maximum time to connect, and to write lines. A slower StatsD loses them.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Everything at one moment.
+/// All values at one moment.
 pub struct Look {
-    /// What everything is worth,
+    /// The values of all series.
     pub samples: Vec<Sample>,
-    /// and what came since the look before.
+    /// The single durations since the previous reading.
     pub timings: Vec<Timing>,
 }
 
-/// What Smockron's master called a counter, beside its total, and what it called a timer.
+/// Metrics and the names that Smockron's master used for them: two counters, which it also added to
+/// a total, and a timer.
 const SMOCKRON: [(&str, &str); 2] =
     [("master_messages_total.accepted", "ACCEPTED"), ("master_messages_total.delayed", "DELAYED")];
 const SMOCKRON_TIMER: (&str, &str) = ("master_delayed", "request.delayed_by");
 
-/// Where lines go, and what was sent of each counter.
+/// The destination of the lines, and the last value sent of each counter.
 pub struct Sender {
     to: StatsdSink,
     way: Option<Way>,
-    /// What each counter stood at when it was last sent. As many as there are series.
+    /// The value of each counter when it was last sent. There is one entry for each series at most.
     sent: HashMap<String, f64>,
     counts: Counts,
 }
 
-/// How they go.
+/// The transport of the lines.
 enum Way {
     Datagrams(UdpSocket),
     Stream(TcpStream),
 }
 
 impl Sender {
-    /// Counts from what `samples` stand at.
+    /// Makes a sender; counters are sent as their growth from their values in `samples`.
     #[must_use]
     pub fn new(to: StatsdSink, samples: &[Sample], counts: Counts) -> Sender {
         let counters = samples.iter().filter(|sample| sample.counts);
@@ -61,7 +62,7 @@ impl Sender {
         Sender { to, way: None, sent, counts }
     }
 
-    /// Sends what is new in each look that comes in through `queue`, until it is closed.
+    /// Sends the news of each reading from `queue` until the queue is closed.
     pub async fn send(mut self, mut queue: Receiver<Look>) {
         while let Some(look) = queue.recv().await {
             let parcels = parcels(&look, &self.sent, &self.to);
@@ -72,10 +73,10 @@ impl Sender {
                     continue;
                 }
                 self.counts.failures.increment(1);
-                // Its name may mean another machine by now.
+                // Resolve the name again, because it may mean another machine by now.
                 self.way = None;
                 if self.to.tcp {
-                    // Nobody is there for the rest either, and to find out takes time.
+                    // The rest would fail too, and each failure takes time.
                     let rest = parcels[place..].iter().map(|parcel| parcel.lines).sum();
                     self.counts.dropped.increment(rest);
                     break;
@@ -115,7 +116,7 @@ async fn reach(to: &StatsdSink) -> io::Result<Way> {
     Ok(Way::Datagrams(socket))
 }
 
-/// Whether the other end has closed; what it says is nothing to us.
+/// Whether StatsD has closed the connection. Any bytes that it sends are read and dropped.
 fn ended(stream: &TcpStream) -> bool {
     let mut nothing = [0; 512];
     match stream.try_read(&mut nothing) {
@@ -124,12 +125,12 @@ fn ended(stream: &TcpStream) -> bool {
     }
 }
 
-/// What is sent at once.
+/// The lines that are sent with one write or in one datagram.
 #[derive(Default)]
 struct Parcel {
     text: String,
     lines: u64,
-    /// What the counters in it stand at.
+    /// The counters in this parcel with their values, to be remembered when it is sent.
     counters: Vec<(String, f64)>,
 }
 
@@ -153,7 +154,7 @@ fn parcels(look: &Look, sent: &HashMap<String, f64>, to: &StatsdSink) -> Vec<Par
     all
 }
 
-/// Adds lines that go together, and the counter that they are of.
+/// Adds lines that must stay together, and the counter to which they belong.
 fn put(all: &mut Vec<Parcel>, lines: &str, counter: Option<(String, f64)>) {
     if all.last().is_none_or(|one| one.text.len() + lines.len() > DATAGRAM_BYTES_MAX) {
         all.push(Parcel::default());
@@ -165,7 +166,7 @@ fn put(all: &mut Vec<Parcel>, lines: &str, counter: Option<(String, f64)>) {
     }
 }
 
-/// What is said of one number; of some there are Smockron's names beside our own.
+/// The lines of one number; for some numbers, Smockron's names are added to Evenkeel's own.
 fn lines(sample: &Sample, value: f64, to: &StatsdSink) -> String {
     let kind = if sample.counts { 'c' } else { 'g' };
     let mut lines = line([&sample.name, &sample.bare, &sample.tags], value, &kind, to.labels);
@@ -178,7 +179,7 @@ fn lines(sample: &Sample, value: f64, to: &StatsdSink) -> String {
     lines
 }
 
-/// What is said of one length of time. If some of many were kept, so many each stands for is said.
+/// The lines of one duration. If only some durations were kept, the line has the sampling rate.
 fn timer_lines(timing: &Timing, value: f64, to: &StatsdSink) -> String {
     let kind = if timing.rate < 1.0 { format!("ms|@{:.6}", timing.rate) } else { "ms".to_owned() };
     let mut lines = line([&timing.name, &timing.bare, &timing.tags], value, &kind, to.labels);

@@ -1,8 +1,8 @@
-//! Brings a message to a collector: in protobuf over HTTP/1.1, or by gRPC over HTTP/2.
+//! Delivers a message to a collector: protobuf over HTTP/1.1, or gRPC over HTTP/2.
 //!
-//! One connection is kept, and made anew when it broke. What comes back says whether the message
-//! was taken, whether it may be tried again, or that nobody wants it. When that is done is the
-//! caller's business (`spans`); what is in the message too.
+//! One connection is kept, and replaced when it breaks. The result says whether the collector
+//! accepted the message and, if not, whether a retry makes sense. The caller decides about retries
+//! and fills the message (`spans`, `figures`).
 
 use crate::config::settings::otlp::{Collector, Protocol};
 use crate::tls::{client, pem};
@@ -20,47 +20,47 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// The longest answer, in bytes.
+/// The maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// The longest complaint of a collector that is told.
+/// The maximum size of a collector's error message that is logged, in bytes.
 const COMPLAINT_BYTES_MAX: usize = 200;
-/// gRPC's numbers for what may be tried again: cancelled, too late, too much, aborted, out of
-/// range, away, lost.
+/// The gRPC status codes after which a retry makes sense: cancelled, deadline exceeded, resource
+/// exhausted, aborted, out of range, unavailable, data loss.
 const TRANSIENT: [i32; 7] = [1, 4, 8, 10, 11, 14, 15];
 
-/// Why a message was not taken.
+/// Why a message was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum Undelivered {
-    /// Nobody is there.
+    /// The connection to the collector cannot be made.
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
-    /// The files that TLS takes are faulty, or the host's name is.
+    /// A file for TLS is faulty, or the name of the host is.
     #[error("TLS: {0}")]
     Tls(#[from] pem::Fault),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),
-    /// The answer broke off, or is longer than any.
+    /// The answer broke off, or is longer than allowed.
     #[error("its answer cannot be read: {0}")]
     Answer(Box<dyn std::error::Error + Send + Sync>),
-    /// It took too long.
+    /// No answer arrived within the timeout.
     #[error("no answer in time")]
     Late,
-    /// The request cannot be written.
+    /// The request cannot be built from the endpoint and the headers.
     #[error("the endpoint or a header cannot be written: {0}")]
     Request(#[from] http::Error),
-    /// It is not wanted; `transient`: just now.
+    /// The collector refused the message.
     #[error("it says {what}")]
     Refused {
-        /// By what.
+        /// The status, and the message of the collector if there is one.
         what: String,
-        /// Whether it may be tried again.
+        /// Whether a retry makes sense.
         transient: bool,
     },
 }
 
 impl Undelivered {
-    /// Whether the same message may be taken another time.
+    /// Whether a retry of the same message makes sense.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -71,22 +71,22 @@ impl Undelivered {
     }
 }
 
-/// What is called at a collector for one kind of message.
+/// The endpoint of a collector for one kind of message.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Over HTTP, where the endpoint has no path of its own.
+    /// The path over HTTP, if the configured endpoint has no path.
     pub path: &'static str,
-    /// By gRPC.
+    /// The method over gRPC.
     pub method: &'static str,
 }
 
-/// For traces.
+/// The endpoint for traces.
 pub const TRACES: Call = Call {
     path: "/v1/traces",
     method: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 };
 
-/// For metrics.
+/// The endpoint for metrics.
 pub const METRICS: Call = Call {
     path: "/v1/metrics",
     method: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
@@ -106,21 +106,21 @@ enum Sender {
     Grpc(http2::SendRequest<Full<Bytes>>),
 }
 
-/// What a connection runs over.
+/// The byte stream below a connection: TCP, or TLS over TCP.
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
 impl Client {
-    /// Nothing is connected yet.
+    /// Makes a client that is not connected yet.
     #[must_use]
     pub fn new(to: Collector, call: Call) -> Client {
         Client { to, call, sender: None }
     }
 
-    /// Brings a message there, and returns the answer's.
+    /// Delivers a message, and returns the message in the answer.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message may have been taken all the same if nothing came back.
+    /// Returns [`Undelivered`]. If no answer arrived, the collector may have accepted the message.
     pub async fn deliver(&mut self, message: &impl Message) -> Result<Bytes, Undelivered> {
         let bytes = self.body(message);
         let attempt = tokio::time::timeout(self.to.timeout, self.attempt(bytes));
@@ -219,7 +219,7 @@ async fn connect(to: &Collector) -> Result<Sender, Undelivered> {
             Box::new(connector.connect(name, socket).await?)
         }
     };
-    // A connection ends with its sender, and what went wrong on it is told by the request.
+    // The task of a connection ends with its sender; errors of the connection reach the request.
     if grpc {
         let io = TokioIo::new(socket);
         let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
@@ -260,7 +260,7 @@ async fn grpc_answer(response: http::Response<Incoming>) -> Result<Bytes, Undeli
     let body = body.map_err(Undelivered::Answer)?;
     body.trailers().and_then(refused).map_or(Ok(()), Err)?;
     let bytes = body.to_bytes();
-    // What is compressed was not asked for, and is not missed.
+    // The request did not ask for a compressed answer, so one is ignored.
     Ok(if bytes.first() == Some(&0) && bytes.len() > 5 { bytes.slice(5..) } else { Bytes::new() })
 }
 

@@ -1,8 +1,8 @@
-//! Metrics as OpenTelemetry has them: the whole table, every few seconds, to a collector.
+//! Metrics for OpenTelemetry: the whole table, every few seconds, to a collector.
 //!
-//! Sums and histograms are cumulative since the program began, so what a collector misses while it
-//! is away is in the next message, and nothing is kept or tried again for it. What there is to
-//! tell: `watch::metrics`; how it is brought there: `client`; who runs this: `metrics::push`.
+//! Sums and histograms are cumulative since the start of the program. So the next message covers
+//! whatever an unreachable collector missed, and no message is kept or sent again. `watch::metrics`
+//! has the table; `client` delivers the messages; `metrics::push` runs this sender.
 
 use super::client::{Client, METRICS, Undelivered};
 use super::wire::metrics::{
@@ -20,40 +20,40 @@ use evenkeel_core::units::{SECOND, Time};
 use prost::Message;
 use tokio::sync::mpsc::Receiver;
 
-/// Both ends count from the start of the program.
+/// Sums and histograms count from the start of the program.
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
-/// Everything at one moment.
+/// All values at one moment.
 pub struct Look {
-    /// When.
+    /// The moment.
     pub now: Time,
-    /// What is counted.
+    /// The values that are counted by handles.
     pub series: Vec<Series>,
-    /// How many label values were folded into `other`.
+    /// The number of label combinations that were folded into `other`.
     pub folded: u64,
-    /// What is looked up.
+    /// The values that were read from the engine.
     pub observed: Vec<Observed>,
 }
 
-/// Brings looks to a collector.
+/// Sends metrics to a collector.
 pub struct Sender {
     to: Figures,
     client: Client,
-    /// Since when everything is counted.
+    /// The time at which counting began.
     started: Time,
     counts: Counts,
     told: bool,
 }
 
 impl Sender {
-    /// Of a program that began to count at `started`.
+    /// Makes a sender for a program that began to count at `started`.
     #[must_use]
     pub fn new(to: Figures, started: Time, counts: Counts) -> Sender {
         let client = Client::new(to.collector.clone(), METRICS);
         Sender { to, client, started, counts, told: false }
     }
 
-    /// Sends each look that comes in through `queue`, until it is closed.
+    /// Sends each reading from `queue` until the queue is closed.
     pub async fn send(mut self, mut queue: Receiver<Look>) {
         while let Some(look) = queue.recv().await {
             let (count, request) = self.request(&look);
@@ -92,7 +92,7 @@ impl Sender {
         }
     }
 
-    /// The message, and how many points are in it.
+    /// The message, and the number of data points in it.
     fn request(&self, look: &Look) -> (u64, ExportMetricsServiceRequest) {
         let named = |(key, value): &(String, String)| text(key, value.as_str());
         let service = text("service.name", self.to.service.as_str());
@@ -112,7 +112,7 @@ impl Sender {
         (count, ExportMetricsServiceRequest { resource_metrics })
     }
 
-    /// One row of the table with all its points; `None` if there are none.
+    /// One metric with all its data points and their number; `None` if it has no point.
     fn metric(&self, metric: &'static metrics::Metric, look: &Look) -> Option<(u64, Metric)> {
         let is = |other: &'static metrics::Metric| std::ptr::eq(metric, other);
         let (start, now) = (self.started.0, look.now.0);
@@ -175,7 +175,7 @@ fn attributes(metric: &metrics::Metric, labels: &[String]) -> Vec<KeyValue> {
     metric.labels.iter().zip(labels).map(|(name, value)| text(name, value.as_str())).collect()
 }
 
-/// As the Unified Code for Units of Measure writes it: what it does not know stands in braces.
+/// A unit in the form of the Unified Code for Units of Measure; unknown units are put in braces.
 fn unit(unit: &str) -> String {
     match unit {
         "seconds" | "CPU-seconds" => "s".to_owned(),

@@ -1,9 +1,9 @@
-//! Sends spans to a collector in batches, for as long as the program runs.
+//! Sends spans to a collector in batches, as long as the program runs.
 //!
-//! A batch is sent when it is full, or when its oldest span has waited long enough. A collector
-//! that is away is tried again some times, ever more seldom; then the batch is dropped. Meanwhile
-//! spans wait in the queue that they came in by, and what does not fit there is dropped by `trace`.
-//! All that is lost is counted, and told once until it goes well again.
+//! A batch is sent when it is full, or when its oldest span has waited long enough. If the
+//! collector is unreachable, the batch is tried again several times with growing pauses, and then
+//! dropped. In the meantime, new spans wait in the bounded queue; `trace` drops the ones that do
+//! not fit. All lost spans are counted; a failure is logged once until the next success.
 
 use super::client::{Client, TRACES, Undelivered};
 use super::wire::{
@@ -21,22 +21,23 @@ use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
-/// How often a batch is tried,
+/// The maximum number of attempts to send a batch.
 const ATTEMPTS_MAX: u32 = 6;
-/// and the first pause between two attempts; each is twice the one before.
+/// The pause before the second attempt; each further pause is twice the one before.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For the last batch, when the program ends.
+/// The maximum time to send the last spans when the program ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The running thread; when this is dropped it sends what waits, for a moment, and ends.
+/// The running thread. When it is dropped, it sends the pending spans for [`FAREWELL`] at most, and
+/// ends.
 pub type Running = Thread<watch::Sender<()>>;
 
-/// What is sent, and by whom.
+/// The sender of spans, with its queue and its counters.
 pub struct Exporter {
     settings: Traces,
     client: Client,
     spans: Receiver<Span>,
-    /// What is sent next.
+    /// The spans of the next message.
     batch: Vec<Span>,
     sent: Counter,
     dropped: Counter,
@@ -46,7 +47,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Sends what comes out of `spans`.
+    /// Makes an exporter that sends the spans from the queue `spans`.
     #[must_use]
     pub fn new(settings: Traces, spans: Receiver<Span>, registry: &Registry) -> Exporter {
         let [sent, dropped, refused] =
@@ -57,16 +58,17 @@ impl Exporter {
         Exporter { settings, client, spans, batch, sent, dropped, refused, failures, told: false }
     }
 
-    /// Sends, on a thread with a runtime of its own.
+    /// Starts to send, on a thread with its own runtime.
     ///
     /// # Errors
-    /// If the system gives no thread or runtime.
+    /// Returns the error of the system if the thread or its runtime cannot be created.
     pub fn start(self) -> io::Result<Running> {
         let (stop, stopping) = watch::channel(());
         Thread::serve("traces", stop, (), move || self.run(stopping))
     }
 
-    /// Sends until nobody has the other end of `stop`; then what waits is sent once, in a moment.
+    /// Sends until the sender of `stop` is dropped; then sends the pending spans once, within
+    /// [`FAREWELL`].
     async fn run(mut self, mut stop: watch::Receiver<()>) {
         loop {
             let stopped = tokio::select! {
@@ -80,7 +82,7 @@ impl Exporter {
         let _ = tokio::time::timeout(FAREWELL, self.farewell()).await;
     }
 
-    /// What waits when the program ends.
+    /// Sends the spans that are pending when the program ends.
     async fn farewell(&mut self) {
         loop {
             while self.batch.len() < self.settings.batch_max
@@ -99,7 +101,8 @@ impl Exporter {
         }
     }
 
-    /// Fills the batch, or waits for what comes in a while; false: nothing will come any more.
+    /// Collects a batch until it is full or the interval is over; false if the queue is closed and
+    /// empty.
     async fn gather(&mut self) -> bool {
         let max = self.settings.batch_max;
         if self.spans.recv_many(&mut self.batch, max).await == 0 {
@@ -116,7 +119,7 @@ impl Exporter {
         true
     }
 
-    /// Tries until it is taken or given up; true: the program ends.
+    /// Tries to send the batch until it is accepted or dropped; true if the program ends.
     async fn deliver(&mut self, stop: &mut watch::Receiver<()>) -> bool {
         let (count, request) = self.request();
         for attempt in 1..=ATTEMPTS_MAX {
@@ -169,7 +172,7 @@ impl Exporter {
         }
     }
 
-    /// The batch as a message, and how many spans that is.
+    /// The batch as a message, and the number of spans in it.
     fn request(&mut self) -> (u64, ExportTraceServiceRequest) {
         let spans = std::mem::take(&mut self.batch);
         let count = spans.len() as u64;

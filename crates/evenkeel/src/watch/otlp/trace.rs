@@ -1,9 +1,9 @@
-//! Spans: who asked, when it began and ended, and whether anybody wants to know.
+//! Spans: the trace to which a request belongs, when it began and ended, and whether it is sampled.
 //!
-//! Whether a request is traced is decided by its caller, if that says so (W3C trace context, or
-//! Zipkin's B3 as Envoy sends it), else by the number of the trace, so that all who see a trace
-//! decide alike. A span that has ended goes into a bounded queue without waiting; `spans` empties
-//! it. Where nothing is traced there is no [`Tracer`], and nothing of this runs.
+//! The caller of a request decides whether it is traced, if its headers say so (W3C trace context,
+//! or Zipkin's B3 as Envoy sends it). Otherwise the trace id decides, so that all programs in a
+//! trace decide alike. A finished span goes into a bounded queue without waiting; `spans` empties
+//! the queue. If tracing is off, there is no [`Tracer`] and no code of this file runs.
 
 use super::wire::{KeyValue, Span, SpanKind, Status, StatusCode};
 use crate::watch::metrics::TRACE_SPANS;
@@ -14,43 +14,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::mpsc;
 
-/// The longest state of other tracers that is passed on, in bytes: what the standard asks for.
+/// The maximum size of a `tracestate` that is passed on, in bytes; the standard requires this size.
 const STATE_BYTES_MAX: usize = 512;
 
-/// Makes spans and hands them on. Clones share all.
+/// Makes spans and queues them. Clones share the queue and the random numbers.
 #[derive(Clone, Debug)]
 pub struct Tracer(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     queue: mpsc::Sender<Span>,
-    /// Traces whose number is below are traced, where the caller has not decided.
+    /// Traces with a number below this are sampled, if the caller has not decided.
     below: u64,
-    /// Where the row of random numbers began, and how far it is.
+    /// The start of the sequence of random numbers, and the current position in it.
     seed: u64,
     row: AtomicU64,
     dropped: Counter,
 }
 
-/// What a caller says of the trace that it is part of.
+/// The trace context that a caller sent with a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parent {
     trace: [u8; 16],
-    /// Nobody: it has only decided.
+    /// The span of the caller; `None` if the caller only sent a sampling decision.
     span: Option<[u8; 8]>,
-    /// Whether it is traced there; `None`: that is for us to say.
+    /// Whether the caller samples the trace; `None` if Evenkeel must decide.
     sampled: Option<bool>,
     state: String,
 }
 
-/// A span that has begun.
+/// A span that has begun and not ended.
 #[derive(Clone, Debug)]
 pub struct Open {
     span: Span,
 }
 
 impl Tracer {
-    /// One that traces this part of requests, 0 to 1, and the queue that spans come out of.
+    /// Makes a tracer that samples the share `sampling` of requests, from 0 to 1. Also returns the
+    /// queue of its finished spans, which holds `queue_max` spans.
     #[must_use]
     pub fn new(
         sampling: f64,
@@ -72,7 +73,7 @@ impl Tracer {
         (Tracer(Arc::new(shared)), spans)
     }
 
-    /// Begins the span of a request with these headers, if it is to be traced.
+    /// Begins the span of a request with these headers; `None` if the request is not sampled.
     #[must_use]
     pub fn begin(&self, headers: &HeaderMap, name: &str, now: Time) -> Option<Open> {
         let parent = Parent::of(headers).unwrap_or_default();
@@ -97,7 +98,7 @@ impl Tracer {
         })
     }
 
-    /// Begins a span within another.
+    /// Begins a span inside another one.
     #[must_use]
     pub fn within(&self, outer: &Open, name: &str, now: Time) -> Open {
         Open {
@@ -114,7 +115,7 @@ impl Tracer {
         }
     }
 
-    /// Ends a span; `fault` is what went wrong, if it was our doing.
+    /// Ends a span; `fault` is the error message if Evenkeel caused an error.
     pub fn end(&self, open: Open, attributes: Vec<KeyValue>, fault: Option<String>, now: Time) {
         let mut span = open.span;
         span.end_time_unix_nano = now.0.max(span.start_time_unix_nano);
@@ -130,8 +131,8 @@ impl Tracer {
         u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1 < self.0.below
     }
 
-    /// The next of a row that begins anywhere and has no number twice. Never zero, which would
-    /// mean no number at all.
+    /// The next number of a sequence with a random start and practically no repetition. It is never
+    /// zero, which means "no id" in a span.
     fn random(&self) -> u64 {
         let step = self.0.row.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0.seed.wrapping_add(step);
@@ -142,7 +143,8 @@ impl Tracer {
 }
 
 impl Parent {
-    /// What the headers of a request say; `None`: nothing, or nothing proper.
+    /// Parses the trace context in the headers of a request; `None` if there is none or it is
+    /// invalid.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Parent> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -163,7 +165,7 @@ impl Parent {
         Parent::b3(text("x-b3-traceid"), text("x-b3-spanid"), sampled)
     }
 
-    /// `00-TRACE-SPAN-FLAGS`; later versions may have more behind it.
+    /// Parses `00-TRACE-SPAN-FLAGS`. Later versions may have more fields at the end.
     fn standard(text: &str) -> Option<Parent> {
         let mut parts = text.split('-');
         let version: [u8; 1] = hex(parts.next()?)?;
@@ -180,7 +182,8 @@ impl Parent {
         })
     }
 
-    /// `TRACE-SPAN-SAMPLED-PARENT`, of which the last two may be missing; or a decision alone.
+    /// Parses `TRACE-SPAN-SAMPLED-PARENT`, with the last two optional, or a sampling decision
+    /// alone.
     fn b3_single(text: &str) -> Option<Parent> {
         let mut parts = text.split('-');
         let first = parts.next()?;
@@ -218,7 +221,7 @@ fn joined(high: [u8; 8], low: [u8; 8]) -> [u8; 16] {
     number.to_be_bytes()
 }
 
-/// Bytes that are written as just so many hexadecimal digits in lower case.
+/// Parses exactly `2 * N` hexadecimal digits in lower case.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

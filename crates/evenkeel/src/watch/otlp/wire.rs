@@ -1,14 +1,15 @@
-//! The messages of OpenTelemetry that are used here.
+//! The OpenTelemetry messages that Evenkeel uses.
 //!
-//! Written from `evenkeel/proto` by the test `wire`, which also checks that they are current. Who
-//! fills them: `trace`, `spans` and `figures`; who sends them: `client`.
+//! The test `wire` generates them from `evenkeel/proto` and checks that they are current. `trace`,
+//! `spans` and `figures` fill them; `client` sends them.
 
 #[expect(missing_docs, reason = "they are generated; the protos explain them")]
 mod messages {
     include!("wire/messages.in");
 }
 
-/// Those of metrics, some of which are called as our own are.
+/// The messages for metrics. They are in a module of their own because some have the same names as
+/// Evenkeel's own types.
 pub mod metrics {
     pub use super::messages::opentelemetry::proto::collector::metrics::v1::{
         ExportMetricsServiceRequest, ExportMetricsServiceResponse,
@@ -31,13 +32,13 @@ pub use messages::opentelemetry::proto::trace::v1::span::SpanKind;
 pub use messages::opentelemetry::proto::trace::v1::status::StatusCode;
 pub use messages::opentelemetry::proto::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
 
-/// An attribute that is a text.
+/// An attribute with a text value.
 #[must_use]
 pub fn text(key: &str, value: impl Into<String>) -> KeyValue {
     attribute(key, Value::StringValue(value.into()))
 }
 
-/// An attribute that is a whole number.
+/// An attribute with an integer value.
 #[must_use]
 pub fn number(key: &str, value: i64) -> KeyValue {
     attribute(key, Value::IntValue(value))

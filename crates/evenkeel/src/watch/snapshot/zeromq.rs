@@ -1,30 +1,29 @@
-//! How a master and its gatekeepers stand, from either end, as `/api/top` answers it and `doctor`
-//! prints it.
+//! The status of a master and of its gatekeepers, as `/api/top` returns it and `doctor` prints it.
 //!
-//! Who counts it: `watch::counts::master` and `watch::counts::gatekeeper`.
+//! `watch::counts::master` and `watch::counts::gatekeeper` fill in the values.
 
 use crate::watch::printable::printable;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A gatekeeper, and the master that it asks.
+/// A gatekeeper of this process, and its connections to the master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gatekeeper {
-    /// The domain that it keeps the gate of.
+    /// The domain of the gatekeeper.
     pub domain: String,
-    /// Where the master is told of requests.
+    /// The connection on which requests are reported to the master.
     pub accounting: Socket,
-    /// Where it says whom to hold.
+    /// The connection on which orders come from the master.
     pub control: Socket,
-    /// Requests that the master was told of,
+    /// The number of requests reported to the master.
     pub told: u64,
-    /// and those that it will never be told of: it was away, or read too slowly.
+    /// The number of requests never reported: the master was unreachable or read too slowly.
     pub untold: u64,
-    /// Orders that came and were understood,
+    /// The number of valid orders received.
     pub orders: u64,
-    /// and those that were not.
+    /// The number of messages received that are not valid orders.
     pub faulty: u64,
-    /// Seconds since the last order; `null`: none has come.
+    /// Seconds since the last order; `null`: none has arrived.
     pub ordered: Option<f64>,
     /// Clients that have to wait now.
     pub clients: i64,
@@ -35,68 +34,68 @@ pub struct Gatekeeper {
 /// A connection to a master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Socket {
-    /// Where to.
+    /// The address of the socket of the master.
     pub address: String,
-    /// Whether it is there, and of use.
+    /// Whether the connection is established and usable.
     pub connected: bool,
-    /// For how many seconds it has been so; `null`: it was not tried yet.
+    /// Seconds since the last change of `connected`; `null`: no connection was tried yet.
     pub seconds: Option<f64>,
-    /// Why it is not there; empty where it is.
+    /// Why there is no connection; empty if there is one.
     pub why: String,
 }
 
-/// A master, and who has come to it.
+/// A master, and the gatekeepers that connected to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Master {
-    /// Where gatekeepers tell it of requests.
+    /// The address to which gatekeepers report requests.
     pub accounting: String,
-    /// Where it tells them whom to hold.
+    /// The address from which gatekeepers receive orders.
     pub control: String,
-    /// Messages that were understood.
+    /// The number of valid messages that were applied or needed no change.
     pub messages: u64,
-    /// Messages of requests so long ago that they changed nothing.
+    /// The number of messages about requests that are too old to change an account.
     pub stale: u64,
-    /// Messages that made no sense.
+    /// The number of messages that cannot be parsed.
     pub faulty: u64,
-    /// Messages of domains that are not configured,
+    /// The number of messages of domains that are not configured.
     pub unknown: u64,
-    /// and the last of these domains.
+    /// The last domain named by a message that is not configured.
     pub unknown_domain: Option<String>,
-    /// Orders that were told,
+    /// The number of orders sent.
     pub orders: u64,
-    /// and how many did not reach somebody who reads too slowly.
+    /// The number of copies of orders dropped because a gatekeeper reads too slowly.
     pub dropped: u64,
-    /// Connections of those who may not connect.
+    /// The number of connections closed because their address is not allowed to connect.
     pub strangers: u64,
-    /// Connections closed for what came over them, or did not,
+    /// The number of peers disconnected because they violated the protocol or were too late.
     #[serde(default)]
     pub refused: u64,
-    /// and the last of these: its address, and why.
+    /// The last of these peers: its address, and why.
     #[serde(default)]
     pub refused_last: Option<String>,
-    /// Who is there, and some of those who were; by address, as a gatekeeper has a port for each
-    /// of its connections.
+    /// The connected gatekeepers and some that have disconnected. They are listed by address
+    /// because a gatekeeper uses another port for each of its connections.
     pub gatekeepers: Vec<Gate>,
 }
 
 /// The gatekeepers at one address.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
-    /// The address.
+    /// The IP address.
     pub address: String,
-    /// Connections on which it tells of requests.
+    /// The number of connections on which requests are reported.
     pub telling: usize,
-    /// Connections on which it listens for orders.
+    /// The number of connections on which orders are received.
     pub listening: usize,
-    /// Messages that came from it.
+    /// The number of messages received from this address.
     pub messages: u64,
-    /// Seconds since the last; `null`: none has come.
+    /// Seconds since the last message; `null`: none has arrived.
     pub heard: Option<f64>,
-    /// Seconds since its last connection was opened, or closed where it has none.
+    /// Seconds since the last connection was opened or, if none is open, since the last one ended.
     pub seconds: f64,
 }
 
-/// For people: whether the master is there, and what has gone to and fro.
+/// Text for people: whether the master is reachable, and how many messages went each way.
 impl fmt::Display for Gatekeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Gatekeeper { told, untold, orders, faulty, clients, held, .. } = self;
@@ -125,7 +124,7 @@ impl fmt::Display for Socket {
     }
 }
 
-/// For people: what came and went, and a line for each address.
+/// Text for people: message counts, and a line for each address.
 impl fmt::Display for Master {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Master { accounting, control, messages, stale, faulty, unknown, .. } = self;
@@ -169,7 +168,7 @@ impl fmt::Display for Gate {
     }
 }
 
-/// So many seconds, as people say it.
+/// A number of seconds in the largest unit that suits it: s, min, h or d.
 fn length(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.0} s"),

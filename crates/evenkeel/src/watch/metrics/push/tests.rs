@@ -1,4 +1,4 @@
-//! What is sent to Graphite, StatsD and collectors, and what it costs when they are away.
+//! What Graphite, StatsD and collectors receive, and what happens while they are unreachable.
 
 mod grpc;
 
@@ -18,7 +18,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Instant;
 
-/// Longer than anything takes on a slow machine.
+/// A deadline that is longer than any step on a slow machine.
 const LONG: Duration = Duration::from_secs(30);
 
 fn settings() -> Metrics {
@@ -58,7 +58,7 @@ fn listener() -> (TcpListener, String) {
     (listener, address)
 }
 
-/// A port of the test's own at which nobody listens yet, though somebody may beside this socket.
+/// Reserves a port on which nothing listens yet. Another socket can listen on it beside this one.
 fn bound() -> (Socket, String) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_reuse_port(true).expect("a mode");
@@ -67,8 +67,8 @@ fn bound() -> (Socket, String) {
     (socket, address.to_string())
 }
 
-/// A listener, and a socket at the same port, which listens when the listener has gone and come
-/// back: nobody else gets the port meanwhile.
+/// A listener, and a second socket on the same port. The second socket keeps the port reserved
+/// while the first is closed, and listens when the server comes back.
 fn comes_back() -> (TcpListener, Socket, String) {
     let (again, address) = bound();
     let first = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
@@ -131,8 +131,8 @@ fn what_graphite_missed_it_gets_when_it_is_there() {
     assert!((begun..=failed).contains(&second), "from the beginning: {begun} {second} {failed}");
 }
 
-/// It takes connections and nothing else. Whoever hands lines over never waits, what waits is
-/// bounded, and what is lost is counted.
+/// This Graphite accepts connections and reads nothing. Handing over lines never waits, the queue
+/// is bounded, and lost lines are counted.
 #[test]
 fn a_graphite_that_takes_nothing_costs_lines_and_nothing_else() {
     let (black_hole, address) = listener();
@@ -142,7 +142,7 @@ fn a_graphite_that_takes_nothing_costs_lines_and_nothing_else() {
     let patience = Patience { connect: millis(500), write: millis(20), pause: millis(1) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    // More than the system takes off anybody's hands; those in between only wait.
+    // The long text is more than the buffers of the system hold; the short ones only wait.
     let (long, short) = ("x".repeat(8 << 20), "x".to_owned());
     runtime.block_on(async {
         let (batches, queue) = mpsc::channel(QUEUE_SECONDS_MAX);
@@ -198,7 +198,7 @@ fn statsd_gets_what_came_since_the_last_time() {
     drop(running);
 }
 
-/// Single values once, and of too many how many each stands for.
+/// Each single value is sent once; if there are too many, the lines have a sampling rate.
 #[test]
 fn statsd_gets_timers_where_single_values_are_kept() {
     let registry = Registry::default();
@@ -217,7 +217,7 @@ fn statsd_gets_timers_where_single_values_are_kept() {
     assert_eq!(delayed.counts().iter().sum::<u64>(), 4_002);
 }
 
-/// Over TCP, with tags; a StatsD that goes away gets what it missed of a counter when it is back.
+/// Over TCP, with tags. After an interruption, StatsD receives the missed growth of a counter.
 #[test]
 fn statsd_over_tcp_gets_tags_and_loses_no_count() {
     let (listener, again, _) = comes_back();
@@ -227,7 +227,7 @@ fn statsd_over_tcp_gets_tags_and_loses_no_count() {
     let running = start(&settings, &watch, clock, look()).expect("a thread");
     let counted = "evenkeel.requests_total:";
     let held = "evenkeel.clients_held:3|g|#door:proxy,limit:Slash32";
-    // The first look has come, so what comes from here on is told.
+    // The first reading has arrived, so growth is sent from here on.
     let mut lines = lines_of(&listener);
     assert!(lines.any(|line| line == held), "what has labels has tags");
     watch.proxy.requests.increment(7);
@@ -262,7 +262,7 @@ fn a_connection_that_hangs_is_not_waited_for_at_the_end() {
     assert!(begun.elapsed() < LONG);
 }
 
-/// One request to a collector over HTTP: its path and its body; it is answered.
+/// Answers one HTTP request to the collector; returns its path and its body.
 fn told(listener: &TcpListener) -> (String, Vec<u8>) {
     let (stream, _) = listener.accept().expect("a connection");
     stream.set_read_timeout(Some(LONG)).expect("a socket");
@@ -286,7 +286,7 @@ fn told(listener: &TcpListener) -> (String, Vec<u8>) {
     (first, body)
 }
 
-/// What is told a collector at that address over HTTP.
+/// Settings for a collector at that address over HTTP.
 fn figures(authority: String) -> Figures {
     Figures {
         collector: Collector {
@@ -342,7 +342,7 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
         panic!("no gauge")
     };
     assert_eq!(held.data_points.len(), 4, "what is looked up is told, too");
-    // Away, and back: sums are those since the start.
+    // The collector is unreachable and comes back: sums count since the start.
     drop(listener);
     let counts = Counts::new(watch.registry(), "otlp");
     until("a failure", || counts.failures.get() > 0);
@@ -355,7 +355,7 @@ fn a_collector_gets_the_whole_table_and_what_it_missed_besides() {
         let metrics = &request.resource_metrics[0].scope_metrics[0].metrics;
         let requests = metrics.iter().find(|metric| metric.name == "evenkeel_requests_total");
         if let Some(metric::Data::Sum(sum)) = &requests.expect("a metric").data {
-            // One that was under way when the sixth came may not know of it.
+            // A message that was on its way at the sixth increment may not include it.
             match sum.data_points[0].value {
                 before if before == five => {}
                 after => break after,

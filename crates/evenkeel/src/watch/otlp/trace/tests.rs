@@ -85,7 +85,7 @@ fn who_is_not_asked_decides_by_the_traces_number_and_never_waits() {
     assert!((800..1_200).contains(&begun), "{begun} of 4000 are not about a quarter");
     let (never, _) = Tracer::new(0.0, 1, &registry);
     assert!((0..100).all(|_| never.begin(&none, "x", Time(5)).is_none()));
-    // The caller's word goes before ours.
+    // The decision of the caller has priority.
     let asked = headers(&[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))]);
     assert!(never.begin(&asked, "x", Time(5)).is_some());
     let refused = headers(&[("b3", "0")]);

@@ -1,5 +1,4 @@
-//! Metrics told by gRPC, to a collector that speaks HTTP/2 and answers with trailers, as real ones
-//! do.
+//! Metrics over gRPC, to a collector that uses HTTP/2 and answers with trailers, as real ones do.
 
 use super::*;
 use bytes::Bytes;
@@ -11,17 +10,17 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// What came: the path, the headers, the frame.
+/// A received message: the path, the headers, the frame.
 type Told = (String, HeaderMap, Bytes);
 
-/// What messages are answered with in turn.
+/// The statuses of the answers, in order.
 type Statuses = Arc<parking_lot::Mutex<Box<dyn Iterator<Item = &'static str> + Send>>>;
 
 fn all(statuses: impl Iterator<Item = &'static str> + Send + 'static) -> Statuses {
     Arc::new(parking_lot::Mutex::new(Box::new(statuses)))
 }
 
-/// Answers messages with these statuses, and with 0 when there are no more.
+/// Starts a collector that answers with these statuses, and with 0 after the last one.
 fn collector(statuses: &Statuses) -> (SocketAddr, Receiver<Told>) {
     let (listener, address) = listener();
     listener.set_nonblocking(true).expect("a socket");
@@ -53,12 +52,12 @@ async fn taken(
 ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
     let (head, body) = request.into_parts();
     let frame = body.collect().await.expect("a body").to_bytes();
-    // A test that has seen enough takes no more.
+    // This fails if the test has seen enough and reads no more.
     let _ = tell.try_send((head.uri.path().to_owned(), head.headers, frame));
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static(status));
     trailers.insert("grpc-message", HeaderValue::from_static("as the test wants it"));
-    // An empty message, not compressed.
+    // An empty message without compression.
     let body = Full::new(Bytes::from_static(&[0; 5]));
     let body = body.with_trailers(std::future::ready(Some(Ok(trailers))));
     let mut response = Response::new(body);
@@ -83,7 +82,7 @@ fn figures(address: SocketAddr, gzip: bool) -> Figures {
     }
 }
 
-/// The message in a frame, and whether it was packed.
+/// The message in a frame, and whether it was compressed.
 fn message(frame: &[u8]) -> (ExportMetricsServiceRequest, bool) {
     let length = u32::from_be_bytes(frame[1..5].try_into().expect("four bytes"));
     let body = &frame[5..];
@@ -135,7 +134,7 @@ fn a_collector_is_told_by_grpc_what_it_would_be_told_over_http() {
 
 #[test]
 fn what_a_collector_refuses_in_its_trailers_is_counted_and_the_next_says_it_all() {
-    // Away for now, and then not wanted, until the test has seen it.
+    // Unavailable once, and then invalid, until the test has seen it.
     let statuses = all(std::iter::once("14").chain(std::iter::repeat("3")));
     let (address, told) = collector(&statuses);
     let (watch, clock) = watch();
