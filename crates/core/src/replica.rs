@@ -1,17 +1,20 @@
-//! Instances that count together: what to tell the others, and what to make of what they tell.
+//! The state machine of instances that count together: it sends the local charges to the other
+//! instances and handles the reports that they send.
 //!
-//! Each instance decides alone and at once; every period it tells all others what it has charged
-//! since, and they charge it to their own buckets. Sums, never values: whatever order reports
-//! come in, all end at the same figure. A report is charged once: its parts are numbered, and a
-//! receiver knows which numbers of which life of which instance it has seen (`window`). Over links
-//! that acknowledge, what a peer has not got is kept and sent again for a minute (`log`), so sums
-//! are exact over shorter outages; over a group, what is lost is lost, and counted. Either way a
-//! partition that heals charges nobody for more than its last minute. A report is sent if it is
-//! empty, too: the rate of messages is constant, and silence means absence.
+//! Each instance decides alone and at once. Every period it reports its charges since the last
+//! report to all others, and they charge them to their own buckets. Reports contain sums, never
+//! levels, so their order does not matter. A report is charged once: its parts are numbered, and a
+//! receiver keeps the numbers that it has seen from each life of each instance (`window`). Over
+//! links that acknowledge, a sender keeps unacknowledged reports and sends them again for a minute
+//! (`log`), so sums are exact over shorter outages. Over a group, lost reports stay lost, and are
+//! counted. Either way a healed partition charges clients for at most its last minute. Empty
+//! reports are sent too: the rate of messages is constant, and silence means that an instance is
+//! down.
 //!
-//! No IO, no clock, no buckets: `handle_*` takes what comes, `poll_*` gives what goes, and foreign
-//! charges are handed to the caller, who has the limits. It does not decide, and does not know
-//! `limiter`. What is sent and when: `send`; the bytes: `wire`, `said`.
+//! This module has no IO, no clock and no buckets: `handle_*` takes input, `poll_*` returns output,
+//! and charges from other instances go to the caller, which has the limits. It decides nothing and
+//! does not use `limiter`. See `send` for what is sent and when, and `wire` and `said` for the
+//! bytes.
 
 mod bounds;
 mod log;
@@ -42,66 +45,73 @@ use window::Window;
 pub use wire::Fault;
 use wire::Sender;
 
-/// The most limits that are shared.
+/// The maximum number of shared limits.
 pub const LIMITS_MAX: usize = 128;
-/// Frames of a group that are older than this, or newer, are not believed.
+/// Maximum difference between the time in a frame of a group and the local clock; other frames are
+/// refused.
 const CLOCKS_DIFFER: Nanos = Nanos::from_secs(60);
-/// A key waits for at most so many periods.
+/// Maximum number of periods for which the charges of a key are held back.
 const WAITS_MAX: u64 = 10;
-/// What a key may have untold, in all instances together, is one in so many of what its limit
-/// lets pass in a period.
+/// Divisor of the cost that a limit lets pass in a period: the unreported charges of a key may
+/// reach this part of it, over all instances together.
 const SHARE: u64 = 1_000;
 
 /// A limit that is counted together with other instances.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shared {
-    /// Stands for everything that has to be equal: what counts under it, by what, in which unit.
+    /// Fingerprint of everything that must be equal: what the limit counts, by which key, in which
+    /// unit.
     pub fingerprint: u64,
-    /// Its name.
+    /// The name of the limit.
     pub name: Box<str>,
-    /// Its numbers, for people: where they differ, sums are right and verdicts differ.
+    /// The parameters in readable form. Where they differ, sums are right and verdicts differ.
     pub numbers: Box<str>,
-    /// Amounts are told in multiples of so many nano-units; what is left over waits. At least 1.
+    /// Amounts are reported in multiples of this number of nano-units, at least 1. A remainder is
+    /// kept for a later report.
     pub unit: u64,
-    /// What it lets pass in a second: keys with far less untold wait. Zero: none waits.
+    /// Cost that the limit lets pass in a second. Keys with a far smaller unreported amount are
+    /// held back. Zero: no key is held back.
     pub per_second: Cost,
 }
 
-/// What an instance is told of itself.
+/// The settings of one instance.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its identity: a random number, or one that no other instance has.
+    /// Identity of the instance: a number that no other instance has, such as a random one.
     pub node: u64,
-    /// Which of its lives this is: greater than those before, such as the time of its start.
+    /// Number of this life of the instance. It must be greater than those of earlier lives, such as
+    /// the time of the start.
     pub life: u64,
-    /// Its name for people.
+    /// The readable name of the instance.
     pub name: String,
-    /// How often it reports.
+    /// Interval between two reports.
     pub period: Nanos,
-    /// The longest frame that may be sent.
+    /// The maximum length of a frame to send, in bytes.
     pub frame_max: usize,
-    /// Whether each link leads to one peer, in order (a mesh); else to the group of all.
+    /// Whether each link leads to one peer and keeps the order (a mesh); else a link leads to the
+    /// group of all instances.
     pub reliable: bool,
-    /// Thousandths of CPUs that it has to share out.
+    /// CPUs that this instance shares out, in thousandths.
     pub cpus_milli: u32,
-    /// Instances that are listened to, this one included.
+    /// Maximum number of instances that are accepted, including this one.
     pub nodes_max: usize,
 }
 
 /// A link to one peer, or to the group.
 struct Link {
-    /// Who speaks on it.
+    /// The instance at the other end, once its hello has arrived. Always `None` over a group.
     speaker: Option<Sender>,
 }
 
-/// The state is asked for once, of one peer after the other.
+/// Progress of fetching the present state, which is requested once, from one peer after the other.
 enum Wanting {
-    /// Not any more.
+    /// The state has arrived, or the replica has given up.
     No,
-    /// Of the next who can be asked.
+    /// The next able peer is asked; `asked` peers have been asked before.
     Anybody { asked: u8 },
-    /// Of this one, since then; of the answer with this number these parts have come that say what
-    /// is in it, a bit for each.
+    /// `node` was asked at `since`. `number` is the number of its answer, and `seen` has a bit for
+    /// each part of that answer that lists the reports contained in the state; all bits set means
+    /// complete.
     Of { node: u64, since: Time, asked: u8, number: u64, seen: u128 },
 }
 
@@ -109,7 +119,7 @@ enum Wanting {
 pub struct Replica {
     settings: Settings,
     limits: Vec<Shared>,
-    /// From fingerprint to place.
+    /// Maps the fingerprint of a limit to its index in `limits`.
     places: BTreeMap<u64, usize>,
     digest: u64,
     tally: Tally,
@@ -120,19 +130,20 @@ pub struct Replica {
     events: VecDeque<Event>,
     /// The number of the next frame of a report.
     next: u64,
-    /// The first frames of the last periods: over a group, what comes from before is too late.
+    /// The numbers of the first frames of the last periods. Over a group, older frames are too
+    /// late.
     firsts: VecDeque<u64>,
-    /// How many periods there have been.
+    /// Number of periods since the start.
     period: u64,
     next_tick: Time,
-    /// Whether all are to be told who this is.
+    /// Whether a hello is due on all links.
     hello_due: bool,
     wanting: Wanting,
     totals: Totals,
 }
 
 impl Replica {
-    /// An instance that begins now and has heard of nobody.
+    /// An instance that starts now and has received nothing yet.
     #[must_use]
     pub fn new(settings: Settings, limits: Vec<Shared>, now: Time) -> Replica {
         let period = settings.period.max(Nanos::from_millis(1));
@@ -156,13 +167,13 @@ impl Replica {
             totals: Totals::default(),
         };
         replica.set_limits(limits);
-        // Whoever is met is greeted then.
+        // Each new link is greeted when it comes up.
         replica.hello_due = false;
         replica
     }
 
-    /// The limits have changed; at most [`LIMITS_MAX`], and no two with one fingerprint. What is
-    /// untold of those that stay is told under their new places.
+    /// Replaces the limits: at most [`LIMITS_MAX`], without two of the same fingerprint. Unreported
+    /// charges of limits that stay are kept under their new indexes.
     pub fn set_limits(&mut self, mut limits: Vec<Shared>) {
         limits.truncate(LIMITS_MAX);
         limits.iter_mut().for_each(|limit| limit.unit = limit.unit.max(1));
@@ -180,13 +191,13 @@ impl Replica {
         self.hello_due = true;
     }
 
-    /// How many CPUs this instance has to share out has changed.
+    /// Sets the number of CPUs that this instance shares out, in thousandths.
     pub fn set_cpus(&mut self, cpus_milli: u32) {
         self.hello_due |= self.settings.cpus_milli != cpus_milli;
         self.settings.cpus_milli = cpus_milli;
     }
 
-    /// A key was charged here.
+    /// Records that this instance charged `amount` to a key.
     pub fn charge(&mut self, limit: usize, context: u128, key: KeyHash, amount: Cost, now: Time) {
         if limit >= self.limits.len() || amount == Cost::ZERO {
             return;
@@ -200,19 +211,19 @@ impl Replica {
         }
     }
 
-    /// Where the limit is that has this fingerprint.
+    /// The index of the limit with this fingerprint.
     #[must_use]
     pub fn place(&self, fingerprint: u64) -> Option<usize> {
         self.places.get(&fingerprint).copied()
     }
 
-    /// What of a key's charges has not been told, in nano-units.
+    /// The unreported charges of a key, in nano-units.
     #[must_use]
     pub fn unsent(&self, limit: usize, context: u128, key: KeyHash) -> u64 {
         self.tally.unsent(limit, context, key)
     }
 
-    /// A link is there.
+    /// Handles a new link.
     pub fn handle_up(&mut self, link: u64, now: Time) {
         if self.links.len() >= BOUNDS.links_max {
             return;
@@ -221,7 +232,7 @@ impl Replica {
         self.say_hello(link, now);
     }
 
-    /// A link is gone; what was sent on it and not acknowledged is sent on another.
+    /// Handles the loss of a link. Unacknowledged reports are sent again on another link.
     pub fn handle_down(&mut self, link: u64, now: Time) {
         let speaker = self.links.remove(&link).and_then(|link| link.speaker);
         self.out.retain(|(to, _)| *to != link);
@@ -231,16 +242,16 @@ impl Replica {
         peer.links.retain(|known| *known != link);
         if peer.ready == Some(link) {
             peer.ready = None;
-            // On another link it will answer what it has.
+            // On another link the peer answers with the reports that it has.
             let others = peer.links.clone();
             others.into_iter().for_each(|other| self.say_hello(other, now));
         }
     }
 
-    /// A frame came. What it means for buckets is `told` before this returns.
+    /// Handles a received frame. Calls `told` with its effects on buckets before it returns.
     ///
     /// # Errors
-    /// [`Fault`] if it is not believed; nothing was changed then, and it was counted.
+    /// [`Fault`] if the frame is refused. In this case it changes nothing, and it is counted.
     pub fn handle_frame(
         &mut self,
         link: u64,
@@ -301,7 +312,8 @@ impl Replica {
         Ok(())
     }
 
-    /// A frame of our own: a group gives everybody everything, and a list may name its owner.
+    /// Handles a frame with the identity of this instance: a group delivers every frame to all, and
+    /// a list of peers may name its owner.
     fn own(&mut self, link: u64, sender: Sender) -> Result<(), Fault> {
         if sender.life != self.settings.life {
             return Err(Fault::Twin);
@@ -330,7 +342,7 @@ impl Replica {
             if let Some(known) = self.links.get_mut(&link) {
                 known.speaker = Some(sender);
             }
-            // Its answer says what it has; before that it is sent nothing.
+            // The answer of the peer lists the reports that it has; until then it is sent none.
             self.acknowledge(link);
         }
         if first {
@@ -339,7 +351,7 @@ impl Replica {
         }
     }
 
-    /// Tells of each limit that is another here, once.
+    /// Reports once each limit of a peer that differs from the limit here.
     fn compare(&mut self, node: u64, digest: u64, part: u32, limits: &[said::Limit<'_>]) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let bit = 1_u128.checked_shl(part).unwrap_or(0);
@@ -402,12 +414,12 @@ impl Replica {
         self.ask_for_state(now);
     }
 
-    /// A peer says what it has of our reports.
+    /// Handles the list of reports of this instance that a peer has.
     fn acked(&mut self, link: u64, node: u64, of: Sender, window: &Window, now: Time) {
         let sender = self.sender();
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.heard = peer.heard.max(now);
-        // Of an earlier life it may have much; that says nothing.
+        // An acknowledgement for an earlier life says nothing about the reports of this life.
         if of == sender && window.base() <= self.next {
             peer.acked.join(window);
         }
@@ -430,7 +442,8 @@ impl Replica {
         }
     }
 
-    /// The state that follows has these reports in it: they are not charged again.
+    /// Marks the reports that the following state contains as seen, so that they are not charged
+    /// again.
     fn have_seen(&mut self, seen: Vec<(Sender, Window)>, now: Time) {
         for (sender, window) in seen {
             let own = sender.node == self.settings.node;
@@ -441,7 +454,8 @@ impl Replica {
             }
             let peer = self.peers.entry(sender.node);
             let peer = peer.or_insert_with(|| {
-                // Known of, but not heard: it counts for nobody until it speaks.
+                // The peer is known from others but was not heard. It does not count as live until
+                // it sends.
                 Peer { heard: Time::ZERO, ..Peer::new(sender, period, now) }
             });
             if peer.life == sender.life {
@@ -467,8 +481,8 @@ impl Replica {
         }
     }
 
-    /// Whether a part of an answer is waited for. The state is not taken before all is known that
-    /// it contains: else that would be charged again when its reports come.
+    /// Whether this part of an answer is expected. The state is accepted only after the complete
+    /// list of the reports that it contains; else these would be charged again when they arrive.
     fn awaits(&mut self, node: u64, answer: Answer, state: bool) -> bool {
         let Wanting::Of { node: asked, number, seen, .. } = &mut self.wanting else { return false };
         if *asked != node || answer.to != self.settings.node || answer.parts > 128 {
@@ -497,31 +511,31 @@ impl Replica {
         Sender { node: self.settings.node, life: self.settings.life }
     }
 
-    /// Something for the caller to know, if there is anything.
+    /// Returns the next event for the caller, if there is one.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When `handle_timeout` is to be called.
+    /// The time at which `handle_timeout` must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Time {
         self.next_tick
     }
 
-    /// How many instances live, this one included.
+    /// Number of live instances, including this one.
     #[must_use]
     pub fn live(&self, now: Time) -> usize {
         let period = self.settings.period;
         1 + self.peers.values().filter(|peer| peer.lives(period, now)).count()
     }
 
-    /// CPUs that all live instances have to share out, in thousandths.
+    /// CPUs that all live instances together share out, in thousandths.
     #[must_use]
     pub fn cpus_milli(&self, now: Time) -> u64 {
         u64::from(self.settings.cpus_milli) + self.others_cpus_milli(now)
     }
 
-    /// Those of the others.
+    /// CPUs that the other live instances share out, in thousandths.
     #[must_use]
     pub fn others_cpus_milli(&self, now: Time) -> u64 {
         let period = self.settings.period;
@@ -529,7 +543,7 @@ impl Replica {
         live.map(|peer| u64::from(peer.cpus_milli)).sum()
     }
 
-    /// All other instances that are known.
+    /// All other known instances.
     #[must_use]
     pub fn peers(&self, now: Time) -> Vec<Seen> {
         let seen = |(node, peer): (&u64, &Peer)| Seen {
@@ -548,33 +562,35 @@ impl Replica {
         self.peers.iter().map(seen).collect()
     }
 
-    /// For how long the oldest report has waited that a peer has not acknowledged.
+    /// Age of the oldest report that a peer has not acknowledged; zero over a group.
     fn behind(&self, peer: &Peer, now: Time) -> Nanos {
         let mut waiting = self.log.since(peer.acked.base());
         let oldest = waiting.find(|sent| !peer.acked.has(sent.number));
         oldest.filter(|_| self.settings.reliable).map_or(Nanos::ZERO, |sent| now.since(sent.cut))
     }
 
-    /// What was done since the start.
+    /// Totals since the start.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Keys that wait to be told; frames kept to be sent again, and their bytes.
+    /// Number of keys with unreported charges, number of frames kept for resending, and bytes of
+    /// these frames.
     #[must_use]
     pub fn kept(&self) -> [usize; 3] {
         [self.tally.len(), self.log.len(), self.log.bytes()]
     }
 
-    /// The limits that are shared.
+    /// The shared limits.
     #[must_use]
     pub fn limits(&self) -> &[Shared] {
         &self.limits
     }
 }
 
-/// How much untold of a key may wait, in nano-units, while `live` instances count together.
+/// Unreported amount of a key that may be held back, in nano-units, while `live` instances count
+/// together.
 fn quiet(limit: &Shared, period: Nanos, live: usize) -> u64 {
     let per_period = u128::from(limit.per_second.0) * u128::from(period.0) / u128::from(SECOND);
     u64::try_from(per_period / u128::from(SHARE) / live.max(1) as u128).unwrap_or(u64::MAX)

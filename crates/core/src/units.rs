@@ -366,7 +366,7 @@ fn measure(text: &str) -> Option<(&str, Nanos)> {
     Some((number.trim_end(), Nanos(unit)))
 }
 
-/// Uses the largest unit that leaves a short number: `1.5s`, `250ms`, `2m`, `40us`.
+/// Uses the largest unit that leaves a short number: `1500ms`, `250ms`, `2m`, `40us`.
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 6] = [

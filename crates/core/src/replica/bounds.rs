@@ -1,42 +1,45 @@
-//! How much there may be of everything: in memory, in frames, in time.
+//! Upper bounds of memory, frames and times of a replica.
 //!
-//! What a peer says can fill no more than this, however much it says; what happens at each bound
-//! stands with it, and is counted. The settings have `nodes_max` beside.
+//! A peer can use no more than this, whatever it sends. The doc of each bound states what happens
+//! when it is reached. One more bound, `nodes_max`, is in the settings.
 
 use crate::units::Nanos;
 
-/// What there may be at most of everything.
+/// The upper bounds of a replica.
 pub struct Bounds {
-    /// Keys that wait to be told: 24 bytes each. When there are as many, they are told at once.
+    /// Keys with unreported charges, 24 bytes each. A further key causes a report at once; its
+    /// charge is dropped and counted if there is still no room, because held-back keys stay.
     pub unsent_max: usize,
-    /// Limits and contexts that keys which wait may have; further ones are dropped and counted.
+    /// Pairs of limit and context with unreported charges; charges to further ones cause a report
+    /// at once, and are dropped and counted if there is still no room.
     pub groups_max: usize,
-    /// How long what a peer has not got is kept for it. Longer: a healed network charges people
-    /// for what they did long ago.
+    /// Time for which unacknowledged reports are kept. Longer: a healed network charges clients for
+    /// what they did long ago.
     pub resend_for: Nanos,
-    /// Bytes of reports kept to be sent again; the oldest go first, and are counted.
+    /// Bytes of reports kept for resending; beyond it the oldest are dropped and counted.
     pub log_bytes_max: usize,
-    /// Frames of them.
+    /// Frames of reports kept for resending; beyond it the oldest are dropped and counted.
     pub log_frames_max: usize,
-    /// Frames that wait to be taken by `poll_transmit`; reports wait in the log, others are lost.
+    /// Frames in the output queue of `poll_transmit`. Reports over links wait in the log; other
+    /// frames are dropped and counted.
     pub out_max: usize,
-    /// Links at once; further ones are not spoken on.
+    /// Links at once; further ones are ignored.
     pub links_max: usize,
-    /// Frames of one peer in one of our periods; further ones are refused.
+    /// Frames from one peer in one local period; further ones are refused.
     pub frames_max: u32,
-    /// Events that wait; further ones are lost.
+    /// Events that wait for `poll_event`; further ones are dropped.
     pub events_max: usize,
-    /// Keys whose names are told.
+    /// Keys whose names are sent; further ones are left out.
     pub names_max: usize,
-    /// Buckets of the state that a joiner is given, over links and over a group.
+    /// Buckets in the state for a joining instance: over links, and over a group.
     pub state_max: [usize; 2],
-    /// How often one life of a peer is given the state.
+    /// Number of times that one life of a peer is given the state.
     pub given_max: u8,
-    /// After so long a silence a peer is forgotten.
+    /// Silence after which a peer is forgotten.
     pub forget_after: Nanos,
 }
 
-/// The bounds.
+/// The bounds of every replica.
 pub const BOUNDS: Bounds = Bounds {
     unsent_max: 1 << 18,
     groups_max: 4_096,
@@ -54,7 +57,7 @@ pub const BOUNDS: Bounds = Bounds {
 };
 
 const _: () = {
-    // Nobody is forgotten who could still repeat what has been counted.
+    // A peer is not forgotten while it could still repeat a report that has been counted.
     assert!(BOUNDS.forget_after.0 > 2 * BOUNDS.resend_for.0);
     assert!(BOUNDS.frames_max as usize > BOUNDS.log_frames_max);
     assert!(BOUNDS.out_max > BOUNDS.log_frames_max);

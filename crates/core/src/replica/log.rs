@@ -1,8 +1,9 @@
-//! Reports that were cut and may have to be sent again: each until all have it, for a minute at
+//! Reports that may have to be sent again: each is kept until all peers have it, for a minute at
 //! most.
 //!
-//! Bounded in age, bytes and number. What is dropped before all have it is counted by the caller:
-//! those peers count too little for ever, which forgives and punishes nobody.
+//! The log is bounded in age, bytes and number of frames. The caller counts reports that are
+//! dropped before all peers have them. The sums of these peers stay too low for ever, which only
+//! favours clients.
 
 use super::BOUNDS;
 use crate::units::Time;
@@ -11,11 +12,11 @@ use alloc::sync::Arc;
 
 /// One frame of a report.
 pub struct Sent {
-    /// Its number.
+    /// The number of the frame.
     pub number: u64,
-    /// When it was cut.
+    /// The time at which the report was created.
     pub cut: Time,
-    /// As it is sent.
+    /// The encoded frame.
     pub frame: Arc<[u8]>,
 }
 
@@ -27,25 +28,25 @@ pub struct Log {
 }
 
 impl Log {
-    /// Keeps a frame.
+    /// Appends a frame, whose number must be higher than all others.
     pub fn push(&mut self, sent: Sent) {
         self.bytes += sent.frame.len();
         self.frames.push_back(sent);
     }
 
-    /// The frames whose numbers are `from` or higher.
+    /// The frames with the number `from` or a higher one.
     pub fn since(&self, from: u64) -> impl Iterator<Item = &Sent> {
         let at = self.frames.partition_point(|sent| sent.number < from);
         self.frames.range(at..)
     }
 
-    /// The oldest.
+    /// The oldest frame.
     pub fn first(&self) -> Option<&Sent> {
         self.frames.front()
     }
 
-    /// Drops frames that all have, which are those below `done`, without a word; and returns one
-    /// that has to go for its age or for room, to be called until there is none.
+    /// Drops all frames below `done`, which all peers have. Then removes and returns one frame that
+    /// is too old or exceeds the bounds. The caller repeats the call until it returns `None`.
     pub fn trim(&mut self, done: u64, now: Time) -> Option<Sent> {
         while self.frames.front().is_some_and(|sent| sent.number < done) {
             self.pop();
@@ -61,12 +62,12 @@ impl Log {
         Some(sent)
     }
 
-    /// How many there are.
+    /// Number of frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// How many bytes they have.
+    /// Total length of the frames in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,8 +1,9 @@
-//! What is known of one other instance: which of its reports have been seen, which of ours it has,
-//! how it is reached, and what there is to show of it.
+//! The state of one other instance: which of its reports have been seen, which reports of this
+//! instance it has, how it is reached, and its metrics.
 //!
-//! A peer is forgotten some time after it was last heard, and not before anything that it could
-//! still send again is too old to be sent: so nothing is counted twice for having been forgotten.
+//! A peer is forgotten some time after its last frame, but not before everything that it could
+//! still send again is too old to be sent. So a forgotten peer never causes a report to be counted
+//! twice.
 
 use super::window::Window;
 use super::wire::Sender;
@@ -10,78 +11,79 @@ use crate::units::{Nanos, Time};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Nothing is older that is sent again.
+/// Upper bound of the age of a report; older ones are not sent again.
 const AGE_MAX: Nanos = Nanos::from_secs(120);
 
 /// One other instance, in one of its lives.
 pub struct Peer {
-    /// Which of its lives.
+    /// Number of its present life.
     pub life: u64,
-    /// Its name for people; empty until it has said it.
+    /// Readable name; empty until its hello arrives.
     pub name: String,
-    /// The links that it speaks on.
+    /// The links on which it has said hello.
     pub links: Vec<u64>,
-    /// The link on which it has said what it has, and is told things since.
+    /// The link on which it has acknowledged reports; since then new reports go to this link.
     pub ready: Option<u64>,
     /// Its reports that have been seen; `None` before the first.
     pub seen: Option<Window>,
-    /// Our reports that it has.
+    /// Reports of this instance that it has.
     pub acked: Window,
-    /// The next report to send it on the present link.
+    /// Number of the next report to send on the present link.
     pub next: u64,
-    /// When what it has not acknowledged is sent again.
+    /// Time before which unacknowledged reports are not sent again.
     pub resend_at: Time,
-    /// Whether it is to be told what has been seen.
+    /// Whether an acknowledgement is due.
     pub ack_due: bool,
-    /// When it was first heard.
+    /// Time of its first frame.
     pub since: Time,
-    /// When it was last heard.
+    /// Time of its last report, hello or acknowledgement; zero if it is known only from others.
     pub heard: Time,
-    /// By how much its clock seemed to be behind ours, when a frame of it came soonest.
+    /// Smallest difference seen between the local time on arrival of a frame and the time in it, in
+    /// nanoseconds: its clock's lag plus the fastest transmission.
     pub behind: i64,
-    /// How often it says that it reports.
+    /// Interval between two reports, as announced by the peer.
     pub period: Nanos,
-    /// The number of its last period that was heard.
+    /// Number of its latest reported period.
     pub report: u64,
-    /// Thousandths of CPUs that it has to share out.
+    /// CPUs that it shares out, in thousandths.
     pub cpus_milli: u32,
-    /// Which limits it has said to have, and which parts of that have been compared.
+    /// Digest of its limits, as announced in its hello.
     pub digest: u64,
-    /// Parts of its limits that have been compared.
+    /// Bit set of the parts of its limits that have been compared.
     pub compared: u128,
-    /// Frames of it in this period.
+    /// Number of frames received from it in the current period.
     pub frames: u32,
-    /// How often it was given the state.
+    /// Number of times that it was given the state.
     pub given: u8,
-    /// What there is to show.
+    /// Its metrics.
     pub counts: Counts,
 }
 
-/// What was exchanged with one peer, or with all.
+/// Counts of the exchange with one peer, or with all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Bytes of frames that it sent.
+    /// Bytes of frames received from it.
     pub bytes_in: u64,
-    /// Bytes of frames that it was sent; over a group, what all were sent.
+    /// Bytes of frames sent to it; over a group, frames to all are counted only in the totals.
     pub bytes_out: u64,
-    /// Frames that it sent.
+    /// Frames received from it.
     pub frames_in: u64,
-    /// Frames that it was sent.
+    /// Frames sent to it.
     pub frames_out: u64,
-    /// Entries of it that were charged here.
+    /// Its entries that were charged here.
     pub entries_in: u64,
-    /// Its frames of reports that never came.
+    /// Its report frames that never arrived.
     pub lost_in: u64,
-    /// Our frames of reports that were dropped before it had them.
+    /// Report frames of this instance that were dropped before it had them.
     pub lost_out: u64,
-    /// Its frames that came more than once.
+    /// Its report frames that arrived more than once.
     pub repeated: u64,
-    /// Its entries of limits that are not here.
+    /// Its entries for limits that do not exist here.
     pub unshared: u64,
 }
 
 impl Peer {
-    /// A peer that is heard for the first time in this life.
+    /// A peer whose first frame in this life has just arrived.
     pub fn new(sender: Sender, period: Nanos, now: Time) -> Peer {
         Peer {
             life: sender.life,
@@ -107,44 +109,44 @@ impl Peer {
         }
     }
 
-    /// A frame came that it made at `at` by its own clock: how long ago that was, by how long
-    /// frames take that come at once.
+    /// Time since the peer created a frame, given that the frame says `at` by the peer's clock. The
+    /// fastest frame so far counts as age zero, so clock differences cancel out.
     pub fn age(&mut self, at: Time, now: Time) -> Nanos {
         let behind = now.0.wrapping_sub(at.0).cast_signed();
         self.behind = self.behind.min(behind);
         Nanos(behind.saturating_sub(self.behind).max(0).cast_unsigned().min(AGE_MAX.0))
     }
 
-    /// Whether it has been heard of lately.
+    /// Whether the peer was heard within three periods.
     pub fn lives(&self, period: Nanos, now: Time) -> bool {
         let period = self.period.max(period);
         now.since(self.heard) <= Nanos(period.0.saturating_mul(3))
     }
 }
 
-/// One other instance, to be shown.
+/// A snapshot of one other instance, for display.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Its identity.
+    /// Identity of the instance.
     pub node: u64,
-    /// Its name for people; empty until it has said it.
+    /// Readable name; empty until its hello arrives.
     pub name: String,
-    /// The links that it speaks on.
+    /// The links on which it has said hello.
     pub links: Vec<u64>,
-    /// Whether it has been heard within three periods.
+    /// Whether it was heard within three periods.
     pub lives: bool,
-    /// When it was first heard.
+    /// Time of its first frame.
     pub since: Time,
-    /// When it was last heard.
+    /// Time of its last report, hello or acknowledgement.
     pub heard: Time,
-    /// How often it says that it reports.
+    /// Interval between two reports, as announced by the peer.
     pub period: Nanos,
-    /// The number of its last period that was heard.
+    /// Number of its latest reported period.
     pub report: u64,
-    /// CPUs that it has to share out, in thousandths.
+    /// CPUs that it shares out, in thousandths.
     pub cpus_milli: u32,
-    /// For how long the oldest report has waited that it has not acknowledged.
+    /// Age of the oldest report that it has not acknowledged; zero over a group.
     pub behind: Nanos,
-    /// What was exchanged with it.
+    /// Counts of the exchange with it.
     pub counts: Counts,
 }

@@ -1,7 +1,7 @@
-//! Frames by what they say: each kind as it is read, and as it is written.
+//! The contents of frames by kind, with their parsing and writing.
 //!
-//! What is read is whole: nothing is found broken later. What is written fits into a frame if what
-//! it is made of does; who cuts that to size is `send`. Bytes: `wire`.
+//! A parsed frame is complete and valid; no later step finds an error in it. A written frame fits
+//! the frame length if its contents do; `send` splits contents to size. See `wire` for the bytes.
 
 use super::window::Window;
 use super::wire::{Fault, Groups, Head, Kind, Reader, Writer};
@@ -10,88 +10,88 @@ use crate::key::KeyHash;
 use crate::units::Nanos;
 use alloc::vec::Vec;
 
-/// What a frame says.
+/// The content of a frame.
 pub enum Said<'a> {
-    /// Who speaks.
+    /// The identity and settings of the sender.
     Hello(Hello<'a>),
-    /// Some of its limits.
+    /// Some of the sender's limits.
     Limits { digest: u64, part: u32, limits: Vec<Limit<'a>> },
-    /// What was charged.
+    /// Charges of one period.
     Report(Report<'a>),
-    /// Which reports of whom have been seen.
+    /// The reports of the instance `of` that the sender has seen.
     Ack { of: wire::Sender, window: Window },
-    /// Asks an instance for the present state.
+    /// A request for the present state, addressed to the instance `of`.
     Want { of: u64 },
-    /// What the state for an instance contains.
+    /// The reports that the state for an instance contains.
     Seen { answer: Answer, seen: Vec<(wire::Sender, Window)> },
     /// A part of the state for an instance.
     State { answer: Answer, groups: Groups<'a> },
-    /// Names of keys.
+    /// Readable names of keys.
     Names(Vec<Name<'a>>),
 }
 
-/// Which part of which answer to somebody who wants the state.
+/// Position of a part within an answer to a state request.
 #[derive(Clone, Copy)]
 pub struct Answer {
-    /// Who wants it.
+    /// The instance that requested the state.
     pub to: u64,
-    /// Which answer: other parts of it have the same number.
+    /// The number of the answer, equal in all of its parts.
     pub number: u64,
-    /// Which part of its kind this is, from 0.
+    /// Index of this part among the parts of its kind, from 0.
     pub part: u64,
-    /// How many parts of its kind there are; at least 1.
+    /// Number of parts of its kind; at least 1.
     pub parts: u64,
 }
 
-/// Who speaks.
+/// The identity and settings of the sender.
 #[derive(Clone, Copy)]
 pub struct Hello<'a> {
-    /// Its name for people.
+    /// The readable name of the sender.
     pub name: &'a str,
-    /// How often it reports.
+    /// Interval between two reports of the sender.
     pub period: Nanos,
-    /// Thousandths of CPUs that it has to share out.
+    /// CPUs that the sender shares out, in thousandths.
     pub cpus_milli: u32,
-    /// Changes with its limits.
+    /// Digest of the sender's limits, which changes with them.
     pub digest: u64,
 }
 
 /// A limit as its instance has it.
 pub struct Limit<'a> {
-    /// What has to be equal to count together.
+    /// The fingerprint, which must be equal for instances to count together.
     pub fingerprint: u64,
-    /// Its name.
+    /// The name of the limit.
     pub name: &'a str,
-    /// Its numbers, for people.
+    /// The parameters in readable form.
     pub numbers: &'a str,
 }
 
-/// A part of what was charged in a period.
+/// A part of the charges of one period.
 pub struct Report<'a> {
     /// The number of the period.
     pub period: u64,
     /// The number of this part among all parts of all reports.
     pub number: u64,
-    /// No part with a lower number will come any more.
+    /// Parts with a lower number will not arrive any more.
     pub oldest: u64,
-    /// Which of the period's parts it is, from 0.
+    /// Index of this part within its period, from 0.
     pub part: u64,
-    /// The entries.
+    /// The entries of this part.
     pub groups: Groups<'a>,
 }
 
-/// What a key is called.
+/// The readable name of a key.
 pub struct Name<'a> {
-    /// The limit's fingerprint.
+    /// The fingerprint of the limit.
     pub limit: u64,
-    /// The key.
+    /// The hash of the key.
     pub key: KeyHash,
-    /// Its name.
+    /// The name, at most [`wire::TEXT_BYTES_MAX`] bytes.
     pub name: &'a str,
 }
 
 impl<'a> Said<'a> {
-    /// Reads a whole frame.
+    /// Parses a whole frame.
     pub fn read(bytes: &'a [u8]) -> Result<(Head, Said<'a>), Fault> {
         let mut reader = Reader::new(bytes);
         let head = reader.head()?;
@@ -126,7 +126,7 @@ fn hello<'a>(reader: &mut Reader<'a>) -> Result<Hello<'a>, Fault> {
     })
 }
 
-/// The longest period that anybody is believed to have: an hour.
+/// The maximum accepted period of a peer: an hour.
 const PERIOD_MILLIS_MAX: u64 = 3_600_000;
 
 fn limits<'a>(reader: &mut Reader<'a>) -> Result<Said<'a>, Fault> {
@@ -175,7 +175,7 @@ fn names<'a>(reader: &mut Reader<'a>) -> Result<Vec<Name<'a>>, Fault> {
     Ok(names)
 }
 
-/// Who speaks.
+/// Writes the content of a hello.
 pub fn write_hello(writer: &mut Writer, hello: Hello<'_>) {
     writer.text(hello.name);
     writer.number(hello.period.0 / 1_000_000);
@@ -183,14 +183,15 @@ pub fn write_hello(writer: &mut Writer, hello: Hello<'_>) {
     writer.word(hello.digest);
 }
 
-/// One limit of a frame of them, behind `digest` and `part`.
+/// Writes one limit of a limits frame, which begins with `digest` and `part`.
 pub fn write_limit(writer: &mut Writer, limit: &Shared) {
     writer.word(limit.fingerprint);
     writer.text(&limit.name);
     writer.text(&limit.numbers);
 }
 
-/// What stands before the groups of a report.
+/// Writes the fields before the groups of a report. `of` is the index of the part and the number of
+/// parts.
 pub fn write_report(writer: &mut Writer, period: u64, number: u64, oldest: u64, of: [u64; 2]) {
     writer.number(period);
     writer.number(number);
@@ -199,7 +200,7 @@ pub fn write_report(writer: &mut Writer, period: u64, number: u64, oldest: u64, 
     writer.number(of[1]);
 }
 
-/// Which part of which answer this is.
+/// Writes the position of a part within an answer.
 pub fn write_answer(writer: &mut Writer, answer: Answer) {
     writer.word(answer.to);
     writer.number(answer.number);
@@ -207,7 +208,7 @@ pub fn write_answer(writer: &mut Writer, answer: Answer) {
     writer.number(answer.parts);
 }
 
-/// Which reports of `of` have been seen.
+/// Writes which reports of `of` have been seen.
 pub fn write_ack(writer: &mut Writer, of: wire::Sender, window: &Window) {
     writer.word(of.node);
     writer.word(of.life);

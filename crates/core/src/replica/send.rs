@@ -1,8 +1,9 @@
-//! What an instance sends, and when: reports each period, what was not acknowledged again, who it
-//! is, names, and the state for a joiner.
+//! The sending side of a replica: a report each period, resending of unacknowledged reports,
+//! hellos, names, and the state for a joining instance.
 //!
-//! A report is cut once and is the same for all. Over links each peer gets the frames of the log
-//! from where it stands; over a group all get each frame once. Nothing here charges anything.
+//! A report is encoded once and is the same for all peers. Over links each peer gets the frames of
+//! the log from its own position on. Over a group all peers get each frame once. No bucket is
+//! charged here.
 
 use super::log::Sent;
 use super::peer::Peer;
@@ -15,17 +16,18 @@ use crate::units::{Cost, Nanos, Time};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Over a group, all are told who this is each time so many periods have passed.
+/// Interval between two hellos over a group, in periods.
 const HELLO_EVERY: u64 = 12;
-/// Over a group, parts of so many periods may still come.
+/// Number of periods after which the parts of a report over a group count as lost.
 const LATE_PERIODS: usize = 4;
-/// Peers that are asked for the state, one after the other.
+/// Maximum number of times that peers are asked for the state, one after the other.
 const ASKED_MAX: u8 = 5;
-/// An answer to that takes no longer.
+/// Time to wait for the answer to a state request.
 const ANSWER_WITHIN: Nanos = Nanos::from_secs(5);
 
 impl Replica {
-    /// A period has passed, perhaps: to be called at [`Replica::poll_timeout`] or later.
+    /// Runs the work of a period if it is over. Must be called at [`Replica::poll_timeout`] or
+    /// later; an earlier call has no effect.
     pub fn handle_timeout(&mut self, now: Time) {
         if now < self.next_tick {
             return;
@@ -41,13 +43,13 @@ impl Replica {
         self.ask_again(now);
     }
 
-    /// This instance ends: what it has charged and not told is told now, or never.
+    /// Reports all unreported charges before this instance shuts down; later they are lost.
     pub fn handle_end(&mut self, now: Time) {
         self.cut(true, now);
         self.flush();
     }
 
-    /// A frame to be sent, and on which link, if there is any.
+    /// Returns the next frame to send and its link, if there is one.
     pub fn poll_transmit(&mut self) -> Option<(u64, Arc<[u8]>)> {
         if self.out.is_empty() {
             let due = self.peers.values_mut().filter(|peer| peer.ack_due);
@@ -66,7 +68,8 @@ impl Replica {
         Some((link, frame))
     }
 
-    /// Cuts what is untold into a report: `all` of it, or what may not wait.
+    /// Creates a report of the unreported charges: of `all` of them, or only of those that may not
+    /// wait.
     pub(super) fn cut(&mut self, all: bool, now: Time) {
         let (period, live) = (self.settings.period, self.live(now));
         let quiet: Vec<u64> = self.limits.iter().map(|limit| quiet(limit, period, live)).collect();
@@ -93,7 +96,8 @@ impl Replica {
         self.trim(now);
     }
 
-    /// Numbers a part of a report, and keeps it until all have it, or sends it to the group.
+    /// Numbers a part of a report. Over links it is kept until all peers have it; over a group it
+    /// is sent.
     fn keep(&mut self, body: &Body, part: u64, parts: u64, now: Time) {
         let number = self.next;
         self.next += 1;
@@ -126,7 +130,7 @@ impl Replica {
         }
     }
 
-    /// Forgets who has been silent for long, and tells of who has just become so.
+    /// Forgets peers after a long silence, and reports peers that have just become silent.
     fn forget(&mut self, now: Time) {
         let period = self.settings.period;
         let mut silent = Vec::new();
@@ -145,7 +149,7 @@ impl Replica {
         silent.into_iter().for_each(|(node, name)| self.tell(Event::Silent { node, name }));
     }
 
-    /// Says hello where that is due, and something on links that are not used.
+    /// Sends hellos that are due, and acknowledgements on links that carry no reports.
     fn greet(&mut self, now: Time) {
         let again = !self.settings.reliable && self.period.is_multiple_of(HELLO_EVERY);
         let due = core::mem::take(&mut self.hello_due) || again;
@@ -164,7 +168,7 @@ impl Replica {
         }
     }
 
-    /// Tells on a link who this is, and which limits it has.
+    /// Sends a hello and the limits of this instance on a link.
     pub(super) fn say_hello(&mut self, link: u64, now: Time) {
         let mut writer = Writer::head(Kind::Hello, self.sender(), now);
         let Settings { name, period, cpus_milli, .. } = &self.settings;
@@ -187,7 +191,7 @@ impl Replica {
         }
     }
 
-    /// Tells on a link what has been seen of who speaks there.
+    /// Sends on a link which reports of the peer at its other end have been seen.
     pub(super) fn acknowledge(&mut self, link: u64) {
         let Some(speaker) = self.links.get(&link).and_then(|link| link.speaker) else { return };
         let sender = self.sender();
@@ -200,7 +204,7 @@ impl Replica {
         self.send(link, writer.done().into());
     }
 
-    /// Sends again what peers should have acknowledged by now.
+    /// Rewinds peers that have not acknowledged a report in time, so that it is sent again.
     fn resend(&mut self, now: Time) {
         let wait = Nanos(self.settings.period.0.saturating_mul(2));
         let due = |peer: &&mut Peer| peer.ready.is_some() && now >= peer.resend_at;
@@ -214,7 +218,7 @@ impl Replica {
         }
     }
 
-    /// Sends every peer the reports that it was not sent yet.
+    /// Queues for every peer the reports that it has not been sent yet.
     pub(super) fn flush(&mut self) {
         for peer in self.peers.values_mut() {
             let Some(link) = peer.ready else { continue };
@@ -230,7 +234,7 @@ impl Replica {
         }
     }
 
-    /// Sends a frame that is no report, or is one for a group.
+    /// Queues a frame that is not a report over a link; drops and counts it if the queue is full.
     fn send(&mut self, link: u64, frame: Arc<[u8]>) {
         if self.out.len() < BOUNDS.out_max {
             self.out.push_back((link, frame));
@@ -239,7 +243,7 @@ impl Replica {
         }
     }
 
-    /// Sends a frame to everybody.
+    /// Queues a frame for all peers.
     fn send_all(&mut self, frame: &Arc<[u8]>) {
         let mut links: Vec<u64> = self.peers.values().filter_map(|peer| peer.ready).collect();
         if !self.settings.reliable {
@@ -248,7 +252,7 @@ impl Replica {
         links.into_iter().for_each(|link| self.send(link, Arc::clone(frame)));
     }
 
-    /// Sends one peer a frame; over a group all of them, who see whom it is for.
+    /// Queues a frame for one peer. Over a group it goes to all peers, and names its addressee.
     fn send_to(&mut self, node: u64, frame: Arc<[u8]>) {
         let link = match self.settings.reliable {
             true => self.peers.get(&node).and_then(|peer| peer.ready),
@@ -259,7 +263,7 @@ impl Replica {
         }
     }
 
-    /// Tells all what the heaviest keys are called: at most [`super::Bounds::names_max`].
+    /// Sends the names of the heaviest keys to all peers: at most [`super::Bounds::names_max`].
     pub fn tell_names<'a>(
         &mut self,
         names: impl IntoIterator<Item = (usize, KeyHash, &'a str)>,
@@ -281,7 +285,7 @@ impl Replica {
         }
     }
 
-    /// Asks somebody for the present state, if nobody has been asked yet.
+    /// Asks a peer for the present state, if no request is pending and a peer can answer.
     pub(super) fn ask_for_state(&mut self, now: Time) {
         let Wanting::Anybody { asked } = self.wanting else { return };
         let able = |peer: &Peer| match self.settings.reliable {
@@ -300,7 +304,7 @@ impl Replica {
         self.wanting = Wanting::Of { node, since: now, asked: asked + 1, number: 0, seen: 0 };
     }
 
-    /// Who does not answer is not waited for.
+    /// Gives up on a peer that does not answer in time, and asks the next one.
     fn ask_again(&mut self, now: Time) {
         if let Wanting::Of { since, asked, .. } = self.wanting
             && now.since(since) > ANSWER_WITHIN
@@ -313,16 +317,17 @@ impl Replica {
         self.ask_for_state(now);
     }
 
-    /// Gives `node` the present state: which reports of whom are in it, and how much each bucket
-    /// is short of, the weightiest first. Everything that was charged here must have been told to
-    /// [`Replica::charge`] before `buckets` were looked at.
+    /// Sends the present state to `node`: the reports that it contains, and the amount that each
+    /// bucket is short of, the largest first. All local charges must have been passed to
+    /// [`Replica::charge`] before `buckets` are read.
     pub fn give_state(
         &mut self,
         node: u64,
         buckets: impl IntoIterator<Item = (usize, KeyHash, Cost)>,
         now: Time,
     ) {
-        // What is in the buckets and untold would be charged a second time when it is told.
+        // Unreported charges that the buckets contain would be charged a second time by a later
+        // report.
         self.cut(true, now);
         self.flush();
         self.say_seen(node, now);
@@ -350,7 +355,8 @@ impl Replica {
         }
     }
 
-    /// Which reports of whom are in the state: those of others that were seen, and all of ours.
+    /// Sends the list of reports that the state contains: all reports of this instance, and the
+    /// reports of others that were seen.
     fn say_seen(&mut self, node: u64, now: Time) {
         let ours = (self.sender(), super::Window::starting_at(self.next));
         let others = self.peers.iter().filter_map(|(node, peer)| {
@@ -374,7 +380,7 @@ impl Replica {
     }
 }
 
-/// Puts pieces together, as many as fit into `room`; a piece alone may be longer.
+/// Joins pieces as long as they fit into `room` bytes; a single piece may be longer.
 fn packed(pieces: impl Iterator<Item = Vec<u8>>, room: usize) -> Vec<Vec<u8>> {
     let mut packed: Vec<Vec<u8>> = Vec::new();
     for piece in pieces {

@@ -1,8 +1,8 @@
-//! What was charged here and has not been told yet, and how it is cut into frames.
+//! Local charges that have not been reported yet, and their division into frames.
 //!
-//! Amounts of one key add up until they are told, so a report has each key once however often it
-//! was charged. Memory is bounded by the number of keys; who is told that there is no more room
-//! tells the peers at once. Which keys may wait for a later period is the caller's to say.
+//! The amounts of one key add up until they are reported, so a report has each key once, however
+//! often it was charged. The number of keys bounds the memory; when there is no room, the caller
+//! sends a report at once. The caller also decides which keys may wait for a later period.
 
 use super::wire::{ENTRY_BYTES, GROUP_BYTES, Writer};
 use super::{BOUNDS, Shared};
@@ -11,33 +11,33 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
-/// What has not been told.
+/// Charges that have not been reported.
 #[derive(Default)]
 pub struct Tally {
     groups: BTreeMap<(usize, u128), HashTable<Unsent>>,
     keys: usize,
 }
 
-/// What one key was charged.
+/// The unreported charges of one key.
 #[derive(Clone, Copy)]
 pub struct Unsent {
     key: KeyHash,
-    /// In nano-units.
+    /// The sum of the charges in nano-units.
     pub amount: u64,
-    /// The period in which it began.
+    /// The period of the first of these charges.
     pub since: u64,
 }
 
 /// The groups of one frame.
 pub struct Body {
-    /// As they are sent.
+    /// The groups as encoded in the frame.
     pub bytes: Vec<u8>,
-    /// How many entries they have.
+    /// Number of entries in the groups.
     pub entries: u64,
 }
 
 impl Tally {
-    /// Adds `amount` under a key. False if there was no room, and nothing was noted.
+    /// Adds `amount` to a key. Returns false, and changes nothing, if there is no room.
     pub fn add(
         &mut self,
         limit: usize,
@@ -64,20 +64,20 @@ impl Tally {
         true
     }
 
-    /// How many keys wait.
+    /// Number of keys with unreported charges.
     pub fn len(&self) -> usize {
         self.keys
     }
 
-    /// What has not been told under a key, in nano-units.
+    /// The unreported charges of a key, in nano-units.
     pub fn unsent(&self, limit: usize, context: u128, key: KeyHash) -> u64 {
         let group = self.groups.get(&(limit, context));
         let found = group.and_then(|group| group.find(spread(key), |unsent| unsent.key == key));
         found.map_or(0, |unsent| unsent.amount)
     }
 
-    /// Takes out what is `ripe`, in bodies of at most `body_max` bytes. What is less than a
-    /// limit's unit stays.
+    /// Removes the charges that are `ripe`, in bodies of at most `body_max` bytes. Amounts below
+    /// the unit of a limit stay. Charges of limits that no longer exist are dropped.
     pub fn cut(
         &mut self,
         limits: &[Shared],
@@ -107,7 +107,8 @@ impl Tally {
         cutter.done()
     }
 
-    /// Limits have other places now: `place` says which, if any.
+    /// Moves charges after the limits have new indexes: `place` maps an old index to the new one,
+    /// if the limit still exists.
     pub fn moved(&mut self, place: impl Fn(usize) -> Option<usize>) {
         let groups = core::mem::take(&mut self.groups);
         let moved = groups.into_iter();
@@ -117,7 +118,7 @@ impl Tally {
     }
 }
 
-/// Fills bodies with entries.
+/// Packs entries into bodies.
 pub struct Cutter {
     bodies: Vec<Body>,
     body: Writer,
@@ -125,12 +126,14 @@ pub struct Cutter {
     entries: Writer,
     count: usize,
     max: usize,
-    /// The limit's fingerprint and context that entries are of; changed between groups only.
+    /// Fingerprint of the limit and context of the following entries. It may change only between
+    /// groups, after [`Cutter::close_group`].
     pub group: (u64, u128),
 }
 
 impl Cutter {
-    /// For bodies of at most `max` bytes, which is room for one entry at least.
+    /// A cutter for bodies of at most `max` bytes. A smaller `max` is raised to the size of one
+    /// entry.
     pub fn new(max: usize) -> Cutter {
         Cutter {
             bodies: Vec::new(),
@@ -143,7 +146,7 @@ impl Cutter {
         }
     }
 
-    /// Adds an entry of the present group.
+    /// Adds an entry to the current group.
     pub fn push(&mut self, key: KeyHash, amount: u64) {
         let needed = self.body.len() + GROUP_BYTES + self.entries.len() + ENTRY_BYTES;
         if needed > self.max {
@@ -154,7 +157,7 @@ impl Cutter {
         self.count += 1;
     }
 
-    /// Ends a group.
+    /// Ends the current group.
     pub fn close_group(&mut self) {
         let entries = core::mem::replace(&mut self.entries, Writer::part()).done();
         let count = core::mem::take(&mut self.count);
@@ -173,7 +176,7 @@ impl Cutter {
         }
     }
 
-    /// All bodies; none if there was no entry.
+    /// Returns all bodies; none if there was no entry.
     pub fn done(mut self) -> Vec<Body> {
         self.close_group();
         self.close_body();
@@ -181,7 +184,8 @@ impl Cutter {
     }
 }
 
-/// A key's hash is one already; its top bit is always zero, and the table looks at the top bits.
+/// Converts a key to a table hash. The key is a hash already, but its top bit is always zero and
+/// the table uses the top bits, so the halves are swapped.
 fn spread(key: KeyHash) -> u64 {
     key.bits().rotate_left(32)
 }

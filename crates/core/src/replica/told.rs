@@ -1,104 +1,106 @@
-//! What a replica hands to its caller: what to do to buckets, what to know, and figures.
+//! The output of a replica to its caller: bucket changes, events and totals.
 //!
-//! Nothing here is kept by it; whoever is told has the limits, the names and the log. It is told
-//! while a frame is handled, or by `poll_event`.
+//! The replica keeps none of this; the caller has the limits, the names and the log. Bucket changes
+//! are passed while a frame is handled, and events by `poll_event`.
 
 use super::Counts;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos};
 use alloc::string::String;
 
-/// Something for the caller to do to its buckets.
+/// A change that the caller applies to its buckets or names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told<'a> {
     /// Charge a key.
     Charge {
-        /// The limit's place.
+        /// Index of the limit.
         limit: usize,
-        /// What it said of itself beside.
+        /// Additional identification of the bucket, such as the window; zero for most limits.
         context: u128,
-        /// Whose.
+        /// The key to charge.
         key: KeyHash,
-        /// How much.
+        /// The amount to charge.
         amount: Cost,
-        /// How long ago it was told first: long, where the way was cut.
+        /// Time since the report was created. It is long after an outage of the connection.
         age: Nanos,
     },
-    /// A bucket is short of so much, if it is not short of more already.
+    /// Set a bucket to be short of `missing`, unless it is short of more already.
     Short {
-        /// The limit's place.
+        /// Index of the limit.
         limit: usize,
-        /// Whose.
+        /// The key of the bucket.
         key: KeyHash,
-        /// By how much, at this moment.
+        /// Cost that the bucket is short of at this moment.
         missing: Cost,
     },
-    /// A key is called so.
+    /// Set the readable name of a key.
     Name {
-        /// The limit's place.
+        /// Index of the limit.
         limit: usize,
-        /// Which.
+        /// The key to name.
         key: KeyHash,
-        /// How.
+        /// The name of the key.
         name: &'a str,
     },
 }
 
-/// Something for the caller to know.
+/// An event for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An instance is there, perhaps again.
+    /// An instance joined, perhaps after an absence.
     Joined {
-        /// Its identity.
+        /// Identity of the instance.
         node: u64,
-        /// Its name.
+        /// Name of the instance.
         name: String,
     },
-    /// An instance has not been heard for three periods.
+    /// An instance has sent nothing for three periods.
     Silent {
-        /// Its identity.
+        /// Identity of the instance.
         node: u64,
-        /// Its name.
+        /// Name of the instance.
         name: String,
     },
-    /// An instance has another limit than this one. Told once for each.
+    /// An instance has a limit that differs from the limit here. Reported once for each limit.
     Differs {
-        /// The instance's name.
+        /// Name of the instance.
         name: String,
-        /// The limit's.
+        /// Name of the limit.
         limit: String,
-        /// What it is there.
+        /// Parameters of the limit at that instance.
         theirs: String,
-        /// What it is here; `None`: there is none.
+        /// Parameters of the limit here; `None` if there is no such limit.
         ours: Option<String>,
-        /// Whether both count together all the same.
+        /// Whether both instances count together in spite of the difference.
         counts: bool,
     },
-    /// An instance asks for the present state: [`super::Replica::give_state`].
+    /// An instance requests the present state; the caller answers with
+    /// [`super::Replica::give_state`].
     Wanted {
-        /// Its identity.
+        /// Identity of the instance.
         node: u64,
     },
-    /// A link leads to this instance itself.
+    /// A link leads back to this instance.
     Own {
-        /// Which.
+        /// Number of the link.
         link: u64,
     },
 }
 
-/// What was done since the start, over all peers.
+/// Totals since the start, over all peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// What was exchanged.
+    /// Frames, bytes and entries that were exchanged.
     pub counts: Counts,
     /// Frames that were refused.
     pub refused: u64,
-    /// Charges that found no room to wait.
+    /// Charges that were dropped because there was no room to keep them for a report.
     pub dropped: u64,
-    /// Frames that found no room to be sent, other than reports.
+    /// Frames that were dropped because the output queue was full. Reports over reliable links wait
+    /// in the log instead and are not counted here.
     pub crowded: u64,
-    /// Reports that were cut.
+    /// Reports that were created.
     pub reports: u64,
-    /// Entries that were told.
+    /// Entries in these reports.
     pub entries_out: u64,
 }

@@ -1,13 +1,14 @@
-//! Who may speak: peers that have said who they are, in their present life, within the bounds.
+//! Checks whether a peer may send: it must have said hello in its present life, within the bounds.
 //!
-//! Whether a message is genuine at all is up to those who carry it.
+//! The transport checks whether a message is authentic.
 
 use super::wire::{Fault, Head, Kind};
 use super::{BOUNDS, CLOCKS_DIFFER, Replica};
 use crate::units::Time;
 
 impl Replica {
-    /// Whether somebody may speak at all. A new life of a peer begins with nothing.
+    /// Checks whether the sender of a frame is accepted. A new life of a peer starts with an empty
+    /// state.
     pub(super) fn believe(&mut self, link: u64, head: &Head, now: Time) -> Result<(), Fault> {
         if self.settings.reliable {
             let speaker = self.links.get(&link).ok_or(Fault::Stranger)?.speaker;
@@ -31,8 +32,8 @@ impl Replica {
         }
     }
 
-    /// Forgets the peer that has been silent for longest and is not linked, for one that speaks:
-    /// who was started again has another identity.
+    /// Forgets the unlinked peer that has been silent for longest, to make room for a new one. A
+    /// restarted instance has a new identity, so old identities must make way.
     fn make_room(&mut self, now: Time) -> Result<(), Fault> {
         let period = self.settings.period;
         let gone = self.peers.iter();

@@ -1,51 +1,52 @@
-//! Which numbers of an endless row have been seen: all below some base, and a few ranges above it.
+//! A set of numbers that have been seen: all numbers below a base, and a few ranges above it.
 //!
-//! With it a receiver takes each report once, and a sender knows what need not be sent again. The
-//! ranges are bounded: where too many numbers are missing between those that came, the earliest gap
-//! is given up. What is given up counts as seen, so nothing that comes late is counted twice.
+//! A receiver uses it to accept each report once, and a sender to skip what need not be sent again.
+//! The number of ranges is bounded: if there are too many gaps, the earliest gap is given up.
+//! Numbers that are given up count as seen, so a report that arrives late is never counted twice.
 
 use alloc::vec::Vec;
 
-/// The most ranges that are kept above the base.
+/// The maximum number of ranges above the base.
 pub const RANGES_MAX: usize = 128;
 
-/// Numbers that have been seen.
+/// A set of numbers that have been seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// All below are done with.
+    /// All numbers below it are seen or given up.
     base: u64,
-    /// Seen above: from, to (not included); ascending, with gaps between.
+    /// Seen ranges above the base: start, and end (exclusive). Invariant: ascending, with gaps
+    /// between.
     ranges: Vec<(u64, u64)>,
 }
 
 impl Window {
-    /// Everything below `base` is done with.
+    /// A window in which all numbers below `base` are seen or given up.
     #[must_use]
     pub fn starting_at(base: u64) -> Window {
         Window { base, ranges: Vec::new() }
     }
 
-    /// Below it everything is done with.
+    /// The base: all numbers below it are seen or given up.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// What has been seen above.
+    /// The seen ranges above the base: start, and end (exclusive).
     #[must_use]
     pub fn ranges(&self) -> &[(u64, u64)] {
         &self.ranges
     }
 
-    /// Whether `number` has been seen, or given up.
+    /// Whether `number` has been seen or given up.
     #[must_use]
     pub fn has(&self, number: u64) -> bool {
         let at = self.ranges.partition_point(|(start, _)| *start <= number);
         number < self.base || at.checked_sub(1).is_some_and(|at| number < self.ranges[at].1)
     }
 
-    /// Notes `number`. Says whether it is seen for the first time, and how many were given up to
-    /// have room for it.
+    /// Adds `number`. Returns whether it is new, and the count of numbers that were given up to
+    /// make room. The number `u64::MAX` is never accepted.
     pub fn insert(&mut self, number: u64) -> (bool, u64) {
         if self.has(number) || number == u64::MAX {
             return (false, 0);
@@ -70,7 +71,7 @@ impl Window {
         (true, lost)
     }
 
-    /// Everything below `base` will not come any more. Says how many that were.
+    /// Gives up all missing numbers below `base`. Returns the count of numbers that were missing.
     pub fn give_up(&mut self, base: u64) -> u64 {
         if base <= self.base {
             return 0;
@@ -87,7 +88,7 @@ impl Window {
         lost
     }
 
-    /// Takes over what another one has seen.
+    /// Adds all numbers of another window.
     pub fn join(&mut self, other: &Window) {
         self.give_up(other.base);
         for (start, end) in &other.ranges {
@@ -95,7 +96,7 @@ impl Window {
         }
     }
 
-    /// Notes a range that lies above all others.
+    /// Appends a range. It must lie above all others, with a gap between.
     pub(super) fn push(&mut self, start: u64, end: u64) {
         self.ranges.push((start, end));
     }
@@ -120,7 +121,7 @@ impl Window {
         }
     }
 
-    /// A range that begins at the base is a part of what lies below.
+    /// Merges a range that begins at the base into the part below the base.
     fn settle(&mut self) {
         if let Some((start, end)) = self.ranges.first().copied()
             && start <= self.base
@@ -138,7 +139,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Against a set of all numbers.
+        /// Compares with a set of all numbers.
         #[test]
         fn each_number_is_new_once(steps in prop::collection::vec((0_u64..60, 0_u8..10), 1..200)) {
             let (mut window, mut seen) = (Window::default(), BTreeSet::new());

@@ -1,9 +1,9 @@
-//! What instances tell each other, as bytes: a head that every frame has, then what its kind says.
+//! The binary format of frames: a head that every frame has, then the content of its kind.
 //!
 //! Numbers are little-endian or variable-length (seven bits a byte, the lowest first). A frame is
-//! understood whole before any of it is believed, so a broken one changes nothing. Limits are named
-//! by a fingerprint in each group of entries: no frame needs another to be understood, and any may
-//! be lost. The layout for others to implement: docs/protocol/peers.md.
+//! parsed completely before any of it takes effect, so a broken frame changes nothing. Each group
+//! of entries names its limit by a fingerprint: no frame depends on another, and any frame may be
+//! lost. The layout is specified in docs/protocol/peers.md.
 
 use super::window::Window;
 use crate::key::KeyHash;
@@ -11,41 +11,42 @@ use crate::units::Time;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// The version of everything here. Frames of another are refused.
+/// The version of this format. Frames of another version are refused.
 pub const VERSION: u8 = 1;
-/// Bytes of the head.
+/// Length of the head in bytes.
 pub const HEAD_BYTES: usize = 26;
-/// What stands before the entries of a report, at most.
+/// Maximum length before the groups of a report, in bytes.
 pub const REPORT_BYTES: usize = HEAD_BYTES + 6 * 10;
-/// What stands before the entries of a group, at most.
+/// Maximum length before the entries of a group, in bytes.
 pub const GROUP_BYTES: usize = 8 + 3 * 10;
-/// An entry, at most.
+/// Maximum length of an entry, in bytes.
 pub const ENTRY_BYTES: usize = 8 + 10;
-/// The longest frame that is looked at.
+/// Maximum length of a frame that is parsed, in bytes.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// The longest text: names of instances, limits and keys.
+/// Maximum length of a text, in bytes: names of instances, limits and keys.
 pub const TEXT_BYTES_MAX: usize = 120;
 
-/// Why a frame is not believed. Nothing was changed.
+/// The reason why a frame is refused. The frame has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is of another version: the peer is, or this instance.
+    /// The frame has this version, which is not [`VERSION`].
     Version(u8),
-    /// It ends too early, goes on after its end, or has a number that cannot be.
+    /// The frame is truncated, has excess bytes, or contains an invalid number.
     Broken,
-    /// It is longer than any frame.
+    /// The frame is longer than [`FRAME_BYTES_MAX`].
     Long,
-    /// It was sent before its link said who speaks, or by somebody else than that.
+    /// The frame arrived on a link without a hello, or from another sender than the hello's.
     Stranger,
-    /// It says to come from this instance, which has not sent it.
+    /// The frame has the identity of this instance, but not its life: two instances share an
+    /// identity.
     Twin,
-    /// It comes from an earlier life of its instance.
+    /// The frame comes from an earlier life of its instance.
     Stale,
-    /// There are as many instances as are listened to.
+    /// The maximum number of instances is reached.
     Full,
-    /// It was made at another time, or the clocks differ.
+    /// The time in the frame is too far from now: the frame is old, or the clocks differ.
     Time,
-    /// Its instance says more in a period than there can be to say.
+    /// The instance has sent more frames in a period than a peer may send.
     Flood,
 }
 
@@ -69,24 +70,24 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who speaks.
+    /// The identity and settings of the sender.
     Hello = 1,
-    /// Some of its limits.
+    /// Some of the sender's limits.
     Limits = 2,
-    /// What was charged.
+    /// Charges of one period.
     Report = 3,
-    /// Which reports have been seen.
+    /// The reports that the sender has seen.
     Ack = 4,
-    /// Asks for the present state.
+    /// A request for the present state.
     Want = 5,
-    /// What the state that follows contains.
+    /// The reports that the following state contains.
     Seen = 6,
     /// A part of the state.
     State = 7,
-    /// Names of keys.
+    /// Readable names of keys.
     Names = 8,
 }
 
@@ -103,40 +104,40 @@ impl Kind {
     ];
 }
 
-/// Who sends a frame: an instance, in one of its lives.
+/// The sender of a frame: an instance in one of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sender {
-    /// The instance.
+    /// Identity of the instance.
     pub node: u64,
-    /// Which of its lives; later ones are greater.
+    /// Number of its life; later lives have greater numbers.
     pub life: u64,
 }
 
-/// What every frame begins with.
+/// The fields at the start of every frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// What it is for.
+    /// The kind of the content.
     pub kind: Kind,
-    /// Who says it.
+    /// The sender of the frame.
     pub sender: Sender,
-    /// When it was made, to the millisecond.
+    /// The time in the frame by the sender's clock, to the millisecond.
     pub at: Time,
 }
 
 /// Nanoseconds in a millisecond.
 const MILLI: u64 = 1_000_000;
 
-/// Reads a frame from its start.
+/// Parses a frame from its start.
 #[derive(Clone, Copy)]
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`.
+    /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader(bytes)
     }
 
-    /// The head of a frame.
+    /// Reads the head of a frame, and checks its length and version.
     pub fn head(&mut self) -> Result<Head, Fault> {
         if self.0.len() > FRAME_BYTES_MAX {
             return Err(Fault::Long);
@@ -152,21 +153,21 @@ impl<'a> Reader<'a> {
         Ok(Head { kind: kind.ok_or(Fault::Broken)?, sender, at })
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn byte(&mut self) -> Result<u8, Fault> {
         let (first, rest) = self.0.split_first().ok_or(Fault::Broken)?;
         self.0 = rest;
         Ok(*first)
     }
 
-    /// Eight bytes.
+    /// Reads a little-endian number of eight bytes.
     pub fn word(&mut self) -> Result<u64, Fault> {
         let (word, rest) = self.0.split_first_chunk().ok_or(Fault::Broken)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
 
-    /// A number of variable length.
+    /// Reads a number of variable length, at most ten bytes.
     pub fn number(&mut self) -> Result<u64, Fault> {
         let mut number = 0;
         for place in 0..10 {
@@ -183,12 +184,12 @@ impl<'a> Reader<'a> {
         Err(Fault::Broken)
     }
 
-    /// A number that is not above `max`.
+    /// Reads a number of variable length that must not exceed `max`.
     pub fn at_most(&mut self, max: u64) -> Result<u64, Fault> {
         self.number().and_then(|n| if n <= max { Ok(n) } else { Err(Fault::Broken) })
     }
 
-    /// Text: its length, then as many bytes of UTF-8.
+    /// Reads a text: its length in bytes, then UTF-8.
     pub fn text(&mut self) -> Result<&'a str, Fault> {
         let length = self.at_most(TEXT_BYTES_MAX as u64)? as usize;
         let (text, rest) = self.0.split_at_checked(length).ok_or(Fault::Broken)?;
@@ -196,14 +197,14 @@ impl<'a> Reader<'a> {
         core::str::from_utf8(text).map_err(|_| Fault::Broken)
     }
 
-    /// A key.
+    /// Reads a key hash.
     pub fn key(&mut self) -> Result<KeyHash, Fault> {
         let bits = self.word()?;
         let key = KeyHash::from_bits(bits);
         if key.bits() == bits { Ok(key) } else { Err(Fault::Broken) }
     }
 
-    /// Which numbers have been seen, as [`Writer::window`] writes it.
+    /// Reads a set of seen numbers in the form of [`Writer::window`].
     pub fn window(&mut self) -> Result<Window, Fault> {
         let mut window = Window::starting_at(self.number()?);
         let mut at = window.base();
@@ -219,17 +220,17 @@ impl<'a> Reader<'a> {
         Ok(window)
     }
 
-    /// That nothing follows.
+    /// Checks that no bytes are left.
     pub fn end(self) -> Result<(), Fault> {
         if self.0.is_empty() { Ok(()) } else { Err(Fault::Broken) }
     }
 
-    /// Whether nothing follows.
+    /// Whether no bytes are left.
     pub fn is_done(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The groups that are all the rest, each looked at.
+    /// Reads the rest of the frame as groups, and checks every entry.
     pub fn groups(self) -> Result<Groups<'a>, Fault> {
         let mut reader = self;
         while !reader.is_done() {
@@ -250,7 +251,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What some entries have in common.
+/// The head of a group of entries.
 #[derive(Clone, Copy, Default)]
 struct Group {
     limit: u64,
@@ -258,20 +259,20 @@ struct Group {
     count: u64,
 }
 
-/// An amount under a key of a limit.
+/// An amount for a key of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The limit's fingerprint.
+    /// The fingerprint of the limit.
     pub limit: u64,
-    /// What the limit says of itself beside.
+    /// Additional identification of the bucket, such as the window; zero for most limits.
     pub context: u128,
-    /// Whose.
+    /// The hash of the key.
     pub key: KeyHash,
-    /// How much, in the limit's units.
+    /// The amount: in the unit of the limit in a report, in nano-units in a state.
     pub amount: u64,
 }
 
-/// Entries that have been looked at.
+/// An iterator over entries that have been checked.
 pub struct Groups<'a> {
     reader: Reader<'a>,
     group: Group,
@@ -295,7 +296,7 @@ impl Iterator for Groups<'_> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// The head of a frame.
+    /// Starts a frame with its head.
     pub fn head(kind: Kind, sender: Sender, at: Time) -> Writer {
         let mut writer = Writer(Vec::with_capacity(64));
         writer.0.extend([VERSION, kind as u8]);
@@ -305,17 +306,17 @@ impl Writer {
         writer
     }
 
-    /// What comes into a frame later.
+    /// Starts a piece without a head that is added to a frame later.
     pub fn part() -> Writer {
         Writer(Vec::new())
     }
 
-    /// Eight bytes.
+    /// Writes a little-endian number of eight bytes.
     pub fn word(&mut self, word: u64) {
         self.0.extend(word.to_le_bytes());
     }
 
-    /// A number of variable length.
+    /// Writes a number of variable length.
     pub fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -324,14 +325,15 @@ impl Writer {
         self.0.push(number as u8);
     }
 
-    /// Text, as much of it as may be.
+    /// Writes a text, cut to [`TEXT_BYTES_MAX`].
     pub fn text(&mut self, text: &str) {
         let text = shortened(text);
         self.number(text.len() as u64);
         self.0.extend(text.as_bytes());
     }
 
-    /// Which numbers have been seen: below which all, then how long each gap and what follows it.
+    /// Writes a set of seen numbers: the base, the number of ranges, then for each range the length
+    /// of the gap before it and its own length.
     pub fn window(&mut self, window: &Window) {
         self.number(window.base());
         self.number(window.ranges().len() as u64);
@@ -343,7 +345,7 @@ impl Writer {
         }
     }
 
-    /// What entries that follow have in common.
+    /// Writes the head of a group of `count` entries, which must follow.
     pub fn group(&mut self, limit: u64, context: u128, count: usize) {
         self.word(limit);
         self.number(context as u64);
@@ -351,29 +353,29 @@ impl Writer {
         self.number(count as u64);
     }
 
-    /// One entry of a group.
+    /// Writes one entry of a group.
     pub fn entry(&mut self, key: KeyHash, amount: u64) {
         self.word(key.bits());
         self.number(amount);
     }
 
-    /// Bytes that were written before.
+    /// Appends bytes that were encoded before.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend(bytes);
     }
 
-    /// How long it is so far.
+    /// Length so far in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The frame.
+    /// Returns the encoded bytes.
     pub fn done(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// As much of a text as is sent, cut between characters.
+/// The start of a text of at most [`TEXT_BYTES_MAX`] bytes, cut between characters.
 pub fn shortened(text: &str) -> &str {
     let fits = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..fits.unwrap_or(0)]
