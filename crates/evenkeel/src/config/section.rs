@@ -1,8 +1,9 @@
-//! From the tree to what runs: the sections of a file and the keys in them.
+//! Reads the sections of a file: from the tree to the settings.
 //!
-//! One function per section; each key is read where its setting is built, with its default and its
+//! One function per section. Each key is read where its setting is built, with its default and its
 //! range. The reference for users, docs/guide/configuration.md, has the same keys in the same
-//! order. Sections with many keys have files of their own; the limits of a door are `limits`.
+//! order. Sections with many keys have files of their own; the limits of a door are in `limits`.
+//! The settings are described in `settings`.
 
 mod check;
 mod gatekeeper;
@@ -30,8 +31,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 pub use store::escaped;
 
-/// Reads a whole file. Returns what runs and its native form; both are worth nothing if there are
-/// faults.
+/// Reads a whole file. Returns the settings and their native form with all defaults. If `faults` is
+/// not empty afterwards, both are meaningless.
 pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, Node) {
     let mut section = Section::open("", Some(root), root.place, faults);
     let settings = read(&mut section, cpus);
@@ -39,7 +40,8 @@ pub fn settings(root: &Node, cpus: f64, faults: &mut Vec<Fault>) -> (Settings, N
     (settings, shown)
 }
 
-/// What is asked of a file like this, whatever its faults, on a machine with `cpus`.
+/// The keys that the reader asks for in a file like this one, on a machine with `cpus` CPUs. Faults
+/// are ignored.
 pub fn outline(root: &Node, cpus: f64) -> Outline {
     let mut faults = Vec::new();
     let mut section = Section::open("", Some(root), root.place, &mut faults);
@@ -91,7 +93,7 @@ fn read(root: &mut Section<'_, '_>, cpus: f64) -> Settings {
     settings
 }
 
-/// `admin: off`, or a section; open at its default address if absent.
+/// Reads `admin: off` or a section. If it is absent, the admin door opens at its default address.
 fn admin(root: &mut Section<'_, '_>) -> Option<Admin> {
     root.takes("admin", Some("off"));
     match root.node("admin").map(|node| &node.value) {
@@ -137,7 +139,7 @@ fn log(log: &mut Section<'_, '_>) -> Log {
 }
 
 fn proxy_section(root: &mut Section<'_, '_>, ground: Ground) -> Option<super::settings::Proxy> {
-    // A door is open if its section is there, even an empty one.
+    // A door opens if its section exists, even an empty one.
     if root.written("proxy") {
         return Some(root.section("proxy", |section| proxy::read(section, ground)));
     }
@@ -159,7 +161,7 @@ fn ratelimit_section(root: &mut Section<'_, '_>) -> Option<super::settings::Rate
     Some(root.section("ratelimit", ratelimit::read))
 }
 
-/// No two listeners may want one port, or one file.
+/// Reports two listeners on one port or one file.
 fn separate(root: &mut Section<'_, '_>, settings: &Settings) {
     let mut taken: Vec<Socket> = Vec::new();
     for opening in settings.openings() {

@@ -584,7 +584,7 @@ pub struct Bounds {
     /// Requests on one client connection. Too low: clients reconnect often. Default: 0.
     pub requests_per_connection: u64,
     /// Concurrent HTTP/2 streams on one client connection, 1 to 10 000. Too low: pages with many
-    /// parts load slowly. Too high: one client has as many backend connections at once. Default:
+    /// parts load slowly. Too high: one client causes that number of backend requests. Default:
     /// 100.
     pub streams: u32,
     /// Concurrent HTTP/2 streams on one backend connection, 1 to 10 000, and never more than the

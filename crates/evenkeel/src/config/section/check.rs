@@ -1,7 +1,7 @@
-//! The `check` section: the access and the log phase of servers that keep their own front.
+//! The `check` section: the access and the log phase of servers with their own front end.
 //!
-//! It has no limits of its own: those of `proxy` count for both doors, together. What the settings
-//! mean: `settings`.
+//! It has no limits of its own: those of `proxy` count for both doors together. The settings are
+//! described in `settings`.
 
 use super::proxy::{count, duration};
 use crate::config::address;

@@ -1,8 +1,8 @@
-//! The `gatekeeper` section, or a list of them: whose orders are kept, and what a request is called
-//! there.
+//! The `gatekeeper` section, or a list of such sections: the masters to follow, and the identifiers
+//! of requests.
 //!
-//! It opens nothing: requests come in through `proxy` and `check`, and one of them has to be there.
-//! Addresses are written as Smockron's configuration has them. What the settings mean:
+//! It opens no listener: requests arrive through `proxy` and `check`, so one of them must exist.
+//! Addresses have the syntax of Smockron's configuration. The settings are described in
 //! `settings::gatekeeper`.
 
 use super::limits::{self, keys_max};
@@ -13,15 +13,15 @@ use crate::config::tree::{Node, Value};
 use evenkeel_core::limit::{Part, When};
 use evenkeel_core::units::Nanos;
 
-/// The section.
+/// Name of the section.
 const KEY: &str = "gatekeeper";
-/// Identifiers that are remembered by default.
+/// Default of `keys_max`: the number of identifiers that are remembered.
 const KEYS: usize = 65_536;
 
-/// The most gates of one program: each has a thread and two connections.
+/// Maximum number of gates of one process. Each gate has a thread and two connections.
 const GATES_MAX: usize = 64;
 
-/// Reads one section, or a list of them; `keys_default` is what `state` says for all limits.
+/// Reads one section, or a list of them. `keys_default` is `state.keys_max`.
 pub fn read(root: &mut Section<'_, '_>, keys_default: Option<usize>) -> Vec<Gatekeeper> {
     if !root.written(KEY) {
         return Vec::new();

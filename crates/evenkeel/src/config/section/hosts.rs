@@ -1,6 +1,6 @@
-//! The keys of `proxy` that speak of clients by name: `exempt`, `merge`, `resolver`.
+//! The keys of `proxy` about clients by host name: `exempt`, `merge`, `resolver`.
 //!
-//! What they mean: `settings::hosts`. Addresses stand in `exempt` too.
+//! They are described in `settings::hosts`. `exempt` may also contain networks and cookies.
 
 use crate::config::address::{self, Exempt};
 use crate::config::reader::{Read, Section};
@@ -9,10 +9,11 @@ use crate::config::tree::Value;
 use evenkeel_core::limit::When;
 use ipnet::IpNet;
 
-/// The most entries of `merge`.
+/// Maximum number of entries of `merge`.
 const MERGE_MAX: usize = 1024;
 
-/// Reads `exempt`: networks; names go into `hosts`, what requests are like into `requests`.
+/// Reads `exempt`. Returns the networks; host names go into `hosts`, conditions on requests into
+/// `requests`.
 pub fn exempt(
     proxy: &mut Section<'_, '_>,
     hosts: &mut Hosts,
@@ -31,7 +32,7 @@ pub fn exempt(
     nets
 }
 
-/// Reads what else there is about `hosts`.
+/// Reads the other keys and completes `hosts`.
 pub fn read(proxy: &mut Section<'_, '_>, mut hosts: Hosts) -> Hosts {
     hosts.merge = merge(proxy);
     hosts.resolver = proxy.values("resolver", address::name_server);

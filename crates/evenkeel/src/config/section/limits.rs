@@ -1,7 +1,8 @@
-//! The limits of a door: a list of sections, each a key template, a condition and an algorithm.
+//! The limits of a door: a list of sections, each with a key template, a condition and an
+//! algorithm.
 //!
-//! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them; what the
-//! others would need beside it is a fault. How each counts: `evenkeel_core::bucket`.
+//! `share`, `rate` and `window` are three algorithms, so a limit has exactly one of them. A key
+//! that belongs to another algorithm is a fault. How each one counts: `evenkeel_core::bucket`.
 
 use super::proxy::{count, duration, read_action, truth};
 use crate::config::reader::{Read, Section, within};
@@ -14,38 +15,38 @@ use evenkeel_core::limit::{Action, KEYS_MAX, LIMITS_MAX, Limit, Part, Unit, When
 use evenkeel_core::units::{Cost, Nanos, ParseError, Rate, Share, Weight};
 use std::ops::RangeInclusive;
 
-/// What runs if a file names no limits.
+/// The default limits of a file without `limits`.
 pub const DEFAULT: &str = "
 - {name: ip,    by: ip/32, share: 10%, burst: 30s}
 - {name: net24, by: ip/24, share: 25%, burst: 30s}
 - {name: net16, by: ip/16, share: 50%, burst: 30s}
 ";
 
-/// Beyond these a class as good as shuts the others out, or is shut out by them.
+/// Range of `weight`. Beyond it a class almost shuts out the others, or is shut out by them.
 const WEIGHTS: RangeInclusive<Weight> = Weight::new(10)..=Weight::new(100_000);
-/// Keys remembered by default: 24 bytes each.
+/// Default of `keys_max`; 24 bytes per key.
 const KEYS: usize = 262_144;
-/// Keys of a window limit remembered by default: 228 bytes each for 15 s, 768 for a minute.
+/// Default of `keys_max` for a window limit; 228 bytes per key for 15 s, 768 for a minute.
 const KEYS_WINDOW: usize = 65_536;
-/// The largest burst in requests.
+/// The largest burst, in requests.
 const BURST_MAX: u64 = 1_000_000_000;
-/// The largest burst and window maximum in CPU time.
+/// The largest burst and window maximum, as CPU time.
 const CPU_MAX: Nanos = Nanos::from_secs(86_400);
-/// The coarsest that costs under a window can be rounded to.
+/// The coarsest `round` of a window limit.
 const ROUND_MAX: Nanos = Nanos::from_secs(1);
-/// The longest name of a limit, a header, a cookie, in bytes.
+/// Maximum length of the name of a limit, header or cookie, in bytes.
 const NAME_MAX: usize = 64;
 
-/// What limits are read against.
+/// The environment in which limits are read.
 #[derive(Clone, Copy)]
 pub struct Ground {
-    /// What shares are of.
+    /// The number of CPUs that shares refer to.
     pub cpus: f64,
-    /// How many keys a limit remembers that does not say so: `state.keys_max`.
+    /// Default number of keys per limit: `state.keys_max`.
     pub keys: Option<usize>,
 }
 
-/// What limits take over from their door where they do not say.
+/// Defaults that limits inherit from their door.
 #[derive(Clone, Copy)]
 struct Door {
     ground: Ground,
@@ -53,7 +54,7 @@ struct Door {
     debt_max: Option<Nanos>,
 }
 
-/// Reads `limits`, or the default ones. `action` and `debt_max` are the door's.
+/// Reads `limits`, or the default limits. `action` and `debt_max` are those of the door.
 pub fn read(
     proxy: &mut Section<'_, '_>,
     ground: Ground,
@@ -97,7 +98,7 @@ fn default_limits(proxy: &mut Section<'_, '_>, door: Door) -> Vec<Limit> {
     limits.into_iter().flatten().collect()
 }
 
-/// One limit; `None` if it has a fault that leaves nothing to build.
+/// Reads one limit. `None` if a fault makes it impossible to build.
 fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
     let name = required(section, "name", name);
     let by = by(section);
@@ -123,7 +124,7 @@ fn limit(section: &mut Section<'_, '_>, door: Door) -> Option<Limit> {
     checked.map_err(|faults| faults.iter().for_each(|f| section.fault("by", f.to_string()))).ok()
 }
 
-/// How many keys a limit remembers.
+/// Reads the number of keys that a limit remembers.
 ///
 /// # Errors
 /// If it is not a number in range.
@@ -135,8 +136,9 @@ fn weight(text: &str) -> Read<Weight> {
     within(text.parse().map_err(|e: ParseError| e.to_string())?, WEIGHTS)
 }
 
-/// A queue is no place to serve a sentence in: there a debt stops, at its bucket's burst if
-/// nobody says otherwise, so that whoever stops is soon in credit again. Elsewhere it has no end.
+/// Applies the bound of debts. With the action `queue` a debt stops at the bucket's burst by
+/// default, so that a client is back in credit soon after it stops. With other actions a debt has
+/// no bound by default.
 fn capped(unit: Unit, algorithm: Algorithm, action: Action, debt_max: Option<Nanos>) -> Algorithm {
     let Algorithm::Debt(debt) = algorithm else { return algorithm };
     let burst = (action == Action::Queue).then(|| debt.burst());
@@ -146,10 +148,10 @@ fn capped(unit: Unit, algorithm: Algorithm, action: Action, debt_max: Option<Nan
     }
 }
 
-/// An amount of CPU time that a bucket can hold or owe.
+/// Reads an amount of CPU time that a bucket can hold or owe.
 ///
 /// # Errors
-/// If it is none, or more than a day.
+/// If it is less than 1 ms or more than a day.
 pub fn burst(text: &str) -> Read<Nanos> {
     within(duration(text)?, Nanos::from_millis(1)..=CPU_MAX)
 }
@@ -165,7 +167,8 @@ fn required<T>(
     section.optional(key, read)
 }
 
-/// The algorithm and its numbers: of `share`, `rate` and `window` exactly one is there.
+/// Reads the algorithm and its numbers. Exactly one of `share`, `rate` and `window` must be
+/// present.
 fn counted(section: &mut Section<'_, '_>, cpus: f64) -> Option<(Unit, Algorithm)> {
     let share = section.optional("share", |t| t.parse::<Share>().map_err(|e| e.to_string()));
     let rate = section.optional("rate", |t| t.parse::<Rate>().map_err(|e| e.to_string()));
@@ -206,7 +209,7 @@ fn by_share(section: &mut Section<'_, '_>, share: Share, cpus: f64) -> Option<Al
     Some(Algorithm::Debt(Debt::new(share.of(cpus)?, Cost::cpu(burst))))
 }
 
-/// The default burst of a rate: what comes in within a second, at least one request.
+/// Reads the burst of a rate. Default: the requests of one second, at least one.
 fn by_rate(section: &mut Section<'_, '_>, rate: Rate) -> Algorithm {
     ["max", "round"].into_iter().for_each(|key| section.allow(key));
     let second = (rate.per_second().floor() as u64).clamp(1, BURST_MAX);
@@ -214,7 +217,7 @@ fn by_rate(section: &mut Section<'_, '_>, rate: Rate) -> Algorithm {
     Algorithm::Debt(Debt::new(rate, Cost::hits(burst)))
 }
 
-/// How many requests can be saved up.
+/// Reads a burst in requests, at least 1.
 pub fn requests_saved(text: &str) -> Read<u64> {
     match count(text)? {
         0 => Err("0 would let nothing pass: 1 is the least, and saves nothing up, as nginx's \
@@ -240,7 +243,7 @@ fn by_window(section: &mut Section<'_, '_>, window: Nanos, cpus: f64) -> Option<
     }
 }
 
-/// CPU time as a duration, or as a share of what the CPUs give within the window.
+/// Reads CPU time, either as a duration or as a share of what `cpus` provide within the window.
 fn cpu_in(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
     if let Ok(share) = text.parse::<Share>() {
         return Ok(Nanos::from_secs_f64(share.fraction() * cpus * window.as_secs_f64()));
@@ -249,7 +252,7 @@ fn cpu_in(text: &str, window: Nanos, cpus: f64) -> Read<Nanos> {
     within(text.parse().map_err(|_| ()).map_err(long)?, Nanos::from_millis(1)..=CPU_MAX)
 }
 
-/// What a limit counts by.
+/// Reads the key template of a limit.
 fn by(section: &mut Section<'_, '_>) -> Option<Vec<Part>> {
     if !section.has("by") {
         section.fault("by", "a limit needs `by`; `all` counts everybody together");
@@ -257,7 +260,7 @@ fn by(section: &mut Section<'_, '_>) -> Option<Vec<Part>> {
     parts(section, "by")
 }
 
-/// What requests are told apart by: one thing or several, each kind of address once.
+/// Reads the parts of a key: one or several, with at most one IPv4 and one IPv6 network.
 pub fn parts(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Part>> {
     let mut networks = (None, None);
     let words = section.values(key, part);
@@ -274,7 +277,7 @@ pub fn parts(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Par
         if again {
             section.fault(key, format!("`{key}` names two networks of one kind; remove one"));
         } else if networks.0.is_none() || networks.1.is_none() {
-            // Its place in the key; the lengths are put in when both are known.
+            // Reserves the position in the key; the lengths are filled in when both are known.
             parts.push(Part::Ip { v4: 32, v6: 128 });
         }
     }
@@ -287,7 +290,7 @@ pub fn parts(section: &mut Section<'_, '_>, key: &'static str) -> Option<Vec<Par
     (!parts.is_empty()).then_some(parts)
 }
 
-/// One word of `by`.
+/// One element of `by`.
 enum Word {
     V4(u8),
     V6(u8),
@@ -329,7 +332,7 @@ fn plain_part(text: &str) -> Read<Part> {
     })
 }
 
-/// The condition of requests.
+/// Reads the condition of a limit.
 pub fn when(section: &mut Section<'_, '_>) -> When {
     let not = section.section("not", sent);
     if section.has("not") && not == When::default() {
@@ -343,7 +346,7 @@ pub fn when(section: &mut Section<'_, '_>) -> When {
     }
 }
 
-/// What a condition says of a method and of what a request brings with it.
+/// Reads the part of a condition about the method and about headers and cookies.
 fn sent(section: &mut Section<'_, '_>) -> When {
     When {
         method: section.values("method", |text| Ok(token(text)?.to_ascii_uppercase().into())),
@@ -353,7 +356,7 @@ fn sent(section: &mut Section<'_, '_>) -> When {
     }
 }
 
-/// Names of what must be there.
+/// Reads names of headers or cookies that a request must have.
 fn names(
     section: &mut Section<'_, '_>,
     key: &'static str,
@@ -401,7 +404,7 @@ fn vhost(text: &str) -> Read<Box<str>> {
     Ok(host_name(text).to_ascii_lowercase().into())
 }
 
-/// A header's name, lower case.
+/// Reads the name of a header, converted to lower case.
 ///
 /// # Errors
 /// If no header can have this name.
@@ -409,7 +412,7 @@ pub fn header_name(text: &str) -> Read<Box<str>> {
     Ok(token(text)?.to_ascii_lowercase().into())
 }
 
-/// A name as headers, cookies and methods have it (RFC 9110, 5.6.2).
+/// Reads a name with the characters that headers, cookies and methods allow (RFC 9110, 5.6.2).
 pub fn token(text: &str) -> Read<Box<str>> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(fits) {
@@ -418,7 +421,7 @@ pub fn token(text: &str) -> Read<Box<str>> {
     Ok(text.into())
 }
 
-/// A limit's name: it becomes a label of metrics, so it is kept simple.
+/// Reads the name of a limit. It becomes a label of metrics, so few characters are allowed.
 pub fn name(text: &str) -> Read<Box<str>> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(fits) {

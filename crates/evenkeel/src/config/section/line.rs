@@ -1,7 +1,7 @@
-//! The `line` section: where tags are asked about, and how each is counted.
+//! The `line` section: where the line door listens, and how tags are counted.
 //!
-//! The section's own numbers are the limit of all tags that no prefix takes. What the settings
-//! mean: `settings`; how they count: `evenkeel_core::bucket`.
+//! The section's own numbers are the limit of all tags that match no prefix. The settings are
+//! described in `settings`. How limits count: `evenkeel_core::bucket`.
 
 pub mod listed;
 
@@ -23,16 +23,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Keys remembered by default: 24 bytes each.
+/// Default of `keys_max`; 24 bytes per key.
 const KEYS: usize = 262_144;
-/// The largest burst.
+/// The largest burst, in requests.
 const BURST_MAX: u64 = 1_000_000_000;
-/// The longest path of a socket: the system takes 107 bytes, and a name beside it is needed.
+/// Maximum length of a socket's path, in bytes. The system allows 107, and a temporary name next to
+/// the socket must fit too.
 const PATH_BYTES_MAX: usize = 96;
-/// The most addresses that the door listens on.
+/// Maximum number of addresses of the door.
 const LISTENERS_MAX: usize = 64;
-/// The most prefixes with tables of their own. The other tables are that of all other tags, that of
-/// keys with numbers of their own, and the one that further prefixes share.
+/// Maximum number of prefixes with tables of their own. The other three tables are for tags without
+/// a prefix, for keys with their own numbers, and the one that all further prefixes share.
 const OWN_MAX: usize = LIMITS_MAX - 3;
 
 impl fmt::Display for Refill {
@@ -44,7 +45,7 @@ impl fmt::Display for Refill {
     }
 }
 
-/// A rate as it is written, so that it is shown as it was.
+/// A rate together with its original text, so that `show` prints it unchanged.
 struct Written(String, Pace);
 
 impl fmt::Display for Written {
@@ -53,7 +54,7 @@ impl fmt::Display for Written {
     }
 }
 
-/// The permissions of a file, as they are written: octal.
+/// Permissions of a file, displayed in octal.
 struct Mode(u32);
 
 impl fmt::Display for Mode {
@@ -62,7 +63,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Reads the section; `keys_default` is what `state` says for all limits.
+/// Reads the section. `keys_default` is `state.keys_max`.
 pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
     let local = SocketAddr::from(([127, 0, 0, 1], 7070));
     let listen = line.list("listen", vec![Listen::Tcp(local)], stream);
@@ -114,11 +115,11 @@ pub fn read(line: &mut Section<'_, '_>, keys_default: Option<usize>) -> Line {
     }
 }
 
-/// What prefixes say, as far as it has been read.
+/// The limits and prefix rules read so far.
 struct Tags {
     limits: Vec<Limit>,
     rules: Builder,
-    /// Of limits that do not say.
+    /// Default for limits without these keys.
     refill: Refill,
     keys_max: usize,
 }
@@ -130,8 +131,8 @@ impl Default for Tags {
 }
 
 impl Tags {
-    /// The limits of single prefixes. Where there are more than can have tables of their own, those
-    /// without a name share one; so do those of a file.
+    /// Reads `limits`. If there are more limits than own tables, those without a name share one; so
+    /// do the limits of a file.
     fn read(&mut self, line: &mut Section<'_, '_>, file: bool) {
         let nodes = match line.node("limits").map(|node| (node, &node.value)) {
             Some((_, Value::List(nodes))) => nodes.as_slice(),
@@ -186,7 +187,8 @@ impl Tags {
         }
     }
 
-    /// The name, the size of the table, and whether it only says what it would do.
+    /// Reads the keys of a limit with its own table: name, number of keys, and whether it is in
+    /// shadow mode.
     fn of_its_own(
         &self,
         section: &mut Section<'_, '_>,
@@ -220,12 +222,12 @@ impl Tags {
     }
 }
 
-/// What a limit saves up if it does not say: what comes in within a second, at least one.
+/// Default burst: the tokens that are refilled within a second, at least one.
 fn burst_of(pace: Pace) -> u64 {
     (pace.rate().per_second() as u64).clamp(1, BURST_MAX)
 }
 
-/// What a limit is called if it does not say: its prefix, as far as a name can have it.
+/// Default name of a limit: its prefix, with invalid characters replaced by `-`.
 fn named(prefix: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let name: String = prefix.chars().map(|c| if plain(c) { c } else { '-' }).take(64).collect();
@@ -233,7 +235,7 @@ fn named(prefix: &str) -> String {
     if name.is_empty() { "prefix".to_owned() } else { name.to_owned() }
 }
 
-/// One hit a second: that of the original's example.
+/// One hit per second, as in the example of the original.
 fn default_rate() -> Written {
     Written("1/s".to_owned(), Pace::ONE_PER_SECOND)
 }
@@ -259,7 +261,7 @@ fn mode(text: &str) -> Read<Mode> {
     mode.filter(|_| text.bytes().all(|byte| byte.is_ascii_digit())).ok_or_else(wrong)
 }
 
-/// `tcp://127.0.0.1:7070`, `unix:///run/evenkeel/line.sock`; without a scheme it is TCP.
+/// Reads `tcp://127.0.0.1:7070` or `unix:///run/evenkeel/line.sock`; without a scheme it is TCP.
 fn stream(text: &str) -> Read<Listen> {
     let path = match text.split_once("://") {
         None => return address::listen(text).map(Listen::Tcp),

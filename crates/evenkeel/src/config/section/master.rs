@@ -1,7 +1,7 @@
 //! The `master` section: where gatekeepers connect, and the rules of each domain.
 //!
-//! Rates are written as Smockron's configuration has them (`1/sec`, `7 per min`, `10/2min`), but
-//! keep their fractions, and zero is refused. What the settings mean: `settings::master`.
+//! Rates have the syntax of Smockron's configuration (`1/sec`, `7 per min`, `10/2min`), but
+//! fractions are kept and zero is rejected. The settings are described in `settings::master`.
 
 use super::limits::keys_max;
 use super::proxy::{count, duration};
@@ -17,16 +17,16 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Identifiers that each rule remembers by default.
+/// Default of `keys_max`: identifiers that each rule remembers.
 const KEYS: usize = 65_536;
-/// Domains have a topic each, and gatekeepers their subscriptions.
+/// Maximum number of domains. Each domain is a topic with subscriptions by its gatekeepers.
 const DOMAINS_MAX: usize = 1_000;
-/// The longest name of a domain.
+/// Maximum length of a domain's name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// The longest interval between two requests.
+/// The longest interval between two requests of a rule.
 const INTERVAL_MAX: Nanos = Nanos::from_secs(366 * 86_400);
 
-/// How a rule counts, as it is written.
+/// The algorithm of a rule, in the words of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
     History,
@@ -43,14 +43,14 @@ impl fmt::Display for Word {
     }
 }
 
-/// What a rule says if it does not itself.
+/// Defaults for rules without these keys.
 #[derive(Clone, Copy)]
 struct Ground {
     word: Word,
     keys: usize,
 }
 
-/// Reads the section; `keys_default` is what `state` says for all limits.
+/// Reads the section. `keys_default` is `state.keys_max`.
 pub fn read(master: &mut Section<'_, '_>, keys_default: Option<usize>) -> Master {
     let local = SocketAddr::from(([127, 0, 0, 1], 10_004));
     let accounting = master.value("accounting", Endpoint(local), endpoint).0;
@@ -145,8 +145,8 @@ fn algorithm(word: Word, interval: Nanos, burst: u64) -> Result<Algorithm, Strin
     }
 }
 
-/// A rate as everywhere, in whole requests, whose period may lack its unit: milliseconds. Says how
-/// far apart requests are.
+/// Reads a rate in whole requests and returns the interval between two requests. A period without a
+/// unit is in milliseconds.
 fn interval(text: &str) -> Read<Nanos> {
     let wrong = || "write it as 2/s, 100/hour, 7 per min or 10/2min, more than 0".to_owned();
     if text.contains('.') {
@@ -159,7 +159,7 @@ fn interval(text: &str) -> Read<Nanos> {
     interval.ok_or_else(wrong)
 }
 
-/// The text with its unit, which is milliseconds if there is none.
+/// Appends the unit `ms` if the text has no unit.
 fn in_millis(text: &str) -> String {
     let text = text.trim_end();
     let last = |c: char| c.is_ascii_digit() || c == '/';
@@ -167,11 +167,11 @@ fn in_millis(text: &str) -> String {
     format!("{text}{}", if bare { "ms" } else { "" })
 }
 
-/// A burst as it is written.
+/// A burst as it is written in the file.
 #[derive(Clone, Copy)]
 enum Burst {
     Requests(u64),
-    /// As many as fit into this.
+    /// The number of requests that the rate admits within this time.
     Within(Nanos),
 }
 
@@ -184,7 +184,7 @@ impl Burst {
     }
 }
 
-/// A number of requests, or a length of time: as many as the rate lets pass within it.
+/// Reads a burst: a number of requests, or the time within which the rate admits them.
 fn burst(text: &str) -> Read<Burst> {
     if let Ok(requests) = count(text) {
         return within(requests, 0..=1_000_000_000).map(Burst::Requests);
@@ -193,7 +193,7 @@ fn burst(text: &str) -> Read<Burst> {
     duration(text).map(Burst::Within).map_err(wrong)
 }
 
-/// An address as ZeroMQ writes it.
+/// An address in the notation of ZeroMQ.
 struct Endpoint(SocketAddr);
 
 impl fmt::Display for Endpoint {
@@ -202,7 +202,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// `tcp://127.0.0.1:10004`, `tcp://*:10004`; without a scheme it is TCP.
+/// Reads `tcp://127.0.0.1:10004` or `tcp://*:10004`; without a scheme it is TCP.
 fn endpoint(text: &str) -> Read<Endpoint> {
     let rest = match text.split_once("://") {
         None => text,

@@ -1,7 +1,7 @@
-//! The `metrics` section: who is sent metrics without asking.
+//! The `metrics` section: the receivers to which metrics are pushed.
 //!
-//! Each key is read with its default and its range; names are not resolved. What is sent:
-//! `watch::metrics`. Prometheus asks by itself: for it there is nothing to configure.
+//! Each key is read with its default and its range; host names are not resolved. What is sent:
+//! `watch::metrics`. Prometheus pulls its metrics and needs no configuration here.
 
 pub mod otlp;
 
@@ -10,7 +10,7 @@ use super::super::settings::{Labels, Lines, Metrics, StatsdSink};
 use super::proxy::duration;
 use evenkeel_core::units::Nanos;
 
-/// The longest prefix, in bytes.
+/// Maximum length of a prefix, in bytes.
 const PREFIX_BYTES_MAX: usize = 200;
 
 /// Reads the section.
@@ -67,7 +67,7 @@ fn statsd(metrics: &mut Section<'_, '_>) -> Option<StatsdSink> {
     address.map(|(address, tcp)| StatsdSink { address, tcp, labels, smockron })
 }
 
-/// Host and port, with or without `scheme://` before them.
+/// Reads host and port, with or without `scheme://`.
 fn peer(text: &str, scheme: &str) -> Read<String> {
     let wrong = || format!("write {scheme}://host:port, or host:port");
     let rest = match text.split_once("://") {
@@ -91,7 +91,7 @@ fn read_prefix(text: &str) -> Read<String> {
     Ok(text.trim_end_matches('.').to_owned())
 }
 
-/// What begins the name of a line, as it is; it may be empty.
+/// Reads the prefix of metric names. It is used unchanged and may be empty.
 fn statsd_prefix(text: &str) -> Read<String> {
     let fits = |c: char| c.is_ascii_graphic() && !":|@#".contains(c);
     if text.len() > PREFIX_BYTES_MAX || !text.chars().all(fits) {
@@ -102,7 +102,7 @@ fn statsd_prefix(text: &str) -> Read<String> {
     Ok(text.to_owned())
 }
 
-/// What this machine calls itself.
+/// The host name of this machine.
 fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "localhost".to_owned() } else { name }

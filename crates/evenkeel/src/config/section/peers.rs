@@ -1,7 +1,8 @@
 //! The `peers` section: instances that count together.
 //!
-//! Each key is read with its default and its range; what one way of reaching others needs is a
-//! fault under another. What the settings mean: `settings::peers`. Nothing is resolved or read.
+//! Each key is read with its default and its range. A key that belongs to one transport is a fault
+//! with another. The settings are described in `settings::peers`. Names are not resolved and files
+//! are not read here.
 
 use super::proxy::{count, duration, truth};
 use crate::config::address;
@@ -13,13 +14,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// How often others are told.
+/// Range of `period`, the interval between two messages to the other instances.
 const PERIOD: RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::from_secs(60);
-/// The port that instances use where nothing else is said.
+/// Default port of instances.
 const PORT: u16 = 7946;
-/// The longest name of a cluster: it is a part of subjects and of service names.
+/// Maximum length of a cluster's name, in bytes: it is a part of NATS subjects and of mDNS service
+/// names.
 const CLUSTER_BYTES_MAX: usize = 63;
-/// Keys that belong to one way of reaching others.
+/// Keys that belong to one transport, with that transport.
 const BELONGS: [(&str, Word); 8] = [
     ("listen", Word::Mesh),
     ("join", Word::Mesh),
@@ -31,7 +33,7 @@ const BELONGS: [(&str, Word); 8] = [
     ("credentials_file", Word::Nats),
 ];
 
-/// What `via` may be.
+/// The transport, in the words of `via`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
     Mesh,
@@ -101,7 +103,7 @@ fn nats(peers: &mut Section<'_, '_>) -> Via {
     }
 }
 
-/// Keys of another `via` do nothing, and say so.
+/// Reports keys that belong to another transport, because they would have no effect.
 fn strangers(peers: &mut Section<'_, '_>, via: Word) {
     for (key, of) in BELONGS.into_iter().filter(|(_, of)| *of != via) {
         if peers.has(key) {
@@ -123,7 +125,8 @@ fn tls(tls: &mut Section<'_, '_>) -> Option<PeersTls> {
     Some(PeersTls { cert: cert?, key: key?, ca: ca? })
 }
 
-/// Whoever is believed must have shown that they belong here, unless only this machine can speak.
+/// Reports a transport without authentication. A peer must prove that it belongs to the cluster,
+/// unless only this machine can reach the transport.
 fn protected(peers: &mut Section<'_, '_>, settings: &Peers) {
     let secret = settings.secret_file.is_some();
     let tls = settings.tls.is_some() || peers.has("tls");
@@ -163,7 +166,7 @@ fn local(server: &NatsServer) -> bool {
     host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Host and port; the usual port if there is none.
+/// Host and port; `port` is added if the text has none.
 fn authority(text: &str, port: u16) -> Option<String> {
     let authority: http::uri::Authority = text.parse().ok()?;
     let host = authority.host();

@@ -1,7 +1,7 @@
 //! The `proxy` section.
 //!
-//! Each key is read with its default and its range. What the settings mean: `settings`. The limits:
-//! `limits`.
+//! Each key is read with its default and its range. The settings are described in `settings`. The
+//! limits are read in `limits`.
 
 use super::hosts;
 use super::limits::{self, Ground};
@@ -22,18 +22,18 @@ use std::time::Duration;
 
 /// What `listen` says where the section only has limits for the `check` door.
 pub const OFF: &str = "off";
-/// The longest time that can be configured anywhere here.
+/// The longest duration in this section.
 const DAY: Nanos = Nanos::from_secs(86_400);
 /// The shortest timeout.
 const MILLI: Nanos = Nanos::from_millis(1);
-/// The most requests that a backend is sent at once.
+/// Upper bound of `queue.concurrency`, `queue.reserve` and `queue.known_max`.
 const SLOTS_MAX: u64 = 1_000_000;
-/// The most requests that can wait: some 500 bytes each.
+/// Upper bound of `queue.len_max`, the number of waiting requests; some 500 bytes each.
 const WAITING_MAX: u64 = 1_000_000;
-/// The most addresses that one door listens on.
+/// Maximum number of addresses of one door.
 const LISTENERS_MAX: usize = 64;
 
-/// Reads the section; `ground.cpus` is what the machine has.
+/// Reads the section. `ground.cpus` is the number of CPUs of the machine.
 pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
     proxy.takes("listen", Some(OFF));
     let off = matches!(proxy.node("listen").map(|node| &node.value),
@@ -47,12 +47,12 @@ pub fn read(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
     settings(proxy, ground, listen)
 }
 
-/// The section where it opens no door, and only says how the `check` door decides.
+/// Reads the section without opening a door; it only defines how the `check` door decides.
 pub fn limits_alone(proxy: &mut Section<'_, '_>, ground: Ground) -> Proxy {
     settings(proxy, ground, Vec::new())
 }
 
-/// Everything but where to listen.
+/// Reads all keys but `listen`.
 fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketAddr>) -> Proxy {
     let tls = tls(proxy, &mut listen);
     let backends = backends(proxy);
@@ -97,7 +97,7 @@ fn settings(proxy: &mut Section<'_, '_>, ground: Ground, mut listen: Vec<SocketA
     settings
 }
 
-/// What each key allows but the keys together do not.
+/// Reports combinations that each key allows by itself but that do not work together.
 fn consistent(proxy: &mut Section<'_, '_>, settings: &Proxy) {
     for backend in &settings.backends {
         if let Some(listen) = settings.listen.iter().find(|l| address::loops(backend, **l)) {
@@ -175,11 +175,11 @@ fn backend_tls(proxy: &mut Section<'_, '_>, backends: &[Backend]) -> BackendTls 
     })
 }
 
-/// The name of a protocol, as it stands in `Upgrade`.
+/// Reads the name of a protocol as it is written in `Upgrade`.
 fn upgrade(text: &str) -> Read<String> {
     let name = limits::header_name(text)?;
     match &*name {
-        // Ways around everything that stands in front.
+        // These protocols would bypass the accounting of requests.
         "h2c" | "h2" | "tls" | "http" => Err("it would carry requests that nobody counts".into()),
         _ => Ok(name.into()),
     }
@@ -253,7 +253,7 @@ fn bounds(section: &mut Section<'_, '_>) -> Bounds {
     }
 }
 
-/// Whether the cost header is passed on, as it is written.
+/// Whether the cost header is passed on, in the words of the file: `keep` or `strip`.
 struct CostHeader(bool);
 
 impl std::fmt::Display for CostHeader {
@@ -283,7 +283,7 @@ fn read_cost(text: &str) -> Read<CostSource> {
     }
 }
 
-/// What happens to a client in debt.
+/// Reads the action for a client in debt.
 ///
 /// # Errors
 /// If it is none of the known actions.
@@ -304,15 +304,15 @@ fn read_client(text: &str) -> Read<ClientAddress> {
     }
 }
 
-/// A length of time.
+/// Reads a duration such as `250ms`.
 ///
 /// # Errors
-/// If it is not of the form `250ms`.
+/// If the text does not have this form.
 pub fn duration(text: &str) -> Read<Nanos> {
     text.parse().map_err(|error: evenkeel_core::units::ParseError| error.to_string())
 }
 
-/// `true` or `false`.
+/// Reads `true` or `false`.
 ///
 /// # Errors
 /// If it is neither.
@@ -320,7 +320,7 @@ pub fn truth(text: &str) -> Read<bool> {
     one_of(text, &[("true", true), ("false", false)])
 }
 
-/// A whole number.
+/// Reads a whole number, without a sign.
 ///
 /// # Errors
 /// If it is anything else.
@@ -329,7 +329,7 @@ pub fn count(text: &str) -> Read<u64> {
     text.parse().ok().filter(|_| plain).ok_or_else(|| "not a whole number".to_owned())
 }
 
-/// A number of bytes: `65536`, `64k`, `10m`, `1g`.
+/// Reads a number of bytes: `65536`, `64k`, `10m`, `1g`.
 fn size(text: &str) -> Read<u64> {
     let (number, shift) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 10),

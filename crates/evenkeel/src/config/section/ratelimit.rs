@@ -1,8 +1,8 @@
 //! The `ratelimit` section: the Envoy rate limit service.
 //!
-//! Each key is read with its default and its range. What the settings mean: `settings/ratelimit`.
-//! The reference server's environment variables become this section (`config/environment`), so
-//! both are checked alike.
+//! Each key is read with its default and its range. The settings are described in
+//! `settings/ratelimit`. The reference server's environment variables are converted into this
+//! section (`config/environment`), so both are checked in the same way.
 
 use super::proxy::{count, duration, truth};
 use crate::config::address;
@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The names that the reference gives its headers.
+/// Default header names, as in the reference server.
 const HEADERS: [&str; 3] = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"];
 
 /// Reads the section.
@@ -53,7 +53,7 @@ pub fn read(section: &mut Section<'_, '_>) -> Ratelimit {
     }
 }
 
-/// TLS, and whether the HTTP port has it too.
+/// Reads `tls`. Also returns whether the HTTP port uses it.
 fn tls(section: &mut Section<'_, '_>) -> (Option<ServerTls>, bool) {
     if !section.written("tls") {
         section.allow("tls");
@@ -102,7 +102,7 @@ fn answers(section: &mut Section<'_, '_>) -> RatelimitAnswers {
     }
 }
 
-/// `headers: true`, or a section with their names.
+/// Reads `headers: true`, or a section with the names of the headers.
 fn headers(section: &mut Section<'_, '_>) -> Option<[String; 3]> {
     match section.node("headers").map(|node| &node.value) {
         None => None,
@@ -152,7 +152,7 @@ fn xds(section: &mut Section<'_, '_>) -> Option<Xds> {
     }))
 }
 
-/// `tls: true` believes the system's authorities; a section says more.
+/// Reads `tls: true`, which trusts the system's authorities, or a section with more keys.
 fn client_tls(section: &mut Section<'_, '_>) -> Option<ClientTls> {
     match section.node("tls").map(|node| &node.value) {
         None => None,
@@ -194,7 +194,7 @@ fn statsd(section: &mut Section<'_, '_>) -> Option<Statsd> {
     Some(statsd)
 }
 
-/// `rename: [{match: REGEX, name: TEXT, tags: [key:text]}]`
+/// Reads `rename: [{match: REGEX, name: TEXT, tags: [key:text]}]`.
 fn renames(section: &mut Section<'_, '_>) -> Vec<Rename> {
     let nodes: &[Node] = match section.node("rename").map(|node| &node.value) {
         None => return Vec::new(),
@@ -251,7 +251,7 @@ fn time(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Dur
     Duration::from_nanos(nanos.0)
 }
 
-/// The same of a connection, to which 0 sets no end.
+/// Reads the age of a connection. 0 means no limit and becomes `Duration::MAX`.
 fn age(section: &mut Section<'_, '_>, key: &'static str, default: Nanos) -> Duration {
     let range = Nanos(0)..=Nanos::from_secs(366 * 86_400);
     let nanos = section.value(key, default, |text| within(duration(text)?, range.clone()));

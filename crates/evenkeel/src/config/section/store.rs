@@ -1,7 +1,8 @@
 //! The `store` section: one count for all instances, kept in Redis or Valkey.
 //!
-//! Each key is read with its default and its range; what the settings mean: `settings::store`.
-//! Passwords that stand here are shown as stars. Nothing is resolved or connected to.
+//! Each key is read with its default and its range. The settings are described in
+//! `settings::store`. Passwords in the configuration are shown as stars. Names are not resolved,
+//! and no connection is made.
 
 mod address;
 pub mod snapshot;
@@ -17,9 +18,9 @@ use crate::config::tree::{Node, Value};
 use evenkeel_core::units::Nanos;
 use std::time::Duration;
 
-/// The longest text that all keys begin with, in bytes.
+/// Maximum length of the prefix of all keys, in bytes.
 const PREFIX_BYTES_MAX: usize = 64;
-/// What is shown in place of a password.
+/// Replaces a password in the output of `show`.
 const HIDDEN: &str = "***";
 
 /// Reads the section.
@@ -90,7 +91,7 @@ fn place(section: &mut Section<'_, '_>) -> StorePlace {
     StorePlace { servers, layout, login, credentials_file, tls }
 }
 
-/// The addresses, shown without their passwords.
+/// Reads the addresses. Their passwords are hidden in the output of `show`.
 fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
     let servers = section.values("redis", address::server);
     let shown: Vec<Node> =
@@ -101,7 +102,7 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
     servers
 }
 
-/// Servers, layout and master have to go together.
+/// Reports servers, layout and master that do not fit together.
 fn agree(section: &mut Section<'_, '_>, servers: &[Server], layout: &Layout, master: bool) {
     match layout {
         Layout::Single if servers.len() > 1 => {

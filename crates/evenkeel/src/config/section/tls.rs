@@ -1,8 +1,8 @@
-//! The `tls` sections: of doors, who they are and whom they let in; of what asks others, whom it
-//! believes.
+//! The `tls` sections: for doors, their certificates and the clients that they accept; for outgoing
+//! connections, the servers that are trusted.
 //!
-//! Nothing is read here but names of files; `tls` reads the files. The `tls` of peers is theirs:
-//! there both ends are the same.
+//! Only paths are read here; the module `tls` reads the files. The `tls` of peers is read in
+//! `peers`, because there both ends have the same settings.
 
 use crate::config::address;
 use crate::config::reader::{Read, Section, one_of};
@@ -11,10 +11,10 @@ use crate::config::tree::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The most certificates of one door: each may be looked at for every handshake.
+/// Maximum number of certificates of one door. A handshake may scan all of them.
 const CERTIFICATES_MAX: usize = 256;
 
-/// Reads the keys that all doors have.
+/// Reads the keys that all doors have in common.
 pub fn server(tls: &mut Section<'_, '_>) -> Option<ServerTls> {
     for key in ["cert", "key"] {
         if !tls.has(key) {
@@ -27,8 +27,9 @@ pub fn server(tls: &mut Section<'_, '_>) -> Option<ServerTls> {
     Some(ServerTls { cert: cert?, key: key?, clients })
 }
 
-/// Reads the proxy's: several certificates, and where it is spoken. `listen` are the addresses of
-/// the door, all of which have TLS if the section names none of its own; then they are appended.
+/// Reads the `tls` section of the proxy: several certificates, and the addresses that use TLS.
+/// `listen` holds the addresses of the door. All of them use TLS unless the section has addresses
+/// of its own; those are appended to `listen`.
 pub fn front(tls: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<FrontTls> {
     let own = tls.values("listen", address::listen);
     let plain = if own.is_empty() { 0 } else { listen.len() };
@@ -54,7 +55,7 @@ pub fn front(tls: &mut Section<'_, '_>, listen: &mut Vec<SocketAddr>) -> Option<
     Some(FrontTls { plain, certificates, clients, tls12 })
 }
 
-/// The oldest version that is spoken, as it is written.
+/// The oldest TLS version that is accepted, as it is written.
 #[derive(Clone)]
 struct Oldest(&'static str);
 
@@ -64,7 +65,7 @@ impl std::fmt::Display for Oldest {
     }
 }
 
-/// Certificates beside the first.
+/// Reads `certificates`: those after the first one.
 fn further(tls: &mut Section<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
     let Some(node) = tls.node("certificates") else { return Vec::new() };
     let nodes = match &node.value {
@@ -82,7 +83,7 @@ fn further(tls: &mut Section<'_, '_>) -> Vec<(PathBuf, PathBuf)> {
     read.into_iter().flatten().collect()
 }
 
-/// Who is let in.
+/// Reads which clients are accepted.
 fn clients(tls: &mut Section<'_, '_>) -> Option<TlsClients> {
     let ca = tls.optional("ca", super::path);
     let name = tls.optional("client_name", name);
@@ -93,7 +94,7 @@ fn clients(tls: &mut Section<'_, '_>) -> Option<TlsClients> {
     ca.map(|ca| TlsClients { ca, name })
 }
 
-/// Reads the keys of what connects to others.
+/// Reads the keys of a TLS client.
 pub fn client(tls: &mut Section<'_, '_>) -> ClientTls {
     let ca = tls.optional("ca", super::path);
     let cert = tls.optional("cert", super::path);
@@ -107,7 +108,7 @@ pub fn client(tls: &mut Section<'_, '_>) -> ClientTls {
     ClientTls { ca, identity: cert.zip(key), name }
 }
 
-/// A DNS name, as certificates are for.
+/// Reads a DNS name as certificates contain it.
 fn name(text: &str) -> Read<String> {
     let good = rustls::pki_types::DnsName::try_from(text).is_ok();
     good.then(|| text.to_owned()).ok_or_else(|| "write a DNS name: envoy.example".to_owned())

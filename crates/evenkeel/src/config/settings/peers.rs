@@ -1,7 +1,7 @@
 //! Settings of the `peers` section: the instances that count together, and how they are connected.
 //!
-//! Nothing is resolved or read here. The transports resolve names again at each connect, and
-//! secrets are read when the process starts.
+//! Names are not resolved and files are not read here. The transports resolve names again at each
+//! connect, and secrets are read when the process starts.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

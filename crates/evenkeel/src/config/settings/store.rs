@@ -1,8 +1,8 @@
 //! Settings of the store: the Redis servers that keep one count for all instances, and how they are
 //! used.
 //!
-//! What each setting means for a request: `store::redis`. The keys and their errors are in
-//! `config/section/store`.
+//! The effect of each setting on a request is described in `store::redis`. The keys and their
+//! errors are in `config/section/store`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Store {
     /// high: with `Batched` all instances together admit more, and other instances learn costs
     /// late. Default: 100 ms.
     pub period: Duration,
-    /// What decides while the store does not answer. Default: the local state.
+    /// Fallback while the store does not answer. Default: the local state.
     pub fail: StoreFail,
     /// Prefix of all keys in the store, at most 64 bytes. Default: `evenkeel:`; with compatible
     /// keys empty.
@@ -164,7 +164,7 @@ pub struct StoreTls {
     pub any_name: bool,
 }
 
-/// What decides a request.
+/// Whether the store or the instance decides each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
     /// The store decides each request.

@@ -1,6 +1,7 @@
 //! Paths of TLS files: certificates, keys and authorities, in PEM.
 //!
-//! Nothing is read here. The module `tls` reads the files, and reads them again when they change.
+//! The files are not read here. The module `tls` reads the files, and reads them again when they
+//! change.
 
 use std::path::PathBuf;
 

@@ -1,21 +1,21 @@
-//! The file that `limits_file` of the line door names: a rule in each line.
+//! The file that `limits_file` of the line door names: one rule per line.
 //!
-//! A line is a prefix, a rate and, if wanted, a burst, with blanks between them; or a prefix and
-//! the word `exempt`. What begins with `#` is a comment. A prefix with a blank in it stands in
-//! `limits`. The file is read as a whole or not at all.
+//! A line is a prefix, a rate and optionally a burst, separated by blanks; or a prefix and the word
+//! `exempt`. Lines that begin with `#` are comments. A prefix that contains a blank must be in
+//! `limits` of the configuration. The file is accepted as a whole or not at all.
 
 use super::{pace, prefix, requests_saved};
 use crate::config::fault::{Fault, Place, quoted};
 use crate::config::settings::Line;
 use crate::config::settings::tags::{Numbers, RULES_MAX, TagRule};
 
-/// More faults than this are not looked for.
+/// Maximum number of faults that are collected before reading stops.
 const FAULTS_MAX: usize = 100;
 
 /// Adds the rules of the file to those of the configuration.
 ///
 /// # Errors
-/// Everything that is wrong with the file.
+/// All faults of the file.
 pub fn add(line: &mut Line, bytes: &[u8]) -> Result<(), Vec<Fault>> {
     let Some(refill) = line.limits_file.as_ref().map(|file| file.refill) else { return Ok(()) };
     let at = |row: usize| Place { line: row, column: 1 };
@@ -57,7 +57,7 @@ pub fn add(line: &mut Line, bytes: &[u8]) -> Result<(), Vec<Fault>> {
 
 type Rule<'t> = (&'t str, Option<Numbers>);
 
-/// What a line says; without numbers it exempts.
+/// Parses a line into a prefix and its numbers; `None` for an exempt prefix.
 fn rule<'t>(words: &[&'t str], refill: super::Refill) -> Result<Rule<'t>, String> {
     let form = || "a line is `PREFIX RATE`, `PREFIX RATE BURST` or `PREFIX exempt`".to_owned();
     let (of, rate, saved) = match *words {

@@ -1,8 +1,8 @@
-//! The `traces` section, and `metrics.otlp`: a collector, and what it is sent.
+//! The `traces` section and `metrics.otlp`: a collector and the signals that it gets.
 //!
-//! Each key is read with its default and its range; names are not resolved. What the settings
-//! mean: `settings/otlp`. The environment variables of the reference rate limit service and of
-//! OpenTelemetry become this section (`config/environment`).
+//! Each key is read with its default and its range; host names are not resolved. The settings are
+//! described in `settings/otlp`. The environment variables of the reference rate limit service and
+//! of OpenTelemetry are converted into this section (`config/environment`).
 
 use super::super::proxy::duration;
 use super::super::{limits, tls};
@@ -12,7 +12,7 @@ use evenkeel_core::units::Nanos;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Reads the section.
+/// Reads the `traces` section.
 pub fn traces(section: &mut Section<'_, '_>) -> Traces {
     let part = |text: &str| {
         let number = text.parse::<f64>().map_err(|_| "not a number from 0 to 1".to_owned());
@@ -71,7 +71,7 @@ fn collector(section: &mut Section<'_, '_>) -> Collector {
     }
 }
 
-/// `http://host:port/path`; without a port the protocol's, without a path what the protocol says.
+/// Reads `http://host:port/path`. The defaults of port and path are those of the protocol.
 fn endpoint(text: &str, port: u16) -> Read<Endpoint> {
     let wrong = || "write http://host:port or https://host:port".to_owned();
     let uri: http::Uri = text.parse().map_err(|_| wrong())?;

@@ -1,14 +1,14 @@
-//! Addresses of Redis servers as they are written: `redis://user:password@host:port/database`.
+//! Addresses of Redis servers: `redis://user:password@host:port/database`.
 //!
-//! `rediss://` speaks TLS, `unix:///path` is a socket file, and a host and port alone will do.
-//! What a user or a password may not contain is written in percent. Nothing is resolved.
+//! `rediss://` uses TLS, `unix:///path` is a Unix socket, and `host:port` alone is enough. Special
+//! characters in a user or a password are percent-encoded. Host names are not resolved.
 
 use crate::config::reader::Read;
 use crate::config::settings::store::{End, Login, Server};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::borrow::Cow;
 
-/// The port that servers use where nothing else is said.
+/// Default port of a server.
 const PORT: u16 = 6379;
 const WRONG: &str = "write redis://127.0.0.1:6379, rediss://user:password@host:6379/0 or \
                      unix:///run/redis.sock";
@@ -58,14 +58,14 @@ fn socket(rest: &str) -> Read<Server> {
     }
 }
 
-/// `user:password`, `:password`; a password cannot be left out.
+/// Reads `user:password` or `:password`. A password is required.
 fn login(text: &str) -> Read<Login> {
     let (user, password) = text.split_once(':').ok_or_else(|| WRONG.to_owned())?;
     let (user, password) = (plain(user)?, plain(password)?);
     Ok(Login { user: (!user.is_empty()).then_some(user), password })
 }
 
-/// Text without percents.
+/// Decodes percent-encoded text.
 fn plain(text: &str) -> Read<String> {
     let hex = |code: &[u8]| code.iter().all(u8::is_ascii_hexdigit);
     let mut codes = text.split('%').skip(1).map(|after| after.as_bytes().get(..2));
@@ -76,12 +76,12 @@ fn plain(text: &str) -> Read<String> {
     plain.map(Cow::into_owned).map_err(|_| "a user and a password are text".to_owned())
 }
 
-/// Text that [`plain`] reads back.
+/// Percent-encodes text, so that [`plain`] decodes it again.
 pub fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-/// An address as [`server`] reads it, with this in place of the password.
+/// Formats an address as [`server`] reads it, with `password` instead of the real one.
 pub fn shown(server: &Server, password: &str) -> String {
     let login = server.login.as_ref().map_or(String::new(), |login| {
         let user = login.user.as_deref().map(escaped).unwrap_or_default();

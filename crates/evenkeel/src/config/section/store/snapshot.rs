@@ -1,7 +1,8 @@
-//! The `state` section: what outlives the program.
+//! The `state` section: the state that survives a restart.
 //!
-//! Each key is read with its default and its range. What the settings mean: `settings`; what is
-//! done with them: `crate::store::snapshot`. Nothing is written or looked for here.
+//! Each key is read with its default and its range. The settings are described in `settings`. The
+//! snapshot itself is written and read by `crate::store::snapshot`; this file does not touch the
+//! disk.
 
 use crate::config::reader::{Section, within};
 use crate::config::section::limits::keys_max;
@@ -10,7 +11,8 @@ use crate::config::settings::State;
 use evenkeel_core::units::Nanos;
 use std::time::Duration;
 
-/// Snapshots more often than this would do nothing else; rarer than a day is none.
+/// Range of the time between two snapshots. With a shorter time the process would do little else; a
+/// longer one than a day makes snapshots useless.
 const EVERY: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::from_secs(86_400);
 
 /// Reads the section.
