@@ -1,13 +1,13 @@
-//! A discrete-event simulation of clients before a backend, with the limits between them.
+//! A discrete-event simulation of clients and a backend, with the real limits between them.
 //!
-//! Clients, network and backend are simulated; [`Limiter`], [`Meter`] and the [`queue`] (if the
-//! scene has one) are those that serve real requests, driven in the way a door drives them: ask,
-//! wait for room, let the backend work, charge, hold the answer, settle. So limits can be tried
-//! out before they meet users. The same [`Scene`] always ends in the same [`Outcome`], on every
-//! machine; an hour of traffic takes seconds.
+//! Clients, network and backend are simulated. [`Limiter`], [`Meter`] and the [`queue`] (if the
+//! scene has one) are the code that serves real requests. The simulation calls them as a door does:
+//! ask, wait for capacity, let the backend work, charge, hold the response, settle. So limits can
+//! be tested before they meet users. The same [`Scene`] always gives the same [`Outcome`], on every
+//! machine. An hour of traffic takes seconds.
 //!
-//! Not simulated: the time that anything but the backend takes, and what a backend spends on a
-//! request beyond CPU time. Every request is kept as a record: memory grows with their number.
+//! Not simulated: processing time outside the backend, and resources other than CPU time. Every
+//! request is kept as a record, so memory grows with their number.
 
 pub mod backend;
 pub mod client;
@@ -31,34 +31,36 @@ use gate::{Done, Gate, Request};
 use outcome::{Fate, Outcome, Record};
 use random::Random;
 
-/// When every simulation starts.
+/// The start time of every simulation.
 pub const START: Time = Time(1_700_000_000 * SECOND);
-/// What keys and routes are hashed with.
+/// The seed for the hashes of keys and routes.
 const SEED: Seed = Seed([7; 16]);
-/// The shortest rest after a refusal: a loop that is refused in no time must not stand still.
+/// The minimum pause after a refusal. Without it, a closed loop that is refused at once would never
+/// let the simulated time advance.
 const BACKOFF_MIN: Nanos = Nanos::from_millis(1);
 
-/// Everything that a simulation depends on.
+/// The complete input of a simulation.
 pub struct Scene {
-    /// Who does the work.
+    /// The simulated backend.
     pub backend: Backend,
-    /// Who asks.
+    /// The simulated clients.
     pub clients: Vec<Client>,
-    /// What they are limited by.
+    /// The limits between the clients and the backend.
     pub limits: Vec<Limit>,
-    /// What happens to those over a limit, and for how long at most.
+    /// The action for a client over a limit, and the maximum delay.
     pub policy: Policy,
-    /// The queue before the backend; `None`: requests go there as they come, and nothing is
-    /// charged before it is known.
+    /// The settings of the admission queue. `None`: requests go to the backend as they arrive, and
+    /// no estimated cost is charged in advance.
     pub queue: Option<queue::Settings>,
-    /// How cost is measured.
+    /// The clock that measures the cost.
     pub clock: Clock,
-    /// For how long the backend works on for a client that went away; then it is stopped. The
-    /// proxy's default: 5 s.
+    /// Time for which the backend continues to work after the client disconnects; then the request
+    /// is stopped. The proxy's default is 5 s.
     pub abort_linger: Nanos,
-    /// For how long clients ask. What runs then is brought to its end.
+    /// Time for which clients send requests. Requests in progress at its end still run to
+    /// completion.
     pub length: Nanos,
-    /// What chance depends on.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
@@ -80,7 +82,7 @@ pub struct Sim {
     charged: Cost,
 }
 
-/// What is due when; of events due together, the first one planned comes first.
+/// A planned event. Of events at the same time, the one planned first comes first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     at: Time,
@@ -92,45 +94,45 @@ struct Due {
 enum Event {
     /// A client sends a request.
     Send(usize),
-    /// A delayed request goes to the backend.
+    /// A delayed request goes to the backend or into the queue.
     Start(u64),
-    /// A held answer goes to the client.
+    /// A held response goes to the client.
     Release(u64),
-    /// The client's patience ends.
+    /// The client loses patience and disconnects.
     Leave(u64),
-    /// The backend is told that its answer is not wanted.
+    /// The backend stops working for a client that has disconnected.
     Stop(u64),
 }
 
-/// A request under way.
+/// A request in progress.
 struct Flight {
     client: usize,
     sent: Time,
     demand: Nanos,
     ticket: Ticket,
-    /// What the queue needs to know of it.
+    /// The attributes that the queue needs.
     request: Request,
     stage: Stage,
     waited: Nanos,
     used: Nanos,
-    /// Until when the client was there, if it went away.
+    /// Time at which the client disconnected, if it did.
     left: Option<Time>,
 }
 
 #[derive(Clone, Copy)]
 enum Stage {
-    /// It waits before the backend sees it.
+    /// The request waits before it reaches the queue or the backend.
     Delayed,
-    /// It waits for room, since when.
+    /// The request has waited in the queue since this time.
     Queued(Time),
-    /// The backend works on it, since when.
+    /// The backend has worked on the request since this time.
     Working(Reading, Time),
-    /// Its answer waits.
+    /// The backend is done, and the response may be held. Contains the cost.
     Held(Cost),
 }
 
 impl Sim {
-    /// Everybody is ready, nobody has asked.
+    /// A simulation at its start; the first requests are planned.
     #[must_use]
     pub fn new(scene: Scene) -> Sim {
         let count = scene.clients.len();
@@ -154,8 +156,8 @@ impl Sim {
         sim
     }
 
-    /// How many requests the backend works on at once is not what the scene says, but found out
-    /// as the proxy does it, for a backend of `cpus` processors.
+    /// Replaces the fixed concurrency of the scene's queue by the automatic one of the proxy, for a
+    /// backend with `cpus` processors.
     #[must_use]
     pub fn with_found_concurrency(mut self, cpus: f64) -> Sim {
         if let Some(gate) = &mut self.gate {
@@ -164,19 +166,19 @@ impl Sim {
         self
     }
 
-    /// The limits, for whoever wants to look at a bucket, or to charge it beforehand.
+    /// The limiter, for tests that read a bucket or charge it in advance.
     #[must_use]
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
-    /// What time it is.
+    /// The current simulated time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// When something happens next; `None`: all is over.
+    /// Time of the next event; `None` if the simulation has ended.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = self.agenda.peek().map(|Reverse(due)| due.at);
@@ -184,7 +186,7 @@ impl Sim {
         [due, self.backend.poll_timeout(), too_long].into_iter().flatten().min()
     }
 
-    /// Time goes on to `now`; all that is due by then happens.
+    /// Advances the time to `now` and handles all events up to it.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(next) = self.poll_timeout().filter(|next| *next <= now) {
             self.now = self.now.max(next);
@@ -202,7 +204,7 @@ impl Sim {
         self.now = self.now.max(now);
     }
 
-    /// Runs to the end.
+    /// Runs the simulation to its end.
     #[must_use]
     pub fn run(mut self) -> Outcome {
         while let Some(next) = self.poll_timeout() {
@@ -311,7 +313,7 @@ impl Sim {
         }
     }
 
-    /// The request goes to the backend, or into the queue before it.
+    /// Sends the request to the queue or, without a queue, to the backend.
     fn enqueue(&mut self, id: u64) {
         let Some(gate) = &mut self.gate else { return self.start(id) };
         let Some(flight) = self.flights.get_mut(&id) else { return };
@@ -319,7 +321,8 @@ impl Sim {
         gate.handle_arrival(id, &flight.request, self.now);
     }
 
-    /// What the queue lets pass goes to the backend, what it refuses back to its client.
+    /// Sends requests that leave the queue to the backend, and refuses those that the queue
+    /// refuses.
     fn pass_gate(&mut self) {
         let Some(gate) = &mut self.gate else { return };
         gate.handle_timeout(self.now);
@@ -333,7 +336,7 @@ impl Sim {
         }
     }
 
-    /// The backend gets the request.
+    /// Sends the request to the backend.
     fn start(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         if let Stage::Queued(since) = flight.stage {
@@ -350,7 +353,7 @@ impl Sim {
         }
     }
 
-    /// The backend is done: the request is charged, its answer held if need be.
+    /// Charges a request that the backend has finished, and holds its response if necessary.
     fn charge(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let Stage::Working(reading, since) = flight.stage else { return };
@@ -371,7 +374,8 @@ impl Sim {
         }
     }
 
-    /// The client's patience is at its end. What the backend works on, it works on for a while.
+    /// Handles a client that disconnects. If the backend works on the request, it continues for a
+    /// while.
     fn handle_leave(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         flight.left = Some(self.now);
@@ -394,7 +398,7 @@ impl Sim {
         }
     }
 
-    /// The request is over; its account is closed.
+    /// Ends the request and settles its account.
     fn release(&mut self, id: u64) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let cost = if let Stage::Held(cost) = flight.stage { cost } else { Cost::ZERO };
@@ -413,7 +417,7 @@ impl Sim {
         }
     }
 
-    /// A connection of a closed loop is free again.
+    /// Plans the next request of a connection in a closed loop.
     fn next_of_loop(&mut self, client: usize) {
         if let Arrivals::Closed { think, .. } = self.clients[client].arrivals {
             let think = self.chance[client].length(think);

@@ -1,23 +1,23 @@
-//! A simulated backend: some processors, some workers, requests that need CPU time.
+//! A simulated backend: processors, workers, and requests that need CPU time.
 //!
-//! A request takes a worker when one is free, in order of arrival, and keeps it to the end. What
-//! the workers do with the processors is the [`Order`]. Only CPU time is simulated: no disk, no
-//! memory, no network. Driven like every state machine here: hand it events with `handle_*`, ask
-//! what came of them with `poll_*`.
+//! A request takes a worker when one is free, in order of arrival, and keeps it to the end. The
+//! [`Order`] defines how workers share the processors. Only CPU time is simulated: no disk, no
+//! memory, no network. As in every state machine of this crate, `handle_*` takes events and
+//! `poll_*` returns their results.
 
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::VecDeque;
 
-/// Who gets the processors.
+/// The way in which workers share the processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// All busy workers share them equally, none more than one, as an operating system does it.
+    /// All busy workers get an equal share, at most one processor each, as in an operating system.
     Shared,
-    /// As many workers as there are processors, to the end; the others wait for them.
+    /// Each processor runs one request to its end; the other requests wait.
     Fifo,
 }
 
-/// The backend, idle when made.
+/// The backend; idle after construction.
 #[derive(Clone, Debug)]
 pub struct Backend {
     cores: f64,
@@ -36,21 +36,22 @@ struct Job {
     left: f64,
 }
 
-/// A request that the backend is done with.
+/// A finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// As handed in.
+    /// The id passed to [`Backend::handle_request`].
     pub id: u64,
-    /// The CPU time that it took.
+    /// CPU time that the request used.
     pub used: Nanos,
 }
 
-/// What is left of a request when it counts as done, in nanoseconds: below all rounding.
+/// A request counts as done if this much CPU time or less is left, in nanoseconds: below rounding
+/// errors.
 const CRUMB: f64 = 1e-3;
 
 impl Backend {
-    /// A backend of `cores` processors (fractions are quotas; at least 0.001) and `workers` (at
-    /// least one).
+    /// A backend of `cores` processors (fractions are quotas; at least 0.001) and `workers` workers
+    /// (at least one).
     #[must_use]
     pub fn new(cores: f64, workers: usize, order: Order) -> Backend {
         let cores = cores.max(0.001);
@@ -68,15 +69,15 @@ impl Backend {
         }
     }
 
-    /// A request arrives that needs `demand` of CPU time.
+    /// Handles the arrival of a request that needs `demand` of CPU time.
     pub fn handle_request(&mut self, id: u64, demand: Nanos, now: Time) {
         self.handle_timeout(now);
         let demand = demand.0 as f64;
         self.jobs.push_back(Job { id, demand, left: demand });
     }
 
-    /// Nobody wants the answer to `id` any more: the work on it stops. What it had got; `None` if
-    /// it is done or unknown.
+    /// Stops the work on a request. Returns the CPU time that it has used; `None` if it is done or
+    /// unknown.
     pub fn handle_cancel(&mut self, id: u64, now: Time) -> Option<Nanos> {
         self.handle_timeout(now);
         let place = self.jobs.iter().position(|job| job.id == id)?;
@@ -84,7 +85,7 @@ impl Backend {
         Some(job.used())
     }
 
-    /// Time goes on to `now`.
+    /// Advances the time to `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(next) = self.poll_timeout().filter(|next| *next <= now) {
             self.work_until(next);
@@ -92,19 +93,19 @@ impl Backend {
         self.work_until(now);
     }
 
-    /// A request that is done, if there is one.
+    /// Returns the next finished request, if there is one.
     pub fn poll_finished(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
 
-    /// When the next request will be done, if nothing else happens.
+    /// Time at which the next request will be done, if nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let least = self.running().map(|job| job.left).min_by(f64::total_cmp)?;
         Some(self.last.plus(Nanos(ceil(least.max(0.0) / self.pace()))))
     }
 
-    /// All CPU time used so far.
+    /// Total CPU time used so far.
     #[must_use]
     pub fn used(&self) -> Cost {
         Cost(self.used as u64)
@@ -114,13 +115,13 @@ impl Backend {
         self.jobs.iter().take(self.slots)
     }
 
-    /// How much of a processor each running request has.
+    /// Share of a processor that each running request has.
     fn pace(&self) -> f64 {
         let running = self.jobs.len().min(self.slots).max(1);
         (self.cores / running as f64).min(1.0)
     }
 
-    /// `now` must not lie after the next request's end.
+    /// Works until `now`, which must not be later than the end of the next request.
     fn work_until(&mut self, now: Time) {
         let done = now.since(self.last).0 as f64 * self.pace();
         self.last = self.last.max(now);
@@ -145,7 +146,7 @@ impl Job {
     }
 }
 
-/// Rounded up to a whole number.
+/// Rounds up to a whole number.
 fn ceil(x: f64) -> u64 {
     let whole = x as u64;
     if (whole as f64) < x { whole.saturating_add(1) } else { whole }

@@ -1,7 +1,7 @@
-//! A simulated client: who it says it is, how often it asks, how patient it is.
+//! A simulated client: its identity, its request rate, its patience.
 //!
-//! It decides when to ask and when to give up, and knows nothing of limits: what becomes of its
-//! requests is up to the `Scene`.
+//! The client decides when to send a request and when to disconnect. It has no access to the
+//! limits; the `Scene` defines what happens to its requests.
 
 use super::random::Length;
 use crate::classify::Attributes;
@@ -9,51 +9,51 @@ use crate::units::Nanos;
 use alloc::string::String;
 use core::net::IpAddr;
 
-/// When a client sends its requests.
+/// The times at which a client sends its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// A closed loop: so many connections, each of which sends its next request `think` after the
-    /// answer to the last.
+    /// A closed loop of `parallel` connections. Each sends its next request `think` after the
+    /// response to the previous one.
     Closed {
-        /// How many requests at once, at most.
+        /// The maximum number of requests at once.
         parallel: u32,
-        /// From an answer to the next request.
+        /// Time from a response to the next request.
         think: Length,
     },
-    /// An open loop: requests come whatever becomes of those before. The gaps must not all be
-    /// zero.
+    /// An open loop: requests arrive independently of the results of earlier ones. The gaps must
+    /// not all be zero.
     Open {
-        /// From one request to the next.
+        /// Time from one request to the next.
         gap: Length,
     },
 }
 
-/// One client.
+/// A client with its requests.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Where its requests come from.
+    /// The source address of its requests.
     pub address: IpAddr,
-    /// What it calls itself.
+    /// The value of its `User-Agent` header.
     pub agent: String,
-    /// What it asks for; always by GET.
+    /// The path of its requests; the method is always GET.
     pub path: String,
-    /// When it asks.
+    /// The times of its requests.
     pub arrivals: Arrivals,
-    /// The CPU time that each request needs.
+    /// CPU time that each request needs.
     pub demand: Length,
-    /// How long it waits for an answer before it goes away. `None`: for ever.
+    /// Time that it waits for a response before it disconnects; `None` means for ever.
     pub patience: Option<Nanos>,
-    /// How long a connection of a closed loop rests after a refusal; at least a millisecond.
+    /// Pause of a connection in a closed loop after a refusal; at least a millisecond.
     pub backoff: Nanos,
-    /// From when on it asks, since the start of the simulation.
+    /// Time of its first requests, since the start of the simulation.
     pub from: Nanos,
-    /// Until when it asks.
+    /// Time after which it sends no more requests, since the start of the simulation.
     pub until: Nanos,
 }
 
 impl Client {
-    /// A client that asks for as long as the simulation runs, waits for ever for its answers, and
-    /// rests for a second after a refusal.
+    /// A client that sends requests during the whole simulation, waits for ever for responses, and
+    /// pauses for a second after a refusal.
     #[must_use]
     pub fn new(address: IpAddr, arrivals: Arrivals, demand: Length) -> Client {
         Client {

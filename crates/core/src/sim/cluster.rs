@@ -1,10 +1,12 @@
-//! Instances that count together, over a network that loses, delays, doubles and cuts.
+//! Instances that count together, over a network that loses, delays, duplicates and cuts off
+//! frames.
 //!
-//! Limiter and replica are the real ones, joined as the program joins them: what passes here is
-//! charged and told, what is told is charged there. Over a mesh each two nodes have a connection,
-//! on which frames come in order or not at all; a cut is noticed after some seconds, and a
-//! connection is made again when it can be. Over a group every datagram takes its chance. The same
-//! seed gives the same run. Nothing decides here: whoever simulates asks, and cuts, and looks.
+//! Limiter and replica are the real code, connected as in the program: each node reports what it
+//! charges, and charges what others report. In a mesh every two nodes have a connection, which
+//! delivers frames in order or not at all. Nodes detect a cut after some seconds and reconnect when
+//! they can. Over a group each datagram is lost, delayed or duplicated independently. The same seed
+//! gives the same run. The cluster takes no decisions: the test sends requests, cuts connections
+//! and reads levels.
 
 use super::random::{Length, Random};
 use super::{SEED, START};
@@ -20,23 +22,23 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-/// What the network does to frames.
+/// The faults and delays of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
-    /// How many in a thousand are lost.
+    /// Frames that are lost, out of a thousand.
     pub lost: u32,
-    /// How many in a thousand come twice; over a group only.
+    /// Frames that arrive twice, out of a thousand; over a group only.
     pub twice: u32,
-    /// How long a frame takes.
+    /// Transmission time of a frame.
     pub delay: Length,
-    /// How long it takes until a connection that is cut is known to be.
+    /// Time until a node detects that a connection is cut.
     pub noticed: Length,
-    /// How long it takes to connect.
+    /// Time to connect.
     pub connect: Length,
 }
 
 impl Weather {
-    /// Nothing is lost and nothing takes time.
+    /// A network without losses and delays.
     pub const FINE: Weather = Weather {
         lost: 0,
         twice: 0,
@@ -46,39 +48,39 @@ impl Weather {
     };
 }
 
-/// Everything that a cluster depends on.
+/// The complete input of a cluster simulation.
 pub struct Plan {
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Whether they are connected two by two; else they speak to a group.
+    /// Whether every two nodes have a connection (a mesh); else all send to a group.
     pub mesh: bool,
-    /// How often each reports.
+    /// Interval between two reports of a node.
     pub period: Nanos,
-    /// How long after the start each node's periods begin: they are not aligned.
+    /// Time from the start to the first period of each node, so that periods are not aligned.
     pub offset: Length,
-    /// The longest frame.
+    /// The maximum length of a frame, in bytes.
     pub frame_max: usize,
-    /// What all count by.
+    /// The limits of all nodes.
     pub limits: Vec<Limit>,
-    /// The network.
+    /// The faults and delays of the network.
     pub weather: Weather,
-    /// What chance depends on.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
 /// One instance.
 pub struct Node {
-    /// Its buckets.
+    /// The buckets of the node.
     pub limiter: Limiter,
-    /// What it tells and hears.
+    /// The replica, which exchanges charges with the other nodes.
     pub replica: Replica,
-    /// What others have told it of each key of each limit, by what it was charged.
+    /// Sum of the charges that other nodes have reported, by limit and key.
     pub heard: BTreeMap<(usize, KeyHash), Cost>,
     life: u64,
     up: bool,
 }
 
-/// Something that is going to happen.
+/// A planned event of the network or a node.
 enum Due {
     Tick { node: usize, life: u64 },
     Frame { to: usize, life: u64, link: u64, frame: Arc<[u8]> },
@@ -86,15 +88,15 @@ enum Due {
     Down { node: usize, life: u64, link: u64 },
 }
 
-/// A connection between two nodes, of which each has an end.
+/// A connection between two nodes, with one end at each.
 struct Line {
     ends: [usize; 2],
-    /// When the last frame arrives at each end: none comes before it.
+    /// Arrival time of the last frame at each end; later frames never arrive before it.
     last: [Time; 2],
     whole: bool,
 }
 
-/// The link that is the group of all.
+/// The number of the link to the group.
 const GROUP: u64 = 0;
 
 /// A running simulation.
@@ -102,19 +104,20 @@ pub struct Cluster {
     plan: Plan,
     nodes: Vec<Node>,
     lines: Vec<Line>,
-    /// Pairs that cannot reach each other, the lower first.
+    /// Pairs of nodes that cannot reach each other, with the lower index first.
     cuts: BTreeSet<(usize, usize)>,
     chance: Random,
     now: Time,
     agenda: BinaryHeap<Reverse<(Time, u64)>>,
     planned: u64,
     due: BTreeMap<u64, Due>,
-    /// What a reading of the levels needs of a limit.
+    /// Events for operators that the nodes have returned since the last call of
+    /// [`Cluster::events`].
     events: Vec<(usize, Event)>,
 }
 
 impl Cluster {
-    /// All nodes start at [`START`]; their periods begin when the plan says.
+    /// A cluster at [`START`]. The periods of each node start after the plan's offset.
     #[must_use]
     pub fn new(plan: Plan) -> Cluster {
         let mut chance = Random::new(plan.seed, 0xc1);
@@ -138,24 +141,24 @@ impl Cluster {
         cluster
     }
 
-    /// The time.
+    /// The current simulated time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// One node.
+    /// The node with this index.
     #[must_use]
     pub fn node(&self, index: usize) -> &Node {
         &self.nodes[index]
     }
 
-    /// What nodes had to say for people, since this was last asked.
+    /// Events of all nodes, with the index of the node, since the last call.
     pub fn events(&mut self) -> Vec<(usize, Event)> {
         core::mem::take(&mut self.events)
     }
 
-    /// Asks a node whether `hits` pass, which charges and tells them.
+    /// Asks a node whether `hits` pass. If they do, the node charges and reports them.
     pub fn ask(&mut self, index: usize, limit: usize, key: KeyHash, hits: u64) -> bool {
         let node = &mut self.nodes[index];
         if !node.up {
@@ -169,7 +172,7 @@ impl Cluster {
         passes
     }
 
-    /// A node charges a key whatever its level, as it does for a request that has ended.
+    /// Lets a node charge a key whatever its level, as at the end of a request.
     pub fn charge(&mut self, index: usize, limit: usize, key: KeyHash, amount: Cost) {
         let node = &mut self.nodes[index];
         if node.up {
@@ -178,13 +181,13 @@ impl Cluster {
         }
     }
 
-    /// What a node has left for a key, in nano-units.
+    /// The level of a key at a node, in nano-units.
     #[must_use]
     pub fn level(&self, index: usize, limit: usize, key: KeyHash) -> i64 {
         self.nodes[index].limiter.standing_of(limit, key, self.now).level.unwrap_or(0)
     }
 
-    /// Two nodes cannot reach each other from here on.
+    /// Cuts the connection between two nodes until [`Cluster::heal`].
     pub fn cut(&mut self, a: usize, b: usize) {
         self.cuts.insert((a.min(b), a.max(b)));
         let broken: Vec<usize> = (0..self.lines.len())
@@ -196,12 +199,12 @@ impl Cluster {
         broken.into_iter().for_each(|line| self.break_line(line));
     }
 
-    /// Two nodes can reach each other again.
+    /// Lets two nodes reach each other again.
     pub fn heal(&mut self, a: usize, b: usize) {
         self.cuts.remove(&(a.min(b), a.max(b)));
     }
 
-    /// A node dies, with all it knows.
+    /// Stops a node, which loses its state.
     pub fn kill(&mut self, index: usize) {
         self.nodes[index].up = false;
         let broken: Vec<usize> = (0..self.lines.len())
@@ -210,19 +213,19 @@ impl Cluster {
         broken.into_iter().for_each(|line| self.break_line(line));
     }
 
-    /// A node that died starts again and knows nothing.
+    /// Restarts a node with an empty state, in a new life.
     pub fn start(&mut self, index: usize) {
         let life = self.nodes[index].life + 1;
         self.nodes[index] = node(&self.plan, index, life, self.now);
         self.joins(index);
     }
 
-    /// Hands a node a frame as if it came from the network.
+    /// Passes a frame to a node as if it came from the network.
     pub fn inject(&mut self, index: usize, link: u64, frame: &[u8]) {
         self.take(index, link, frame);
     }
 
-    /// Lets everything happen until `end`.
+    /// Runs the simulation until `end`.
     pub fn run_until(&mut self, end: Time) {
         while let Some(Reverse((at, number))) = self.agenda.peek().copied() {
             if at > end {
@@ -237,7 +240,7 @@ impl Cluster {
         self.now = self.now.max(end);
     }
 
-    /// Lets so much time pass.
+    /// Runs the simulation for `length`.
     pub fn run_for(&mut self, length: Nanos) {
         self.run_until(self.now.plus(length));
     }
@@ -261,14 +264,15 @@ impl Cluster {
         }
     }
 
-    /// A node is there: its periods begin, and it reaches the others or the group.
+    /// Starts the periods of a node, and plans its connections or connects it to the group.
     fn joins(&mut self, index: usize) {
         let life = self.nodes[index].life;
         let first = self.nodes[index].replica.poll_timeout();
         self.plan_at(first, Due::Tick { node: index, life });
         if self.plan.mesh {
             for other in 0..self.nodes.len() {
-                // At the start the later of two connects; a node that comes back does it all.
+                // At the start, the node with the higher index connects. A restarted node connects
+                // to all.
                 if other < index || (self.nodes[index].life > 1 && other != index) {
                     let at = self.now.plus(self.chance.length(self.plan.weather.connect));
                     self.plan_at(at, Due::Connect { a: index, b: other });
@@ -280,12 +284,13 @@ impl Cluster {
         }
     }
 
-    /// Connects two nodes if they can be and are not; else tries again in a second.
+    /// Connects two nodes that can reach each other and have no connection. If they are cut off, it
+    /// retries in a second.
     fn connect(&mut self, a: usize, b: usize) {
         let up = self.nodes[a].up && self.nodes[b].up;
         let joins = |line: &Line| line.whole && line.ends.contains(&a) && line.ends.contains(&b);
         if !up || self.lines.iter().any(joins) {
-            // Whoever starts again connects by itself.
+            // A restarted node connects by itself.
             return;
         }
         if self.cuts.contains(&(a.min(b), a.max(b))) {
@@ -312,7 +317,7 @@ impl Cluster {
         self.plan_at(at, Due::Connect { a, b });
     }
 
-    /// A node takes a frame.
+    /// Passes a received frame to a node.
     fn take(&mut self, index: usize, link: u64, frame: &[u8]) {
         let (now, node) = (self.now, &mut self.nodes[index]);
         let Node { limiter, replica, heard, .. } = node;
@@ -325,12 +330,12 @@ impl Cluster {
             Told::Short { limit, key, missing } => limiter.absorb_state(limit, key, missing, now),
             Told::Name { .. } => {}
         };
-        // A frame that is refused is counted by the replica.
+        // The replica counts refused frames.
         let _ = replica.handle_frame(link, frame, now, &mut told);
         self.pump(index);
     }
 
-    /// Takes from a node what it has to send and to say.
+    /// Processes all pending events and output frames of a node.
     fn pump(&mut self, index: usize) {
         while let Some(event) = self.nodes[index].replica.poll_event() {
             if let Event::Wanted { node } = event {
@@ -359,7 +364,8 @@ impl Cluster {
         replica.give_state(to, buckets, self.now);
     }
 
-    /// Over a connection: in order, unless it is cut. What is lost was dropped on the way to it.
+    /// Sends a frame over a connection: in order, unless the connection is cut. A lost frame stands
+    /// for one dropped before it reached the connection.
     fn carry(&mut self, from: usize, link: u64, frame: Arc<[u8]>) {
         let (line, end) = ((link / 2) as usize, (link % 2) as usize);
         let lost = self.happens_to(self.plan.weather.lost);
@@ -375,7 +381,8 @@ impl Cluster {
         self.plan_at(at, Due::Frame { to, life, link: link_of(line, 1 - end), frame });
     }
 
-    /// To everybody, the sender too; each copy takes its own chance.
+    /// Sends a frame to all nodes, including the sender; each copy is lost or delayed
+    /// independently.
     fn spread(&mut self, from: usize, frame: &Arc<[u8]>) {
         for to in 0..self.nodes.len() {
             let cut = self.cuts.contains(&(from.min(to), from.max(to)));
@@ -391,7 +398,7 @@ impl Cluster {
         }
     }
 
-    /// Whether something befalls a frame that befalls so many in a thousand.
+    /// Draws whether an event of this probability, in thousandths, happens.
     fn happens_to(&mut self, in_a_thousand: u32) -> bool {
         in_a_thousand > 0 && self.chance.unit() * 1_000.0 < f64::from(in_a_thousand)
     }
@@ -403,7 +410,7 @@ impl Cluster {
     }
 }
 
-/// A line's end, as the node that has it calls it.
+/// The link number of one end of a line, as its node uses it.
 fn link_of(line: usize, end: usize) -> u64 {
     2 * line as u64 + end as u64
 }
@@ -426,7 +433,7 @@ fn node(plan: &Plan, index: usize, life: u64, now: Time) -> Node {
     Node { limiter, replica, heard: BTreeMap::new(), life, up: true }
 }
 
-/// A limit as it is told; here all nodes have the same.
+/// The shared form of a limit, which is equal at all nodes.
 fn shared(at: u64, limit: &Limit) -> Shared {
     let hits = limit.unit == crate::limit::Unit::Hits;
     Shared {

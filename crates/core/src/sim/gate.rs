@@ -1,7 +1,7 @@
-//! The queue before a simulated backend, and the learned costs that it goes by.
+//! The admission queue before a simulated backend, and the learned costs that it uses.
 //!
-//! [`Queue`] and [`Estimates`] are those that serve real requests; here they are driven as a door
-//! drives them. Which client waits for what is up to `sim`.
+//! [`Queue`] and [`Estimates`] are the code that serves real requests; this module calls them as a
+//! door does. The waiting of the clients is simulated in `sim`.
 
 use super::client::Client;
 use crate::classify::{self, Attributes, Keys};
@@ -13,16 +13,16 @@ use crate::queue::{Arrival, Id, Place, Queue, Settings};
 use crate::units::{Cost, Nanos, Time, Weight};
 use alloc::collections::BTreeMap;
 
-/// How many routes are remembered.
+/// The maximum number of routes with learned costs.
 const ROUTES_MAX: usize = 1_024;
 
-/// What the queue needs to know of a request.
+/// The attributes of a request that the queue needs.
 pub(super) struct Request {
     client: KeyHash,
     place: Place,
     weight: Weight,
     route: RouteHash,
-    /// What it will probably cost; nothing where there is no queue.
+    /// The estimated cost; zero without a queue.
     pub estimate: Cost,
 }
 
@@ -48,18 +48,18 @@ impl Request {
     }
 }
 
-/// What came of a request.
+/// The result of a request that the backend has finished.
 pub(super) struct Done {
     pub cost: Cost,
-    /// How long the backend worked on it.
+    /// Time that the backend worked on the request.
     pub elapsed: Nanos,
 }
 
-/// The queue, and which of its requests is which of the simulation's.
+/// The queue, and the mapping between its request ids and those of the simulation.
 pub(super) struct Gate {
     queue: Queue,
     estimates: Estimates,
-    /// Finds out how many the backend works on at once, where that is not given.
+    /// Measures the concurrency of the backend, unless the scene defines it.
     auto: Option<Concurrency>,
     flights: BTreeMap<Id, u64>,
     ids: BTreeMap<u64, Id>,
@@ -85,7 +85,7 @@ impl Gate {
         self.ids.insert(flight, id);
     }
 
-    /// How many the backend works on at once is not given, but found out.
+    /// Uses the measured concurrency of the backend instead of the one in the settings.
     pub fn find_concurrency(&mut self, cpus: f64) {
         let auto = Concurrency::new(cpus);
         self.queue.set_concurrency(auto.concurrency());
@@ -109,7 +109,7 @@ impl Gate {
         }
     }
 
-    /// The client went away; what runs is told of again by `handle_done`.
+    /// Handles a client that disconnects. A running request is removed later, by `handle_done`.
     pub fn handle_cancel(&mut self, flight: u64) {
         let Some(id) = self.ids.get(&flight).copied() else { return };
         if self.queue.handle_cancel(id) != crate::queue::Cancelled::Running {

@@ -1,77 +1,78 @@
-//! What came of a simulation: one record per request, and figures over a stretch of them.
+//! The result of a simulation: one record for each request, and metrics over a time range.
 //!
-//! Nothing is averaged while the simulation runs: every figure is computed from the records.
+//! No averages are kept while the simulation runs: all metrics are calculated from the records.
 
 use crate::limiter::Limiter;
 use crate::units::{Cost, Nanos, Time};
 use alloc::vec::Vec;
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The client got its answer.
+    /// The client received its response.
     Answered,
-    /// It was told to come again.
+    /// The request was refused.
     Refused,
-    /// It went away before the answer came.
+    /// The client disconnected before the response.
     Aborted,
 }
 
-/// One request. Times count from the start of the simulation.
+/// One request. All times are since the start of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it was sent.
+    /// Time at which the client sent it.
     pub sent: Nanos,
-    /// When the client had its answer or went away.
+    /// Time at which the client received the response or refusal, or disconnected.
     pub ended: Nanos,
-    /// For how long it was held or delayed on purpose.
+    /// Total time for which it was delayed, queued or held.
     pub waited: Nanos,
-    /// The CPU time that the backend spent on it.
+    /// CPU time that the backend spent on it.
     pub used: Nanos,
-    /// What it was charged.
+    /// Cost that it was charged.
     pub charged: Cost,
-    /// How it ended.
+    /// The end of the request.
     pub fate: Fate,
 }
 
-/// What came of a whole simulation.
+/// The result of a whole simulation.
 pub struct Outcome {
-    /// The requests of each client, as they ended, in the order of the scene's clients.
+    /// The requests of each client in the order of their ends; clients are in the order of the
+    /// scene.
     pub clients: Vec<Vec<Record>>,
-    /// All that was charged.
+    /// Total of all charges.
     pub charged: Cost,
-    /// What the virtual clock says must have been charged: the integral of min(n, C).
+    /// Total charge according to the virtual clock: the integral of min(n, C).
     pub metered: Cost,
-    /// All CPU time that the backend has spent.
+    /// Total CPU time that the backend has spent.
     pub used: Cost,
-    /// When the last request was over.
+    /// Time at which the last request ended.
     pub end: Time,
-    /// The limits as they stand then.
+    /// The limiter in its final state.
     pub limiter: Limiter,
 }
 
-/// Figures over some requests.
+/// Metrics over a selection of requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// How many got their answer.
+    /// Number of requests with a response.
     pub answered: usize,
-    /// How many were refused.
+    /// Number of refused requests.
     pub refused: usize,
-    /// How many went away.
+    /// Number of requests that ended because the client disconnected.
     pub aborted: usize,
-    /// Answers per second.
+    /// Responses per second.
     pub rate: f64,
-    /// CPU-seconds per second spent on them.
+    /// CPU-seconds per second that the backend spent on these requests.
     pub cpu: f64,
-    /// The mean of what answered requests were held or delayed.
+    /// Mean time for which answered requests were delayed, queued or held.
     pub mean_wait: Nanos,
-    /// From request to answer, in ascending order.
+    /// Times from request to response, in ascending order.
     latencies: Vec<Nanos>,
 }
 
 impl Outcome {
-    /// Figures of one client over the requests that ended from `from` until `until`, both since
-    /// the start.
+    /// Metrics of one client over the requests that ended from `from` until `until`, both since the
+    /// start of the simulation.
     #[must_use]
     pub fn figures(&self, client: usize, from: Nanos, until: Nanos) -> Figures {
         let records = self.clients.get(client).map(Vec::as_slice).unwrap_or_default();
@@ -100,7 +101,8 @@ impl Figures {
         }
     }
 
-    /// The time within which `percent` of the answers came: 50 for the median; zero if none came.
+    /// Time within which `percent` of the responses arrived: 50 for the median; zero without
+    /// responses.
     #[must_use]
     pub fn latency(&self, percent: f64) -> Nanos {
         let last = self.latencies.len().saturating_sub(1);
@@ -108,7 +110,7 @@ impl Figures {
         self.latencies.get(rank.min(last)).copied().unwrap_or_default()
     }
 
-    /// From request to answer, on average.
+    /// Mean time from request to response.
     #[must_use]
     pub fn mean_latency(&self) -> Nanos {
         let sum: u64 = self.latencies.iter().map(|one| one.0).sum();

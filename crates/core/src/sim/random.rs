@@ -1,23 +1,23 @@
-//! Seeded pseudo-randomness for simulations: xoshiro256++ (Blackman, Vigna, 2019), its state
-//! filled by splitmix64. The same seed gives the same run on every machine.
+//! Seeded pseudo-random numbers for simulations: xoshiro256++ (Blackman, Vigna, 2019), with its
+//! state filled by splitmix64. The same seed gives the same run on every machine.
 //!
-//! Not for secrets, and not for what is shipped to production: nothing outside `sim` uses it.
+//! They are not for secrets and not for production; only `sim` uses them.
 
 use crate::units::Nanos;
 
-/// How long something takes, or how far apart events are.
+/// The distribution of a duration or of the gap between events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// Always the same.
+    /// Always the same duration.
     Fixed(Nanos),
-    /// Anything from the first to the second, all equally likely.
+    /// Uniformly distributed from the first to the second duration.
     Between(Nanos, Nanos),
-    /// Exponentially distributed with this mean; as a gap between arrivals: a Poisson process.
+    /// Exponentially distributed with this mean. Gaps between arrivals then form a Poisson process.
     Exponential(Nanos),
 }
 
 impl Length {
-    /// No time at all.
+    /// Always a duration of zero.
     pub const ZERO: Length = Length::Fixed(Nanos::ZERO);
 }
 
@@ -26,7 +26,7 @@ impl Length {
 pub struct Random([u64; 4]);
 
 impl Random {
-    /// Stream number `stream` of `seed`: streams do not disturb each other.
+    /// Stream number `stream` of `seed`; streams are independent of each other.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Random {
         let mut state = seed ^ stream.wrapping_mul(0xd605_bbb5_8c8a_be7d);
@@ -52,12 +52,12 @@ impl Random {
         drawn
     }
 
-    /// From 0 (included) to 1 (not included).
+    /// A number from 0 (included) to 1 (excluded).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Draws a length.
+    /// Draws a duration.
     pub fn length(&mut self, length: Length) -> Nanos {
         match length {
             Length::Fixed(length) => length,
@@ -70,8 +70,8 @@ impl Random {
         }
     }
 
-    /// Exponentially distributed with mean 1, by von Neumann's comparisons (1951): a falling run
-    /// of odd length has just the right probability, and no logarithm is needed.
+    /// Exponentially distributed with mean 1, by von Neumann's comparisons (1951): a falling run of
+    /// odd length has exactly the right probability, and needs no logarithm.
     fn exponential(&mut self) -> f64 {
         let mut whole = 0.0;
         loop {
