@@ -1,10 +1,12 @@
-//! The Envoy rate limit service: rules from files, counters in memory, gRPC and JSON.
+//! The Envoy rate limit service: rules, counters, gRPC and JSON.
 //!
-//! A drop-in for envoyproxy/ratelimit that needs no Redis, and for lyft's and Fencer's clients.
-//! One thread per core serves gRPC (`grpc`); one more has the other ports (`http`),
-//! looks at the rule files (`loader`) and sends figures (`figures`). A request's way: `wire`,
-//! `decide`, `rules`, and the counters of `evenkeel_core::windows`. Envoys that decide themselves
-//! are given their parts by `quota`.
+//! It is a drop-in replacement for envoyproxy/ratelimit that needs no Redis, and it also serves
+//! lyft's and Fencer's clients. Rules come from files or from an xDS server.
+//!
+//! One thread per core serves gRPC (`grpc`). One more thread serves the other ports (`http`),
+//! watches the rule files (`loader`) and sends metrics (`figures`). A request passes through
+//! `wire`, `decide`, `rules` and the counters of `evenkeel_core::windows`. Envoys that decide by
+//! themselves get their shares from `quota`.
 
 pub mod decide;
 pub mod figures;

@@ -1,9 +1,9 @@
-//! One request of the rate limit service: from its descriptors to the answer.
+//! One request of the rate limit service, from its descriptors to the answer.
 //!
-//! The rules say which limits apply (`rules`), the core counts them all at once
-//! (`evenkeel_core::windows`), and here the answer is made of both: shadow, quota, replacements,
-//! headers, metadata, and the figures that the reference keeps. No bytes are read or written here
-//! (`grpc`, `json`), and nothing is waited for.
+//! The rules say which limits apply (`rules`), and the core counts all of them in one step
+//! (`evenkeel_core::windows`). This module combines both into the answer: shadow mode, quotas,
+//! replacements, headers, metadata, and the metrics that the reference server keeps. It reads and
+//! writes no bytes (see `grpc` and `json`), and only `asked` waits for anything.
 
 mod answer;
 mod asked;
@@ -31,89 +31,92 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Why a request gets no decision.
+/// The reason why a request gets no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No domain.
+    /// The request names no domain.
     #[error("rate limit domain must not be empty")]
     NoDomain,
-    /// Nothing to decide.
+    /// The request has no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
-    /// There have never been rules.
+    /// No rules have been loaded since the start.
     #[error("no rate limit configuration loaded")]
     NoRules,
-    /// The store gives no answer, and the settings want that told.
+    /// The store did not answer, and the settings say that this is reported as an error.
     #[error("{0}")]
     Unanswered(#[from] Unanswered),
-    /// More than anybody needs.
+    /// More than `DESCRIPTORS_MAX` descriptors, or more than `ENTRIES_MAX` entries in one of them.
     #[error("more than {DESCRIPTORS_MAX} descriptors, or more than {ENTRIES_MAX} entries in one")]
     TooMany,
 }
 
-/// Which of the packages a request speaks.
+/// The protobuf package that a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Package {
     /// `envoy.service.ratelimit.v3`.
     V3,
-    /// `envoy.service.ratelimit.v2`, and lyft's first: they know less.
+    /// `envoy.service.ratelimit.v2` and lyft's first package, which have fewer fields.
     Old,
 }
 
-/// What is counted beside the figures of rules.
+/// Counters of the service as a whole, beside the metrics of each rule.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Requests that were asked.
+    /// Requests received.
     pub requests: Counter,
     /// Requests that got no decision.
     pub errors: AtomicU64,
-    /// Requests that got none because the store gave no answer.
+    /// Requests that got no decision because the store did not answer.
     pub store_errors: AtomicU64,
-    /// Requests that were over a limit and passed because of the shadow mode for all.
+    /// Requests that were over a limit and passed because of the global shadow mode.
     pub global_shadow_mode: AtomicU64,
-    /// Rules that were taken over.
+    /// Sets of rules that were put in force.
     pub loads: AtomicU64,
-    /// Rules that were refused.
+    /// Sets of rules that were refused.
     pub load_errors: AtomicU64,
-    /// How long calls over gRPC took; `None`: nobody is told, and no clock is read for it.
+    /// Durations of gRPC calls in nanoseconds. `None` if no output shows them; then the clock is
+    /// not read for them.
     pub response_time: Option<Histogram>,
 }
 
 impl Events {
-    /// Those that other output shows too are counted in `registry`.
+    /// Registers in `registry` the counters that other outputs show too; the rest are kept here
+    /// only.
     #[must_use]
     pub fn of(registry: &Registry) -> Events {
         Events { requests: registry.counter(&REQUESTS, &["ratelimit"]), ..Events::default() }
     }
 }
 
-/// The service, shared by all threads and ports.
+/// The service itself, shared by all threads and ports.
 pub struct Decider {
-    /// The rules in force; none before they have been read for the first time.
+    /// The rules in force. `None` until rules have been read for the first time.
     pub rules: ArcSwapOption<Rules>,
-    /// The figures of the rules.
+    /// The metrics of each rule and path.
     pub tallies: Tallies,
-    /// Requests for domains without rules.
+    /// Requests for domains without rules, by domain.
     pub unknown_domains: Tallies,
-    /// Other figures.
+    /// Metrics of the service as a whole.
     pub events: Events,
-    /// How it answers.
+    /// The settings for answers, which a reload replaces.
     pub settings: ArcSwap<RatelimitAnswers>,
-    /// The counters.
+    /// The counters of all limits, in memory.
     pub counters: Arc<Counters>,
     pub(super) clock: Clock,
-    /// How far the system's clock was moved since the start: windows follow it.
+    /// How far the system's clock was moved since the start, in nanoseconds. Windows follow the
+    /// system's clock.
     step: AtomicI64,
     seed: Seed,
-    /// Where counters are counted too, if they are,
+    /// The store that also counts the hits, if there is one.
     store: Option<Arc<Store>>,
-    /// and how they are called there.
+    /// How counters are named in the store; `None` without a store.
     naming: Option<Naming>,
-    /// How long compatible keys are kept beyond their window.
+    /// The longest time that compatible keys are kept after their window has ended.
     jitter: Duration,
 }
 
-/// Room to work in, kept by each thread to save making it anew.
+/// Buffers that each thread keeps, so that a request need not allocate them.
 #[derive(Default)]
 pub struct Room {
     hits: Vec<Hit>,
@@ -121,7 +124,7 @@ pub struct Room {
 }
 
 impl Decider {
-    /// A service without rules that counts in `counters`, whose keys are hashed with `seed`.
+    /// A service without rules that counts in `counters` and hashes keys with `seed`.
     #[must_use]
     pub fn new(
         settings: RatelimitAnswers,
@@ -145,14 +148,15 @@ impl Decider {
         }
     }
 
-    /// Counters are to be counted in a store too, by the lanes of those who ask.
+    /// Also counts in `store`, over the lane that each caller passes to [`Decider::ask`].
     #[must_use]
     pub fn with_store(self, store: Option<Arc<Store>>) -> Decider {
         let jitter = store.as_ref().map_or(Duration::ZERO, |store| store.jitter());
         Decider { naming: store.as_ref().map(|store| store.naming()), store, jitter, ..self }
     }
 
-    /// Follows the system's clock if it was set; to be called once a second.
+    /// Follows the system's clock if it was moved by more than a second. To be called once a
+    /// second.
     pub fn follow_clock(&self) {
         let step = self.clock.step();
         if (step - self.step.load(Relaxed)).unsigned_abs() > evenkeel_core::units::SECOND {
@@ -160,13 +164,13 @@ impl Decider {
         }
     }
 
-    /// The present by a clock that nobody sets, for what is waited for.
+    /// The present by the monotonic clock, for measuring durations.
     #[must_use]
     pub fn steady_now(&self) -> Time {
         self.clock.now()
     }
 
-    /// The present by the system's clock.
+    /// The present by the system's clock, which windows follow.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(self.clock.now().0.saturating_add_signed(self.step.load(Relaxed)))
@@ -175,7 +179,7 @@ impl Decider {
     /// Decides a request and counts it.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing was counted then.
+    /// [`Refusal`]; no hit was counted then.
     pub fn decide(
         &self,
         request: &View<'_>,
@@ -185,10 +189,7 @@ impl Decider {
         self.decide_at(request, package, room, self.now())
     }
 
-    /// The same at a moment that the caller says.
-    ///
-    /// # Errors
-    /// As [`Decider::decide`].
+    /// Decides a request and counts it at the time `now`.
     pub fn decide_at(
         &self,
         request: &View<'_>,
@@ -215,7 +216,7 @@ impl Decider {
         Ok(self.conclude(&met, request, package, &settings, now))
     }
 
-    /// What each descriptor of a request meets that can be decided.
+    /// Checks a request and finds what applies to each of its descriptors, in order.
     fn met_by<'r>(
         &self,
         rules: Option<&'r Rules>,
@@ -236,7 +237,7 @@ impl Decider {
         Ok(met)
     }
 
-    /// The answer, once all has been counted; and the figures.
+    /// Makes the answer after all hits have been counted, and updates the metrics.
     fn conclude(
         &self,
         met: &[Met<'_>],
@@ -267,12 +268,12 @@ impl Decider {
     }
 }
 
-/// The most descriptors of a request that the log shows,
+/// The maximum number of descriptors of one request in a log line.
 const SHOWN_MAX: usize = 10;
-/// and the most characters of each text in them.
+/// The maximum number of characters of each text in a log line.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// A request as the log shows it: `DOMAIN: (KEY=VALUE),(KEY=VALUE) | (KEY=VALUE)`.
+/// A request in its log form: `DOMAIN: (KEY=VALUE),(KEY=VALUE) | (KEY=VALUE)`.
 struct Shown<'a>(&'a View<'a>);
 
 impl fmt::Display for Shown<'_> {
@@ -294,8 +295,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The rules, if a request can be decided. Whose clients know only the old package (Fencer's)
-/// are told of missing rules first.
+/// Returns the rules if the request can be decided. For the old packages, the only ones that
+/// Fencer's clients use, missing rules are reported before any error in the request.
 fn check<'r>(
     request: &View<'_>,
     rules: Option<&'r Rules>,

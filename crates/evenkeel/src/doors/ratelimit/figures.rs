@@ -1,8 +1,7 @@
-//! The reference server's figures under its own names, for StatsD, DogStatsD and Prometheus.
+//! The reference server's metrics under its own names, for StatsD, DogStatsD and Prometheus.
 //!
-//! Here is what is sent and what it is called. How often it is sent and over what: `statsd`; who
-//! asks for it: `http`. Figures of paths made of requests are bounded where they are kept
-//! (`tally`).
+//! This module collects and names the metrics. How often StatsD gets them: `statsd`. How Prometheus
+//! gets them: `http`. Paths that are made from requests are bounded where they are kept (`tally`).
 
 pub mod renamed;
 pub mod statsd;
@@ -16,10 +15,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What the time that calls take is called there.
+/// The reference server's name for the duration of calls.
 const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
 
-/// A path as StatsD can carry it: `:` and `|` become `_`, and so do the dots of IPv4 addresses.
+/// A path in a form that StatsD can carry: `:` and `|` become `_`, and so do the dots of IPv4
+/// addresses.
 #[must_use]
 pub fn escaped(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
@@ -40,7 +40,8 @@ pub fn escaped(path: &str) -> String {
     text
 }
 
-/// The length of the IPv4 address that a text begins with.
+/// The length of the IPv4 address at the start of a text; `None` if there is no address. The value
+/// of its parts is not checked.
 fn address(text: &str) -> Option<usize> {
     let mut length = 0;
     for part in 0..4 {
@@ -55,7 +56,7 @@ fn address(text: &str) -> Option<usize> {
     Some(length)
 }
 
-/// Every figure under the reference's name, and what it is worth. They only grow.
+/// Passes each metric with the reference server's name and its value to `show`. Values only grow.
 pub fn for_each(decider: &Decider, mut show: impl FnMut(&str, u64)) {
     for (path, tally) in decider.tallies.all() {
         let path = escaped(&path);
@@ -84,7 +85,7 @@ fn events(decider: &Decider) -> [(&'static str, u64); 5] {
     ]
 }
 
-/// All of them, one a line, for people.
+/// All metrics as text for people, one on each line.
 #[must_use]
 pub fn lines(decider: &Decider) -> String {
     let mut text = String::new();
@@ -93,14 +94,15 @@ pub fn lines(decider: &Decider) -> String {
     text
 }
 
-/// The same under the names that the reference gives them for Prometheus.
+/// All metrics in Prometheus' format, under the names that the reference server's mapping gives
+/// them.
 #[must_use]
 pub fn prometheus(decider: &Decider) -> String {
     let mut text = String::new();
     let zero = Tally::default().figures().map(|(_, figure)| figure);
     let mut series: BTreeMap<String, [u64; 7]> = BTreeMap::new();
     for (path, tally) in decider.tallies.all() {
-        // Paths that have the same labels are one series.
+        // Paths with the same labels form one series.
         let sums = series.entry(labels(&escaped(&path))).or_insert(zero);
         for (sum, (_, figure)) in sums.iter_mut().zip(tally.figures()) {
             *sum += figure;
@@ -132,7 +134,7 @@ pub fn prometheus(decider: &Decider) -> String {
     text
 }
 
-/// A histogram, in seconds.
+/// Writes a histogram in Prometheus' format, in seconds.
 fn spread(text: &mut String, family: &str, labels: &str, histogram: &Histogram) {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let _ = writeln!(text, "# TYPE {family} histogram");
@@ -147,7 +149,8 @@ fn spread(text: &mut String, family: &str, labels: &str, histogram: &Histogram) 
     let _ = writeln!(text, "{family}_sum{{{labels}}} {total}\n{family}_count{{{labels}}} {sum}");
 }
 
-/// The same by a mapping file. Figures that come to have one name and one set of labels are one.
+/// All metrics in Prometheus' format, renamed by the operator's mapping file. Metrics that get the
+/// same name and the same labels are added up.
 #[must_use]
 pub fn mapped(decider: &Decider, renamed: &mut Renamed) -> String {
     let mut families: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
@@ -174,14 +177,14 @@ pub fn mapped(decider: &Decider, renamed: &mut Renamed) -> String {
     text
 }
 
-/// A name that Prometheus takes: what it does not take becomes `_`.
+/// A valid metric name for Prometheus: every other character becomes `_`.
 fn metric_name(name: &str) -> String {
     let sound = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let name: String = name.chars().map(|c| if sound(c) { c } else { '_' }).collect();
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 
-/// What the events are called there, in their order.
+/// Prometheus' names and labels of the values from [`events`], in the same order.
 const EVENTS: [(&str, &str); 5] = [
     ("ratelimit_service_config_load_success", ""),
     ("ratelimit_service_config_load_error", ""),
@@ -190,8 +193,8 @@ const EVENTS: [(&str, &str); 5] = [
     ("ratelimit_service_total_requests", "{grpc_method=\"ShouldRateLimit\"}"),
 ];
 
-/// The first three parts of a path between dots: domain, first and second key. As in the
-/// reference's mapping, deeper levels are counted with the second.
+/// The labels of a path: its first three parts between dots are the domain, the first and the
+/// second key. As in the reference server's mapping, deeper levels are counted with the second key.
 fn labels(path: &str) -> String {
     let parts = ["domain", "key1", "key2"].into_iter().zip(path.split('.'));
     let labels = parts.map(|(name, part)| format!("{name}=\"{}\"", label(part)));

@@ -1,31 +1,31 @@
-//! What is counted for each rule, under the names of the reference server.
+//! The metrics of each rule, under the names of the reference server.
 //!
-//! A rule keeps its tally over reloads: it is found again by its path. Paths that are made of
-//! what requests say (`detailed_metric`, `value_to_metric`, limits of the request itself) are kept
-//! up to a bound; what comes after it is counted together, so nobody can fill the memory with
-//! names. How figures are sent: `statistics`.
+//! A rule keeps its metrics over reloads because they are found by its path. Some paths depend on
+//! what a request says (`detailed_metric`, `value_to_metric`, limits that the request carries). The
+//! number of these paths is bounded, and requests beyond the bound are counted together, so that no
+//! client can fill the memory with names. How metrics are sent: `figures`.
 
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The most paths made of requests that figures are kept for; more are counted as [`OTHER`].
+/// The maximum number of paths made from requests; further paths are counted under [`OTHER`].
 pub const PATHS_MAX: usize = 20_000;
 
-/// What stands for the paths beyond the bound, behind the domain.
+/// The name after the domain under which paths beyond the bound are counted.
 pub const OTHER: &str = "other";
 
-/// The figures of one path.
+/// The metrics of one path.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Hits that were asked for.
+    /// Hits requested.
     pub total_hits: AtomicU64,
     /// Hits over the limit.
     pub over_limit: AtomicU64,
     /// Hits within the limit, above the near-limit ratio.
     pub near_limit: AtomicU64,
-    /// Hits over the limit that were not counted for that.
+    /// Hits over the limit that were not counted because their counter was already over it.
     pub over_limit_with_local_cache: AtomicU64,
     /// Hits within the limit.
     pub within_limit: AtomicU64,
@@ -36,7 +36,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Every figure with its name.
+    /// Returns each metric with its name. The order is fixed, and callers rely on it.
     #[must_use]
     pub fn figures(&self) -> [(&'static str, u64); 7] {
         [
@@ -51,8 +51,9 @@ impl Tally {
         .map(|(name, figure)| (name, figure.load(Relaxed)))
     }
 
-    /// Attributes hits to the parts of the way from `before` to `after`, of a counter with this
-    /// limit; `near` is where it is nearly used up. Returns how many were over.
+    /// Divides the hits that moved a counter from `before` to `after` into those within, near and
+    /// over `limit`. `near` is the count above which a hit is near the limit. `after` must not be
+    /// less than `before`. Returns the number of hits over the limit.
     pub fn attribute(&self, before: u64, after: u64, limit: u64, near: u64) -> u64 {
         let hits = after - before;
         if after > limit {
@@ -76,7 +77,7 @@ impl Tally {
 /// Tallies by path.
 type Paths = RwLock<HashMap<Box<str>, Arc<Tally>>>;
 
-/// The figures of all paths.
+/// The metrics of all paths.
 #[derive(Debug, Default)]
 pub struct Tallies {
     rules: Paths,
@@ -84,14 +85,14 @@ pub struct Tallies {
 }
 
 impl Tallies {
-    /// The tally of a rule; the same one each time.
+    /// The metrics of a rule; the same ones at each call with this path.
     #[must_use]
     pub fn of_rule(&self, path: &str) -> Arc<Tally> {
         let mut rules = self.rules.write();
         Arc::clone(rules.entry(path.into()).or_default())
     }
 
-    /// The tally of a path that a request made: that of a rule, if one has this path.
+    /// The metrics of a path that a request made. If a rule has this path, they are the rule's.
     #[must_use]
     pub fn of(&self, domain: &str, path: &str) -> Arc<Tally> {
         for paths in [&self.rules, &self.requests] {
@@ -103,12 +104,12 @@ impl Tallies {
         if requests.len() < PATHS_MAX {
             return Arc::clone(requests.entry(path.into()).or_default());
         }
-        // Domains are bounded by the rules, so these few come on top.
+        // The rules bound the number of domains, so these entries exceed the bound only slightly.
         let other = format!("{domain}.{OTHER}");
         Arc::clone(requests.entry(other.into()).or_default())
     }
 
-    /// Every path and its tally, in order.
+    /// Every path and its metrics, sorted by path.
     #[must_use]
     pub fn all(&self) -> Vec<(Box<str>, Arc<Tally>)> {
         let both = [self.rules.read(), self.requests.read()];
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(attributed(27, 30, 20), (3, 0, 0));
         assert_eq!(attributed(14, 17, 20), (0, 1, 3));
         assert_eq!(attributed(0, 0, 0), (0, 0, 0));
-        // Where the ratio is over 1, nothing is near the limit.
+        // With a ratio over 1, no hit is near the limit.
         let tally = Tally::default();
         assert_eq!((tally.attribute(0, 4, 10, 12), tally.attribute(4, 13, 10, 12)), (0, 3));
         assert_eq!((tally.figures()[1].1, tally.figures()[2].1), (3, 0));

@@ -1,7 +1,8 @@
-//! From what became of each limit to the answer.
+//! Makes the answer from the result of each limit.
 //!
-//! What a status says, which of them decide the whole (shadow, quota), the headers that clients
-//! are told, and what goes into Envoy's dynamic metadata. Nothing is counted here.
+//! It sets the code of each status, decides which statuses determine the overall code (shadow mode,
+//! quotas), and fills the response headers and Envoy's dynamic metadata. It counts nothing; `meet`
+//! does that for the metrics.
 
 use super::Package;
 use super::meet::{Limited, Met};
@@ -14,7 +15,7 @@ use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct};
 use serde_json::{Map, Value, json};
 
-/// All that an answer is made of.
+/// Everything that an answer is made from.
 pub struct Answer<'a> {
     pub(super) settings: &'a RatelimitAnswers,
     pub(super) request: &'a View<'a>,
@@ -23,7 +24,7 @@ pub struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// The answer, and whether it says OK only because of the shadow mode for all.
+    /// Returns the answer, and whether its code is OK only because of the global shadow mode.
     pub fn response(&self, package: Package) -> (Response, bool) {
         let mut statuses: Vec<Status> = self.met.iter().map(|met| self.status(met)).collect();
         let over = self.is_over(&statuses);
@@ -80,7 +81,8 @@ impl Answer<'_> {
         }
     }
 
-    /// One limit that is over is enough, but those of quotas only if all of them are.
+    /// One exceeded limit makes the request over the limit, but limits in quota mode count only if
+    /// all of them are exceeded.
     fn is_over(&self, statuses: &[Status]) -> bool {
         let (mut quotas, mut quotas_over, mut over) = (0, 0, false);
         for (met, status) in self.met.iter().zip(statuses) {
@@ -95,7 +97,8 @@ impl Answer<'_> {
         over || (quotas > 0 && quotas == quotas_over)
     }
 
-    /// The headers tell of one limit: the last that is over, else the one with the least left.
+    /// The headers describe one limit: the last one that is exceeded and not in quota mode,
+    /// otherwise the one with the fewest hits left.
     fn headers(&self, statuses: &[Status]) -> Vec<HeaderValue> {
         let Some(names) = &self.settings.headers else { return Vec::new() };
         let all = || self.met.iter().zip(statuses);

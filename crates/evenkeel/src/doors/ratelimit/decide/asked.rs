@@ -1,8 +1,8 @@
-//! A request whose counters are in a store: asked over the lane of its thread, then answered.
+//! A request counted in a store: it is sent over the lane of its thread, then answered.
 //!
-//! The rules and the answer are those of a request that is decided here alone; between the two it
-//! waits for the store, no longer than that is allowed to take. What happens if it does not answer:
-//! `store::redis`.
+//! The rules and the answer are the same as for a request that is decided in memory. Between the
+//! two, the request waits for the store, at most for the store's deadline. For the case that the
+//! store does not answer, see `store::redis`.
 
 use super::meet::{Limited, Met};
 use super::{Decider, Package, Refusal};
@@ -15,10 +15,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 impl Decider {
-    /// Decides a request and counts it, in the store of `lane` if there is one.
+    /// Decides a request and counts it in the store of `lane`.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing was counted then, or not all.
+    /// [`Refusal`]; then either no hit was counted or only some of them were.
     pub async fn ask(
         &self,
         request: &View<'_>,
@@ -50,7 +50,8 @@ impl Decider {
         Ok(self.conclude(&met, request, package, &settings, time))
     }
 
-    /// What the store is asked of a limit that a descriptor met.
+    /// Makes the question to the store about one limit. It takes the name out of `limited`, so it
+    /// must be called only once for each.
     fn ask_of(&self, limited: &mut Limited<'_>) -> Ask {
         let name = limited.name.take().unwrap_or_default();
         let fixed = limited.hit.algorithm == Algorithm::Fixed;
@@ -67,15 +68,16 @@ impl Decider {
         }
     }
 
-    /// Has the store told of hits that have happened, and were counted here.
+    /// Reports to the store hits that already happened and were counted in memory.
     pub(super) fn tell(&self, limited: &mut Limited<'_>) {
         if let Some(store) = &self.store {
             store.report(&self.ask_of(limited));
         }
     }
 
-    /// How long a compatible key is kept beyond its window: spread by its name, so that not all end
-    /// at once, and the same for all instances.
+    /// How long a compatible key is kept after its window, in whole seconds below `jitter`. It
+    /// depends on the name only, so keys do not all expire at once and every instance computes the
+    /// same time.
     fn jittered(&self, name: &str) -> Duration {
         match self.jitter.as_secs() {
             0 => Duration::ZERO,

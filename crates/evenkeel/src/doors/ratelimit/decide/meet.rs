@@ -1,8 +1,9 @@
-//! Which limit each descriptor of a request meets, and what is counted for it.
+//! Finds the limit that applies to each descriptor of a request, and prepares its counter.
 //!
-//! A limit that the request brings along is taken as it is and the rules are not asked, as in the
-//! reference; one without a known unit is no limit (there, it ends the process). Counters are
-//! named by domain, window and entries, each part apart.
+//! If a descriptor carries a limit of its own, that limit applies and the rules are not consulted,
+//! as in the reference server. A limit with an unknown unit is ignored and the rules apply; the
+//! reference server crashes on it. The key of a counter is a hash of the domain, the algorithm, the
+//! window and the entries; each is hashed as a separate part.
 
 use super::Decider;
 use crate::doors::ratelimit::rules::level::Level;
@@ -17,41 +18,41 @@ use evenkeel_core::windows::{Hit, Length};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a descriptor met.
+/// The limit or rule that applies to a descriptor.
 pub enum Met<'r> {
     /// No limit.
     Free,
-    /// A rule that lets everything pass.
+    /// A rule that allows everything.
     Unlimited(&'r Rule),
-    /// A limit.
+    /// A limit with its counter.
     Limited(Limited<'r>),
 }
 
-/// A limit that a descriptor met.
+/// A limit that applies to a descriptor.
 pub struct Limited<'r> {
-    /// The rule it comes from; `None`: from the request.
+    /// The rule that the limit comes from; `None` if the request carries the limit.
     pub rule: Option<&'r Rule>,
-    /// The limit.
+    /// The number of requests and the window.
     pub limit: Limit,
-    /// What is counted, and what came of it.
+    /// The hits to count, and after counting their result.
     pub hit: Hit,
-    /// What its counter is called in the store, if there is one.
+    /// The name of the counter in the store; `None` without a store.
     pub name: Option<String>,
-    /// Where it is among the hits of the request.
+    /// The index of `hit` in the list of hits that are counted together.
     pub place: usize,
     tally: Figures<'r>,
 }
 
-/// Where the figures of a limit are kept.
+/// The place where the metrics of a limit are kept.
 enum Figures<'r> {
-    /// With its rule.
+    /// In the rule.
     Rule(&'r Tally),
-    /// Under a path that the request made.
+    /// Under a path that depends on the request.
     Other(Arc<Tally>),
 }
 
 impl Limited<'_> {
-    /// Where its figures are kept.
+    /// The metrics of this limit.
     pub(super) fn tally(&self) -> &Tally {
         match &self.tally {
             Figures::Rule(tally) => tally,
@@ -59,7 +60,8 @@ impl Limited<'_> {
         }
     }
 
-    /// Has it seen among what is asked about most; what only looks or gives back is not.
+    /// Adds the descriptor to the list of the most requested ones. Requests without hits and hits
+    /// that are given back are left out.
     pub(super) fn show(&self, look: &mut Look<'_>, domain: &str, entries: &[(&str, &str)]) {
         let Hit { key, hits, give_back, .. } = self.hit;
         if hits > 0 && !give_back {
@@ -67,7 +69,7 @@ impl Limited<'_> {
         }
     }
 
-    /// Adds what came of it to the figures.
+    /// Adds the result to the metrics. Call it only after `hit` has been counted.
     pub fn count(&self, near_limit_ratio: f32) {
         let Hit { before, after, hits, give_back, spared, .. } = self.hit;
         let tally = self.tally();
@@ -93,7 +95,8 @@ impl Limited<'_> {
     }
 }
 
-/// Lets limits go that others replace: names are looked for in the whole request.
+/// Drops the limits that other limits of the same request replace. Names are compared over the
+/// whole request.
 pub fn replace(met: &mut [Met<'_>]) {
     let mut replaced: Vec<&str> = Vec::new();
     for met in &*met {
@@ -113,7 +116,7 @@ pub fn replace(met: &mut [Met<'_>]) {
 }
 
 impl<'r> Met<'r> {
-    /// The rule, if it is one.
+    /// The rule that applies, if one does.
     pub fn rule(&self) -> Option<&'r Rule> {
         match self {
             Met::Free => None,
@@ -124,7 +127,7 @@ impl<'r> Met<'r> {
 }
 
 impl Decider {
-    /// What each descriptor meets, in order.
+    /// Finds the limit for each descriptor, in order.
     pub(super) fn meet<'r>(&self, rules: &'r Rules, request: &View<'_>, now: Time) -> Vec<Met<'r>> {
         let Some(rules) = rules.domain(request.domain) else {
             let unknown = self.unknown_domains.of("", request.domain);
@@ -157,7 +160,7 @@ impl Decider {
         }
     }
 
-    /// What a descriptor meets whose way leads to `rule`.
+    /// Prepares the limit of `rule` for a descriptor that matches it.
     pub(super) fn by_rule<'r>(
         &self,
         rule: &'r Rule,
@@ -227,19 +230,19 @@ fn limited<'r>(
     Limited { rule, limit, hit, name: None, place: 0, tally }
 }
 
-/// How many hits a descriptor stands for, and whether they are given back. What it says itself
-/// goes before what the request says for all.
+/// The number of hits of a descriptor, and whether they are given back. The number in the
+/// descriptor takes precedence over the one in the request.
 fn hits(request: &View<'_>, part: &Part<'_>) -> (u32, bool) {
     let hits = part.hits_addend.unwrap_or(request.hits_addend.max(1).into());
     (u32::try_from(hits).unwrap_or(u32::MAX), part.is_negative_hits)
 }
 
-/// The limit that a request brings along; `None` if nobody knows its unit.
+/// The limit that a descriptor carries; `None` if its unit is unknown.
 fn overriding(limit: Override) -> Option<Limit> {
     Some(Limit::per(limit.requests_per_unit, Unit::from_wire(limit.unit)?))
 }
 
-/// The path that figures of a limit of the request itself are kept under.
+/// The metrics path for a limit that the request carries.
 fn path(domain: &str, entries: &[(&str, &str)]) -> String {
     let mut path = domain.to_owned();
     for (key, value) in entries {

@@ -1,8 +1,8 @@
-//! What others let pass, charged to the counters of the rules: for the rate limit quota service.
+//! Charges usage that Envoys report to the counters of the rules, for the rate limit quota service.
 //!
-//! A bucket's name is a set of pairs, so they are taken in whatever order the rules have them. What
-//! passed is charged whether the limit allowed it or not: it has happened. Who may let how much
-//! pass next is `quota`'s business.
+//! A bucket's name is a set of pairs without an order, so the pairs are tried in any order that the
+//! rules have. The reported requests are charged even if they exceed the limit, because they
+//! already passed. How much each Envoy may let pass next is decided in `quota`.
 
 use super::meet::Met;
 use super::{Decider, Time};
@@ -12,43 +12,45 @@ use evenkeel_core::units::{Nanos, SECOND};
 use evenkeel_core::windows::{Algorithm, Hit, Policy, Window};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What was used of a bucket since it was last reported.
+/// The usage of a bucket since its last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// Requests that passed.
     pub allowed: u64,
     /// Requests that were refused.
     pub denied: u64,
-    /// When that was, up to now.
+    /// The time since the last report.
     pub elapsed: Nanos,
-    /// The most that can have passed before the window that counts now began.
+    /// The largest number of these requests that can have passed before the current window began.
     pub before: u64,
 }
 
-/// What a bucket meets.
+/// The limit that applies to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Nothing limits it.
+    /// No limit applies.
     Free,
-    /// A limit, and the counter that it counts in.
+    /// A limit, and the key of its counter.
     Limit(KeyHash, Limit),
 }
 
-/// How a counter stands.
+/// The state of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// What may still pass in this window.
+    /// The number of requests that may still pass in this window.
     pub left: u32,
-    /// The second at which the window ends, since the epoch.
+    /// The end of the window, in seconds since the epoch.
     pub end: u32,
-    /// Until then, in whole seconds, at least 1.
+    /// The time until the end of the window, in whole seconds, at least 1.
     pub seconds_left: u32,
-    /// Since it began.
+    /// The time since the window began.
     pub begun: Nanos,
 }
 
 impl Used {
-    /// What passed within the window, if it passed evenly and no more before it than could.
+    /// The number of requests that passed within the current window. It assumes that requests were
+    /// spread evenly over the time since the last report, with at most [`Used::before`] of them
+    /// before the window.
     fn within(&self, hit: &Hit, now: Time) -> u64 {
         let begun = begun(hit.window, now);
         if hit.algorithm != Algorithm::Fixed || self.elapsed <= begun {
@@ -60,16 +62,17 @@ impl Used {
     }
 }
 
-/// How long a window has lasted.
+/// The time since a window began.
 fn begun(window: Window, now: Time) -> Nanos {
     let begin = u64::from(window.end.saturating_sub(window.seconds)) * SECOND;
     now.since(Time(begin))
 }
 
 impl Decider {
-    /// Charges what a bucket used, and says what it meets, and how much of it was used in the
-    /// window that counts now: what was used before it began is not held against this one. `name`
-    /// is put into the order of the rules.
+    /// Charges the usage of a bucket to the rule that it matches. Returns the limit that applies to
+    /// the bucket, and the number of requests that passed in the current window. Requests from
+    /// before this window are not charged to it. In shadow mode the bucket is charged, but no limit
+    /// applies to it. `name` is put into the order of the rules.
     pub fn charge(
         &self,
         domain: &str,
@@ -113,7 +116,7 @@ impl Decider {
         Some(self.by_rule(rule, domain, name, (0, false), now))
     }
 
-    /// How a counter stands.
+    /// The state of a counter; no hit is counted.
     #[must_use]
     pub fn standing(&self, key: KeyHash, limit: Limit, now: Time) -> Standing {
         let window = limit.length.window(now);
@@ -128,8 +131,8 @@ impl Decider {
         }
     }
 
-    /// Counts hits that have happened, over the limit or not. A bucket of tokens cannot owe, so
-    /// it is emptied.
+    /// Counts hits that already happened, whether they exceed the limit or not. A token bucket
+    /// cannot go below zero, so it is emptied.
     fn force(&self, hit: Hit, now: Time) -> Hit {
         let mut hits = [Hit { hits: 0, ..hit }];
         let mut room = Vec::new();

@@ -1,39 +1,41 @@
-//! Figures under other names: what the operator's patterns make of the reference's.
+//! Renames metrics by the operator's patterns.
 //!
-//! A name is looked through once and what came out is kept, as patterns take their time and names
-//! come again with every flush. There are no more names kept than figures, which are bounded.
+//! The result for each name is cached, because patterns take time and the same names return with
+//! every flush. The cache holds at most one entry for each metric, and the number of metrics is
+//! bounded.
 
 use crate::config::settings::rename::Rename;
 use std::collections::HashMap;
 
-/// The most names that are kept; if there are ever more, all are looked through again.
+/// The maximum number of cached names; when it is reached, the cache is cleared.
 const KEPT_MAX: usize = 500_000;
 
-/// Rules, and what they made of the names so far.
+/// The rules for names, with a cache of their results.
 #[derive(Debug, Default)]
 pub struct Renamed {
     rules: Vec<Rename>,
-    /// `None`: it is not told.
+    /// The results by original name; `None` if a rule drops the metric.
     known: HashMap<Box<str>, Option<Named>>,
 }
 
-/// A name and its tags.
+/// A new name with its tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// What it is called.
+    /// The name of the metric.
     pub name: String,
-    /// Tags, or labels.
+    /// Tags of StatsD, or labels of Prometheus, as keys and values.
     pub tags: Vec<(String, String)>,
 }
 
 impl Renamed {
-    /// By these rules, of which the first that fits counts.
+    /// Renames by `rules`; the first rule that matches a name applies.
     #[must_use]
     pub fn new(rules: Vec<Rename>) -> Renamed {
         Renamed { rules, known: HashMap::new() }
     }
 
-    /// What `name` is called; `None`: it is not told at all.
+    /// The new name of `name`; `None` if a rule drops the metric. A name that no rule matches
+    /// stays.
     pub fn of(&mut self, name: &str) -> Option<&Named> {
         if !self.known.contains_key(name) {
             if self.known.len() >= KEPT_MAX {

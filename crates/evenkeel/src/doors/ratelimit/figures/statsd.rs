@@ -1,8 +1,8 @@
-//! Sends the figures to StatsD or DogStatsD, as often as the reference does.
+//! Sends the metrics to StatsD or DogStatsD at the configured interval.
 //!
-//! What is sent is how much each counter has grown; what could not be sent is sent the next time,
-//! so a StatsD that is away for a while loses nothing. Nothing here is in the way of a decision,
-//! and a StatsD that cannot be reached is told once.
+//! It sends the increase of each counter since the last successful flush, so no count is lost while
+//! StatsD is unreachable. It never delays a decision. An unreachable StatsD is logged once until a
+//! flush succeeds again.
 
 use super::renamed::{Named, Renamed};
 use super::{RESPONSE_TIME, for_each};
@@ -17,17 +17,17 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// What fits into a datagram on any network.
+/// The maximum size of a datagram, in bytes; any network carries it in one piece.
 const DATAGRAM_BYTES_MAX: usize = 1_400;
-/// For StatsD to take what is sent.
+/// The time limit for one flush.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What was sent so far.
+/// The sender with the values that StatsD has received so far.
 pub struct Sender {
     settings: Statsd,
     decider: Arc<Decider>,
     sent: HashMap<String, u64>,
-    /// Of the time that calls take, how often it was in each interval.
+    /// The counts of each histogram interval at the last successful flush.
     timed: Vec<u64>,
     renamed: Renamed,
     connection: Option<TcpStream>,
@@ -35,7 +35,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Nothing was sent yet.
+    /// A sender that has not sent anything.
     #[must_use]
     pub fn new(settings: Statsd, decider: Arc<Decider>) -> Sender {
         let renamed = Renamed::new(settings.rename.clone());
@@ -43,7 +43,7 @@ impl Sender {
         Sender { settings, decider, sent, timed, renamed, connection: None, told: false }
     }
 
-    /// Sends again and again.
+    /// Sends at each interval. It never returns.
     pub async fn run(mut self) {
         let mut ticks = interval(self.settings.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,7 +85,7 @@ impl Sender {
         }
     }
 
-    /// The lines of all counters that have grown, and what they are at.
+    /// The lines of all counters that have grown, and their current values.
     fn grown(&mut self) -> (Vec<String>, Vec<(String, u64)>) {
         let (mut lines, mut sums) = (Vec::new(), Vec::new());
         for_each(&self.decider, |name, figure| {
@@ -100,8 +100,9 @@ impl Sender {
         (lines, sums)
     }
 
-    /// Adds how long calls took: a line for each interval that any fell into, which says that it is
-    /// one of so many and as long as the interval's end. Returns how many there were in each.
+    /// Adds the durations of calls. Each histogram interval with new calls gives one line: the
+    /// value is the interval's end, and the sample rate stands for the number of calls. Returns the
+    /// current count of each interval.
     fn times(&mut self, lines: &mut Vec<String>) -> Vec<u64> {
         let Some(took) = &self.decider.events.response_time else { return Vec::new() };
         let counts = took.counts();
@@ -120,7 +121,7 @@ impl Sender {
     }
 }
 
-/// What came from a request keeps to its place in its line.
+/// Formats a line. Texts from a request are cleaned so that they cannot break the format.
 fn line(named: &Named, value: &str, settings: &Statsd) -> String {
     let clean = |text: &str, more: &[char]| -> String {
         let wrong = |c: char| c.is_control() || c == '#' || c == '@' || c == '|';
@@ -150,7 +151,7 @@ async fn send_tcp(
         Some(stream) => stream,
         None => connection.insert(TcpStream::connect(address).await?),
     };
-    // Whoever closed the connection meanwhile would otherwise be noticed a flush too late.
+    // Without this check, a connection that StatsD has closed would be noticed one flush too late.
     let mut nothing = [0; 64];
     if matches!(stream.try_read(&mut nothing), Ok(0)) {
         *stream = TcpStream::connect(address).await?;

@@ -1,9 +1,9 @@
-//! What a traced call of the service is told as: a span of the call, and one of the decision in it.
+//! The spans of a traced call: one for the call, and one for the decision in it.
 //!
-//! The call's is named and described as OpenTelemetry's conventions have it for servers; the
-//! decision's has the name and the attributes that the reference gives it. Values of descriptors
-//! are in it, as they are there: who traces sees them. Where nothing is traced, nothing of this
-//! runs. Where spans go: `watch::otlp`.
+//! The span of the call follows OpenTelemetry's conventions for servers. The span of the decision
+//! has the name and the attributes that the reference server gives it; as there, it shows the
+//! values of descriptors to everyone with access to the traces. Without a tracer, none of this
+//! runs. How spans are sent: `watch::otlp`.
 
 use crate::doors::ratelimit::decide::Refusal;
 use crate::doors::ratelimit::wire::view::View;
@@ -14,23 +14,23 @@ use evenkeel_core::units::Time;
 use http::HeaderMap;
 use std::fmt::Write;
 
-/// The name of the decision's span.
+/// The name of the span of a decision.
 const DECISION: &str = "ShouldRateLimit Execution";
-/// The longest text of a request, in bytes; what is longer is cut,
+/// The maximum length of a request as text, in bytes; a longer text is cut.
 const REQUEST_BYTES_MAX: usize = 1_024;
-/// and so is each of its names and values.
+/// The maximum length of a domain, key or value in that text, in bytes.
 const PART_BYTES_MAX: usize = 256;
-/// gRPC's numbers for what is a server's fault.
+/// The gRPC status codes for errors of the server.
 const OURS: [i64; 6] = [2, 4, 12, 13, 14, 15];
 
-/// A call that is traced.
+/// A traced call.
 pub struct Call<'t> {
     tracer: &'t Tracer,
     open: Open,
 }
 
 impl<'t> Call<'t> {
-    /// Begins one, if it is to be traced.
+    /// Begins a span if the call is sampled.
     #[must_use]
     pub fn begin(
         tracer: &'t Tracer,
@@ -41,7 +41,7 @@ impl<'t> Call<'t> {
         tracer.begin(headers, name, now).map(|open| Call { tracer, open })
     }
 
-    /// A decision was made in it, between two moments.
+    /// Records a decision that was made in this call between two moments.
     pub fn decided(
         &self,
         request: &View<'_>,
@@ -69,7 +69,7 @@ impl<'t> Call<'t> {
         self.tracer.end(open, attributes, fault, ended);
     }
 
-    /// The call ended with one of gRPC's numbers.
+    /// Ends the span of a gRPC call with its status code and message.
     pub fn end_grpc(self, method: &str, (code, message): (i64, &str), now: Time) {
         let (service, method) = method.rsplit_once('/').unwrap_or((method, ""));
         let attributes = vec![
@@ -81,7 +81,7 @@ impl<'t> Call<'t> {
         self.end(attributes, OURS.contains(&code).then(|| message.to_owned()), now);
     }
 
-    /// The call ended with a status of HTTP.
+    /// Ends the span of an HTTP call with its status.
     pub fn end_http(self, method: &str, path: &str, status: u16, now: Time) {
         let attributes = vec![
             text("http.request.method", method),
@@ -96,7 +96,7 @@ impl<'t> Call<'t> {
     }
 }
 
-/// A request as text, cut where it is too long.
+/// A request as text, cut to [`REQUEST_BYTES_MAX`].
 fn written(request: &View<'_>) -> String {
     let mut all = String::new();
     // Writing to a String cannot fail, here and below.
