@@ -1,8 +1,8 @@
-//! gRPC over HTTP/2: the one method that matters and health by hand, reflection by its crate.
+//! gRPC over HTTP/2: the rate limit methods and health checks by hand, reflection by its crate.
 //!
-//! A decision takes about a microsecond, so what surrounds it must not take ten: the method is
-//! served on hyper directly, which is cheaper than a framework that does nothing. What is decided
-//! is `decide`'s business; which connections there are, `worker`'s.
+//! A decision takes about a microsecond, so the code around it must not take ten. The methods are
+//! therefore served on hyper directly, which is cheaper than a framework. How a request is decided:
+//! `decide`. How connections are accepted: `worker`. How quota streams work: `talk`.
 
 mod body;
 pub mod health;
@@ -32,23 +32,24 @@ use talk::Talk;
 use tokio::sync::watch;
 use tonic::codegen::{BoxFuture, Service};
 
-/// The longest message, in bytes; more is refused.
+/// The maximum length of a message, in bytes; longer messages are refused.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// What all messages that come in pieces may hold at once, in bytes; more are refused.
+/// The maximum number of bytes that all incomplete messages may hold together; messages beyond it
+/// are refused.
 pub const PIECES_BYTES_MAX: usize = 64 << 20;
 
-/// The method, in the three packages that clients know it by.
+/// The paths of `ShouldRateLimit` in the three packages that clients use.
 const METHODS: [(&str, Package); 3] = [
     ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", Package::V3),
     ("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", Package::Old),
     ("/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit", Package::Old),
 ];
 
-/// The method of the rate limit quota service.
+/// The path of the method of the rate limit quota service.
 const QUOTAS: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
-/// How a call can go wrong, by gRPC's numbers.
+/// The gRPC status codes of failed calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
     Unknown = 2,
@@ -58,17 +59,17 @@ enum Code {
     Unimplemented = 12,
 }
 
-/// A call that failed: its code and what is wrong.
+/// A failed call: its code and its message.
 struct Failure(Code, String);
 
-/// A service that a crate brings along.
+/// A service that another crate implements.
 type Other = Arc<
     dyn Fn(Request<Incoming>) -> BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>
         + Send
         + Sync,
 >;
 
-/// Everything that can be called.
+/// All gRPC services.
 pub struct Calls {
     decider: Arc<Decider>,
     quotas: Arc<Quotas>,
@@ -79,10 +80,11 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// All services; their health is `health`, and calls are told to `tracer`.
+    /// Makes all services. `health` is the state that health checks report, and `tracer` records
+    /// traces of decisions.
     ///
     /// # Errors
-    /// If the descriptors cannot be read.
+    /// An error if the descriptors for reflection cannot be read.
     pub fn new(
         decider: Arc<Decider>,
         quotas: Arc<Quotas>,
@@ -194,7 +196,7 @@ impl Calls {
         grpc(Body::Talk(Box::new(Talk::new(part, incoming, &self.pieces))))
     }
 
-    /// The whole body. Nearly always it is one piece, which is not copied.
+    /// Reads a whole body. Nearly always it comes in one piece, which is not copied.
     async fn collect(&self, mut body: Incoming) -> Result<Bytes, Failure> {
         let first = piece(&mut body).await?.unwrap_or_default();
         if body.is_end_stream() {
@@ -210,16 +212,16 @@ impl Calls {
     }
 }
 
-/// What each thread decides with.
+/// Everything that a thread keeps for its decisions.
 #[derive(Default)]
 pub struct RoomOf {
-    /// Its room to work in.
+    /// Buffers for decisions in memory.
     room: std::cell::RefCell<Room>,
-    /// Its way to the store, if there is one.
+    /// The lane to the store, if there is a store.
     pub lane: Option<Rc<Lane>>,
 }
 
-/// What messages in pieces hold; given back when dropped.
+/// The bytes that one body holds as its share of [`PIECES_BYTES_MAX`]; given back when dropped.
 struct Held {
     all: Arc<AtomicUsize>,
     mine: usize,
@@ -234,7 +236,8 @@ impl Held {
         self.set(self.mine + more)
     }
 
-    /// It is to hold so much.
+    /// Sets the number of bytes that this body holds. An error means that all bodies together
+    /// exceed the bound; the bytes are counted nevertheless until this value is dropped.
     fn set(&mut self, mine: usize) -> Result<(), Failure> {
         let all = match mine.checked_sub(self.mine) {
             Some(more) => self.all.fetch_add(more, Relaxed) + more,
@@ -271,7 +274,7 @@ fn no_method(path: &str) -> Failure {
     Failure(Code::Unimplemented, format!("there is no method {path}"))
 }
 
-/// The next piece of a body; `None` at its end.
+/// The next piece of a body; `None` at its end. Trailers are skipped.
 async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Failure(Code::Unknown, error.to_string()))?;
@@ -309,12 +312,13 @@ fn grpc(body: Body) -> Response<Body> {
     response
 }
 
-/// A failed call is told in its head; gRPC's HTTP status is 200 all the same.
+/// The status of a failed call is sent in the response headers; the HTTP status is 200, as gRPC
+/// requires.
 fn failed(failure: &Failure) -> Response<Body> {
     let status = tonic::Status::new(tonic::Code::from_i32(failure.0 as i32), &failure.1);
     let mut response = grpc(Body::Empty);
     *response.status_mut() = StatusCode::OK;
-    // It fails only for texts that no header can carry, and these are escaped.
+    // This fails only for texts that no header can carry, and `add_header` escapes these.
     let _ = status.add_header(response.headers_mut());
     response
 }

@@ -1,7 +1,8 @@
-//! The ports beside gRPC: JSON and health, the debug port, and figures for Prometheus.
+//! The ports beside gRPC: JSON and health checks, the debug port, and metrics for Prometheus.
 //!
-//! All are answered by one thread of their own; nothing here is in the way of gRPC calls but a
-//! decision asked as JSON. Which port may be asked what is in `Site`.
+//! One thread of its own serves all of them. They do not delay gRPC calls, apart from decisions
+//! requested as JSON, which use the same counters. Which port serves which paths is defined in
+//! [`Site`].
 
 use super::Shown;
 use super::decide::{Decider, Package, Room};
@@ -33,30 +34,30 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-/// Where decisions are asked as JSON.
+/// The path for decisions in JSON.
 const JSON: &str = "/json";
-/// The longest request, in bytes.
+/// The maximum length of a request body, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// Connections at once on each port; more wait.
+/// The maximum number of connections at once on each port; further ones wait.
 const CONNECTIONS_MAX: usize = 1_024;
-/// For a request's head to arrive, also on an idle connection.
+/// The time limit for the head of a request, also on an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// For a request's body.
+/// The time limit for the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether callers are to be sent here.
+/// The conditions under which load balancers may send callers here.
 #[derive(Default)]
 pub struct Health {
-    /// The program ends.
+    /// Whether the process is shutting down.
     pub draining: AtomicBool,
-    /// Without any domain it is not healthy.
+    /// Whether the service is unhealthy while there are no rules of any domain.
     pub needs_rules: bool,
-    /// The store without whose connection it is not healthy.
+    /// If set, the service is unhealthy while this store has no working connection.
     pub needs_store: Option<Arc<Store>>,
 }
 
 impl Health {
-    /// Whether all is well.
+    /// Whether all conditions hold.
     #[must_use]
     pub fn is_good(&self, decider: &Decider) -> bool {
         let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
@@ -65,41 +66,42 @@ impl Health {
     }
 }
 
-/// What a port is for.
+/// The purpose of a port.
 #[derive(Clone, Debug)]
 pub enum Site {
     /// `/json` and `/healthcheck`.
     Json,
     /// `/rlconfig` and `/stats`.
     Debug,
-    /// Figures, at this path, and what they are called if not as in the reference.
+    /// Metrics at this path. The second field renames them; without it they have the reference
+    /// server's names.
     Prometheus(String, Option<Arc<Mutex<Renamed>>>),
 }
 
-/// One port.
+/// One port with everything that it serves.
 pub struct Port {
-    /// What it is for.
+    /// The purpose of the port.
     pub site: Site,
-    /// Who decides.
+    /// Makes the decisions.
     pub decider: Arc<Decider>,
-    /// What health is told.
+    /// Answers health checks.
     pub health: Arc<Health>,
-    /// What is shown to those who connect, if they must speak TLS.
+    /// The TLS configuration; `None` if the port serves plain HTTP.
     pub tls: Option<Arc<ArcSwap<Shown>>>,
-    /// For them to do so.
+    /// The time limit for a TLS handshake.
     pub handshake: Duration,
-    /// Told of decisions.
+    /// Records traces of decisions, if tracing is on.
     pub tracer: Option<Tracer>,
-    /// The way to the store, if there is one.
+    /// The lane of this thread to the store, if there is a store.
     pub lane: Option<Rc<Lane>>,
-    /// Whether somebody else takes connections in.
+    /// Whether a successor process accepts connections instead.
     pub passed: Passed,
 }
 
 type Answer = Response<Full<Bytes>>;
 
 impl Port {
-    /// Takes connections until it is dropped.
+    /// Accepts connections until it is dropped or a successor process takes over.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut passed = self.passed.clone();
@@ -140,7 +142,7 @@ impl Port {
             async move {
                 let mut answer = port.answer(request).await;
                 if port.passed.is_so() {
-                    // The next question is the successor's.
+                    // The caller's next request goes to the successor process.
                     answer
                         .headers_mut()
                         .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -152,7 +154,7 @@ impl Port {
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service);
-        // What goes wrong on a connection is the caller's business and ends with it.
+        // An error ends the connection and concerns only its caller.
         let _ = connection.await;
     }
 
@@ -196,7 +198,7 @@ impl Port {
     }
 
     async fn decide(&self, request: Request<Incoming>, traced: Option<&Traced<'_>>) -> Answer {
-        // Any method will do, as with the reference, but a body there must be.
+        // As with the reference server, any method is accepted, but a body is required.
         let bad = || text(StatusCode::BAD_REQUEST, "Bad Request\n");
         if request.method() == Method::CONNECT {
             return bad();

@@ -1,8 +1,8 @@
-//! Requests and answers as JSON, in the form that protobuf gives them.
+//! Requests and answers as JSON, in protobuf's JSON mapping.
 //!
-//! Names may be `camelCase` or `snake_case`, numbers may be texts and have a point or an exponent
-//! as long as they are whole, units may be names or numbers, and a field that is not known is a
-//! fault. Answers leave out what is zero. What is done with a request: `decide`; how it comes in:
+//! Names may be `camelCase` or `snake_case`. Numbers may be strings and may have a point or an
+//! exponent if their value is whole. Units may be names or numbers. An unknown field is an error.
+//! Answers leave out fields that are zero. How a request is decided: `decide`; how it arrives:
 //! `http`.
 
 use super::wire::{Code, Descriptor, Entry, Override, Request, Response, Status};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-/// Why a text is no request. Whoever sent it is at fault.
+/// The reason why a text is not a request. The caller is at fault.
 #[derive(Debug, thiserror::Error)]
 #[error("not a request: {0}")]
 pub struct Fault(#[from] serde_json::Error);
@@ -55,7 +55,8 @@ struct JsonOverride<'a> {
     unit: Option<&'a RawValue>,
 }
 
-/// A message, which is an object; serde would take its fields from an array too.
+/// A message, which must be an object. Without this type, serde would accept an array of its fields
+/// too.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -68,13 +69,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// The units that a request may name, by their numbers; a week has a number only.
+/// The names of units; the index is the number on the wire. A week has a number but no name.
 const UNITS: [&str; 7] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR"];
 
 /// Reads a request.
 ///
 /// # Errors
-/// If it is not JSON, has fields that are not known, or values that do not fit.
+/// [`Fault`] if the text is not JSON, or has unknown fields or values that do not fit.
 pub fn request(bytes: &[u8]) -> Result<Request, Fault> {
     let Object(json) = serde_json::from_slice::<Object<JsonRequest<'_>>>(bytes)?;
     let descriptors = json.descriptors.unwrap_or_default();
@@ -103,7 +104,7 @@ fn descriptor(Object(json): Object<JsonDescriptor<'_>>) -> Result<Descriptor, Fa
     })
 }
 
-/// A whole number in any notation of JSON, or one in quotes.
+/// A whole number in any notation of JSON, quoted or not.
 fn number<T: TryFrom<i128>>(raw: &RawValue) -> Result<T, Fault> {
     let text = raw.get();
     let written = match text.starts_with('"') {
@@ -114,7 +115,7 @@ fn number<T: TryFrom<i128>>(raw: &RawValue) -> Result<T, Fault> {
     fits.ok_or_else(|| unfit("not a whole number that fits"))
 }
 
-/// The name of a unit, or a number.
+/// A unit, given by its name or its number.
 fn unit(raw: &RawValue) -> Result<i32, Fault> {
     let text = raw.get();
     if !text.starts_with('"') {
@@ -129,7 +130,7 @@ fn unfit(what: &str) -> Fault {
     serde_json::Error::custom(what).into()
 }
 
-/// `2`, `2.0`, `20e-1`: exactly, without the detour over a floating number.
+/// Reads `2`, `2.0` or `20e-1` exactly, without a conversion to a floating-point number.
 fn whole(text: &str) -> Option<i128> {
     let is_json = serde_json::from_str::<&RawValue>(text).is_ok_and(|raw| raw.get() == text);
     let unsigned = text.strip_prefix('-').unwrap_or(text);
@@ -220,7 +221,8 @@ fn value(one: &prost_types::Value) -> Value {
 mod tests {
     use super::*;
 
-    /// What `hitsAddend` of 32 bits, and of 64, is read as; `None`: it is refused.
+    /// The values read from `text` as the 32-bit and the 64-bit `hitsAddend`; `None` if it is
+    /// refused.
     fn read(text: &str) -> (Option<u32>, Option<u64>) {
         let all = request(format!("{{\"hitsAddend\":{text}}}").as_bytes());
         let one = request(format!("{{\"descriptors\":[{{\"hits_addend\":{text}}}]}}").as_bytes());

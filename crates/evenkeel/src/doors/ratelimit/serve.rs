@@ -1,7 +1,8 @@
-//! Starts and stops the service: its threads, its listeners, its health.
+//! Starts and stops the service: its threads, its listeners and its health status.
 //!
-//! Listeners are bound before anything runs, so that a port that is taken is told at once. What
-//! takes a restart to change is everything but the way requests are answered and the rules.
+//! Listeners are bound before any thread starts, so that a port in use is reported at once. A
+//! reload changes only the rules and the settings for answers; every other setting needs a restart.
+//! What a gRPC thread does: `grpc::worker`. What the other ports do: `http`.
 
 use super::Shown;
 use super::decide::{Decider, Events};
@@ -50,35 +51,36 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often a thread asks the system what is ready: see the proxy's.
+/// The number of tasks that a thread polls before it asks the system for I/O events. For the
+/// reason, see the constant of this name in `doors::proxy`.
 const POLLS_PER_LOOK: u32 = 256;
 
-/// Why the service could not start.
+/// The reason why the service could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// A listener could not be bound.
     #[error("ratelimit: cannot listen on {address}: {why}")]
     Listen {
-        /// The address, or the path of a socket.
+        /// The address, or the path of a Unix socket.
         address: String,
-        /// Why not.
+        /// The error of the system.
         why: io::Error,
     },
-    /// What reflection shows cannot be read.
+    /// The descriptors for gRPC reflection cannot be read.
     #[error("ratelimit: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The certificate cannot be used.
+    /// A certificate, a key or another TLS file cannot be used.
     #[error("ratelimit: {0}")]
     Tls(#[from] Fault),
-    /// The mapping of figures cannot be used.
+    /// The mapping file for metric names cannot be used.
     #[error(transparent)]
     Mapper(#[from] Faults),
-    /// The system gives no thread or no event queue.
+    /// The system refused a thread or an event queue.
     #[error("ratelimit: cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
-/// A service that runs.
+/// A running service. Dropping it stops the service and waits for its threads.
 pub struct Running {
     decider: Arc<Decider>,
     quotas: Arc<Quotas>,
@@ -86,9 +88,9 @@ pub struct Running {
     health: Arc<Health>,
     addresses: Vec<SocketAddr>,
     phase: watch::Sender<Phase>,
-    /// Told to read the rules again.
+    /// Notified when the rules are to be read again.
     reload: Arc<Notify>,
-    /// Closed when the last thread of gRPC has ended.
+    /// Closed when the last gRPC thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
     stop: watch::Sender<bool>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
@@ -96,7 +98,7 @@ pub struct Running {
     beats: Beats,
 }
 
-/// All listeners, before any thread has them.
+/// All bound listeners, before they are handed to the threads.
 struct Listeners {
     grpc: Vec<Vec<TcpListener>>,
     unix: Option<UnixListener>,
@@ -104,11 +106,11 @@ struct Listeners {
     addresses: Vec<SocketAddr>,
 }
 
-/// Opens every port and starts the threads. Keys are hashed with `seed`, and counted in `counters`
-/// and in `store`, if there is one.
+/// Binds every listener and starts the threads. Keys are hashed with `seed`. Hits are counted in
+/// `counters` and, if there is one, in `store`.
 ///
 /// # Errors
-/// [`StartError`]; nothing runs then.
+/// [`StartError`]; no thread runs then.
 pub fn start(
     settings: &Ratelimit,
     (counters, store): (Arc<Counters>, Option<Arc<Store>>),
@@ -119,11 +121,11 @@ pub fn start(
     start_on(settings, (counters, store), seed, clock, watch, &Sockets::default())
 }
 
-/// The same on those of `sockets` that listen where the settings say; the others are bound, and
-/// noted there.
+/// Starts the service on those of `sockets` that listen on the configured addresses. It binds the
+/// others and adds them to `sockets`.
 ///
 /// # Errors
-/// [`StartError`]; nothing runs then.
+/// [`StartError`]; no thread runs then.
 pub fn start_on(
     settings: &Ratelimit,
     (counters, store): (Arc<Counters>, Option<Arc<Store>>),
@@ -235,7 +237,7 @@ impl Running {
         self.spawn("ratelimit-side".into(), async move || side.run(listeners.ports).await)
     }
 
-    /// A thread with a runtime of its own, which `work` never leaves.
+    /// Starts a thread with a runtime of its own. All tasks of `work` stay on this thread.
     fn spawn<W>(&self, name: String, work: impl FnOnce() -> W + Send + 'static) -> io::Result<()>
     where
         W: Future<Output = ()>,
@@ -261,25 +263,26 @@ impl Running {
         Ok(())
     }
 
-    /// Where it listens, gRPC first, with the ports that the system gave.
+    /// The addresses of the TCP listeners with the ports that the system assigned, those of gRPC
+    /// first.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// gRPC connections open now.
+    /// The number of open gRPC connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         usize::try_from(self.house.open.get()).unwrap_or(0)
     }
 
-    /// Connections that were open still when their thread ended.
+    /// The number of connections that were still open when their thread ended.
     #[must_use]
     pub fn cut(&self) -> usize {
         self.cut.load(Relaxed)
     }
 
-    /// Takes over how requests are answered, and reads the rules again.
+    /// Puts the new settings for answers in force and reads the rules again.
     pub fn reload(&self, settings: &Ratelimit) {
         self.decider.settings.store(Arc::new(settings.answers.clone()));
         self.reload.notify_one();
@@ -290,7 +293,8 @@ impl Running {
         self.reload.notify_one();
     }
 
-    /// Tells callers to go elsewhere and lets calls end, for at most `timeout`.
+    /// Reports the service as unhealthy, accepts no more gRPC connections, and lets calls finish
+    /// within `timeout`.
     pub fn drain(&self, timeout: Duration) {
         self.health.draining.store(true, Relaxed);
         self.reload.notify_one();
@@ -298,14 +302,14 @@ impl Running {
         self.quotas.end();
     }
 
-    /// Closes everything, whatever runs.
+    /// Closes all connections and listeners without waiting for calls.
     pub fn stop_now(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Until all threads of gRPC have ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until all gRPC threads have ended, after [`Running::drain`] or [`Running::stop_now`].
     pub async fn ended(&self) {
-        // Nothing is ever sent: it ends when the last sender is dropped.
+        // No message is ever sent; the call returns when the last sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
@@ -314,13 +318,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop_now();
         for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has said so on standard error.
+            // The panic of a thread has already been printed on standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// What a thread of gRPC is born with.
+/// Everything that a gRPC thread gets at its start.
 struct Seat {
     house: Arc<House>,
     phase: watch::Receiver<Phase>,
@@ -350,14 +354,14 @@ impl Seat {
         };
         tokio::select! {
             () = drained => {}
-            // An error means that the door is gone.
+            // An error means that the sender, and with it the service, was dropped.
             _ = self.stop.wait_for(|stop| *stop) => {}
         }
         self.cut.fetch_add(worker.open(), Relaxed);
     }
 }
 
-/// What the thread beside those of gRPC does.
+/// Everything that the one thread beside the gRPC threads works with.
 struct Side {
     decider: Arc<Decider>,
     quotas: Arc<Quotas>,
@@ -366,10 +370,10 @@ struct Side {
     loader: Loader,
     reload: Arc<Notify>,
     stop: watch::Receiver<bool>,
-    /// Whether the HTTP port speaks TLS.
+    /// Whether the JSON port requires TLS.
     http_tls: bool,
     handshake: Duration,
-    /// The certificate, looked after.
+    /// The certificate, which is reloaded when its files change.
     live: Option<Live<Shown>>,
     tracer: Option<Tracer>,
     table: TableGauges,
@@ -379,7 +383,7 @@ struct Side {
     passed: Passed,
 }
 
-/// The counters' table in our own metrics.
+/// Metrics about the table that holds the counters.
 struct TableGauges {
     max: Gauge,
     used: Gauge,
@@ -514,7 +518,8 @@ fn figures(settings: &Prometheus) -> Result<(SocketAddr, Site), StartError> {
     Ok((settings.listen, Site::Prometheus(settings.path.clone(), renamed)))
 }
 
-/// A socket that nobody listens on any more is left over from a process that died.
+/// Binds a Unix socket. A socket file that accepts no connection was left by a process that died,
+/// and is replaced.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {

@@ -1,7 +1,7 @@
-//! The certificate that the service shows, for each of its two protocols.
+//! The server certificate, as a TLS configuration for each of the two protocols.
 //!
-//! Both come from the same files and differ in what is agreed on to be spoken (ALPN): HTTP/2 for
-//! gRPC, HTTP/1.1 for JSON and health. How files become what is shown, and are looked after: `tls`.
+//! Both configurations come from the same files and differ in the protocol that ALPN offers: HTTP/2
+//! for gRPC, HTTP/1.1 for JSON and health checks. How the files are read and reloaded: `tls`.
 
 use crate::config::settings::tls::ServerTls;
 use crate::tls::live::{Live, Made};
@@ -12,19 +12,19 @@ use evenkeel_core::units::Time;
 use rustls::ServerConfig;
 use std::sync::Arc;
 
-/// What is shown to those who connect.
+/// The TLS configurations of the service.
 pub struct Shown {
-    /// Where gRPC is spoken.
+    /// The configuration for gRPC ports.
     pub grpc: Arc<ServerConfig>,
-    /// Where HTTP/1.1 is.
+    /// The configuration for the port that serves HTTP/1.1.
     pub http: Arc<ServerConfig>,
 }
 
 impl Shown {
-    /// Reads the files, and keeps what they hold.
+    /// Reads the files and returns a value that can be reloaded when they change.
     ///
     /// # Errors
-    /// [`Fault`]
+    /// [`Fault`] if a file cannot be read or used.
     pub fn load(tls: ServerTls, now: Time, registry: &Registry) -> Result<Live<Shown>, Fault> {
         let paths = server_files(&tls);
         let make = move |files: &[_]| {

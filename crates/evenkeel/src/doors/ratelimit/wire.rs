@@ -1,8 +1,8 @@
-//! The messages of the rate limit service, and what reflection shows of it.
+//! The protobuf messages of the rate limit service, and the descriptors for gRPC reflection.
 //!
-//! Written from `evenkeel/proto` by the test `wire`, which also checks that they are current. The
-//! older packages (v2, and lyft's first) are the same on the wire as far as they go, so one set
-//! of messages serves all. What is done with them: `decide`.
+//! The test `wire` generates them from `evenkeel/proto` and checks that they are current. The older
+//! packages (v2, and lyft's first) have the same encoding in the fields that they have, so one set
+//! of messages serves all packages. How the messages are used: `decide`.
 
 pub mod reports;
 pub mod view;
@@ -34,17 +34,17 @@ pub use messages::google::rpc::Status as RpcStatus;
 pub use messages::grpc::health::v1 as health;
 pub use messages::ratelimit::config::ratelimit::v3 as conf;
 
-/// A message in the frame that gRPC wants.
+/// Encodes a message in a gRPC frame.
 #[must_use]
 pub fn framed(message: &impl prost::Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(5 + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // It fails only for want of room, and there is room.
+    // Encoding fails only without enough space, and the buffer grows.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
 }
 
-/// Every file of the protos that are served, as reflection shows them.
+/// The encoded descriptors of all served proto files, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("wire/descriptors.bin");

@@ -1,7 +1,7 @@
-//! The body of an answer over HTTP/2: one message and its trailers, or what another service made.
+//! The body of an answer over HTTP/2: one message and its trailers, or a stream.
 //!
-//! gRPC says how a call went behind the message, in trailers; a call that failed has nothing but
-//! its head. What is streamed comes from `talk` and `health`, and from the service for reflection.
+//! gRPC sends the status of a call after the message, in trailers. A failed call has its status in
+//! the headers and an empty body. Streams come from `talk`, `health` and the reflection service.
 
 use super::health::Watching;
 use super::talk::Talk;
@@ -15,22 +15,22 @@ use std::task::{Context, Poll};
 
 /// The body of an answer.
 pub enum Body {
-    /// Nothing comes any more.
+    /// Empty; no frame follows.
     Empty,
-    /// A message, then the word that all went well.
+    /// A message, followed by trailers with the status OK.
     Message(Bytes),
-    /// That word.
+    /// The trailers with the status OK.
     Trailers,
-    /// A stream of quotas.
+    /// A stream of quota assignments.
     Talk(Box<Talk>),
-    /// A stream of statuses.
+    /// A stream of health statuses.
     Watching(Box<Watching>),
-    /// What another service made.
+    /// A body made by the reflection service.
     Other(tonic::body::Body),
 }
 
 impl Body {
-    /// A message in the frame that gRPC wants: not compressed, its length before it.
+    /// A message in a gRPC frame: not compressed, with its length in front.
     pub fn message(message: &impl Message) -> Body {
         Body::Message(framed(message))
     }

@@ -1,8 +1,8 @@
-//! gRPC's health checking protocol: is the service to be asked?
+//! gRPC's health checking protocol.
 //!
-//! There are two names: the empty one is the process, which serves as long as it answers, and
+//! There are two names. The empty one is the process, which is serving while it answers.
 //! `ratelimit` is the service. A watcher of an unknown name gets SERVICE_UNKNOWN and keeps its
-//! stream, as the protocol demands. What makes the service healthy: `http::Health`.
+//! stream, as the protocol demands. The conditions for a healthy service: `http::Health`.
 
 use super::talk::{UNAVAILABLE, trailers};
 use super::{Code, Failure};
@@ -19,21 +19,21 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::sync::watch::Receiver;
 
-/// The name of the service.
+/// The name of the service in health checks.
 const NAME: &str = "ratelimit";
 
-/// How the service is.
+/// The health of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is to be asked.
+    /// The service is healthy.
     Serving,
-    /// It is not to be asked.
+    /// The service is not healthy now.
     NotServing,
-    /// Nor will it be again: streams end.
+    /// The service shuts down and will not be healthy again; streams end.
     Ending,
 }
 
-/// The status of a name; `None`: it is not known.
+/// The status of a name; `None` if the name is unknown.
 fn status(name: &str, state: State) -> Option<ServingStatus> {
     match (name, state) {
         ("", _) | (NAME, State::Serving) => Some(ServingStatus::Serving),
@@ -46,52 +46,52 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status as i32 }
 }
 
-/// The name that a message asks about.
+/// The service name in a health check message.
 pub(super) fn name(message: &[u8]) -> Result<String, Failure> {
     let request = HealthCheckRequest::decode(message);
     let wrong = |fault| Failure(Code::InvalidArgument, format!("not a health check: {fault}"));
     request.map(|request| request.service).map_err(wrong)
 }
 
-/// The answer to `Check`.
+/// The answer to `Check`: a status, or NOT_FOUND for an unknown name.
 pub(super) fn check(name: &str, state: State) -> Result<HealthCheckResponse, Failure> {
     let status = status(name, state);
     let unknown = || Failure(Code::NotFound, "unknown service".to_owned());
     status.map(response).ok_or_else(unknown)
 }
 
-/// The answer to `List`.
+/// The answer to `List`: the statuses of all names.
 pub(super) fn list(state: State) -> HealthListResponse {
     let one = |name: &str| Some((name.to_owned(), response(status(name, state)?)));
     HealthListResponse { statuses: ["", NAME].into_iter().filter_map(one).collect() }
 }
 
-/// The answer to `Watch`: a status at once, and again whenever it is another.
+/// The answer to `Watch`: the status at once, and again whenever it changes.
 pub struct Watching {
     name: String,
     said: Option<ServingStatus>,
     state: Look,
-    /// That it has ended has been said too.
+    /// Whether the trailers have been sent.
     closed: bool,
 }
 
 type Changed = Pin<Box<dyn Future<Output = Option<Receiver<State>>> + Send>>;
 
-/// How far it is with looking.
+/// The progress of a watcher.
 enum Look {
     At(Receiver<State>),
     Waiting(Changed),
-    /// The last word has been said.
+    /// The last status has been sent.
     Ended,
 }
 
 impl Watching {
-    /// Watches a name.
+    /// Watches `name`.
     pub(super) fn new(name: String, state: Receiver<State>) -> Watching {
         Watching { name, said: None, state: Look::At(state), closed: false }
     }
 
-    /// The next status, or nothing when there will be none.
+    /// The next status; `None` if no further one will follow.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<ServingStatus>> {
         loop {
             self.state = match &mut self.state {
@@ -116,7 +116,7 @@ impl Watching {
     }
 }
 
-/// The receiver, once it has another state; nothing if it never will.
+/// Waits for a new state and returns the receiver; `None` if the sender is gone.
 async fn changed(mut receiver: Receiver<State>) -> Option<Receiver<State>> {
     receiver.changed().await.ok().map(|()| receiver)
 }

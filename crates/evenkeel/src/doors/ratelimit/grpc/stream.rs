@@ -1,10 +1,10 @@
-//! A connection that counts what it reads, and whose writes are copied together.
+//! A connection that counts the bytes read and hides that it supports vectored writes.
 //!
-//! Where a stream can write from several places at once, the HTTP/2 implementation hands every
-//! message of 256 bytes or more to the system by itself. An answer to ten descriptors is as long,
-//! so each would cost a system call, which takes longer than all else of it. Of a stream that
-//! cannot, messages below a kilobyte are copied into one buffer and written together. How much was
-//! read says whether the other side has said anything at all.
+//! On a connection with vectored writes, the HTTP/2 implementation passes every message of 256
+//! bytes or more to the system by itself. An answer to ten descriptors is that long, and the
+//! additional system call would take longer than the rest of the answer. Without vectored writes,
+//! messages below a kilobyte are copied into one buffer and written together. The number of bytes
+//! read shows whether the peer has sent anything at all.
 
 use std::cell::Cell;
 use std::io;
@@ -13,14 +13,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that writes from one place at a time.
+/// A stream without vectored writes that counts the bytes read.
 pub struct Counted<S> {
     stream: S,
     read: Rc<Cell<usize>>,
 }
 
 impl<S> Counted<S> {
-    /// Of `stream`; `read` grows by what is read.
+    /// Wraps `stream`; `read` grows by the number of bytes read.
     pub fn new(stream: S, read: Rc<Cell<usize>>) -> Counted<S> {
         Counted { stream, read }
     }
@@ -40,7 +40,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     }
 }
 
-/// What is not here has the trait's own form: one place at a time.
+/// The methods for vectored writes keep their defaults, which write one buffer at a time.
 impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(
         self: Pin<&mut Self>,

@@ -1,9 +1,10 @@
-//! A stream of the rate limit quota service: reports come in, assignments go out, for as long as
-//! both live.
+//! A stream of the rate limit quota service: reports arrive, assignments leave, until either side
+//! ends it.
 //!
-//! It is the body of the answer, and reads the body of the request while it is asked for more to
-//! send. So it needs no task and no queue: who does not read what it is told is not heard either,
-//! and when the connection ends, all of it is gone. What is in messages: `quota`.
+//! [`Talk`] is the body of the answer, and it reads the body of the request whenever hyper polls it
+//! for more data to send. It therefore needs no task and no queue. If an Envoy does not read
+//! assignments, its reports are not read either, and everything is dropped with the connection. The
+//! content of the messages: `quota`.
 
 use super::{Code, Failure, Held};
 use crate::doors::ratelimit::quota::Part;
@@ -18,25 +19,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 
-/// gRPC's number for a server that is going away.
+/// gRPC's status code for a server that shuts down.
 pub(super) const UNAVAILABLE: i32 = 14;
 
-/// One stream.
+/// One stream of an Envoy.
 pub struct Talk {
     part: Part,
-    /// `None` when the other side has said all.
+    /// The body of the request; `None` after its end.
     incoming: Option<Incoming>,
     frames: Frames,
-    /// What the frames hold, of what all may hold together.
+    /// The bytes in `frames`, counted towards the bound over all bodies.
     held: Held,
     ended: bool,
 }
 
-/// How a stream ends.
+/// The end of a stream: gRPC's status code and its message.
 struct End(i32, String);
 
 impl Talk {
-    /// A stream whose reports come in `incoming`; `pieces` is what all incomplete messages hold.
+    /// A stream that reads reports from `incoming`. `pieces` is the number of bytes that all
+    /// incomplete messages hold.
     pub fn new(part: Part, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> Talk {
         let held = Held { all: Arc::clone(pieces), mine: 0 };
         Talk {
@@ -54,7 +56,7 @@ impl Talk {
                 return Poll::Ready(Err(End(UNAVAILABLE, "the server is going away".into())));
             }
             let heard = self.hear(cx);
-            // What was heard just now may be answered at once.
+            // A report that was read just now may get its answer at once.
             if let Some(response) = self.part.tell(cx.waker()) {
                 return Poll::Ready(Ok(framed(&response)));
             }
@@ -67,7 +69,7 @@ impl Talk {
         }
     }
 
-    /// Takes what has come; false: nothing comes any more.
+    /// Reads the next piece of the request body; `false` at its end.
     fn hear(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, End>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(Ok(false)) };
         match Pin::new(incoming).poll_frame(cx) {
@@ -130,7 +132,7 @@ impl Body for Talk {
 pub(super) fn trailers(code: i32, what: &str) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     let status = tonic::Status::new(tonic::Code::from_i32(code), what);
-    // It fails only for texts that no header can carry, and these are escaped.
+    // This fails only for texts that no header can carry, and `add_header` escapes these.
     let _ = status.add_header(&mut trailers);
     trailers
 }

@@ -1,8 +1,9 @@
-//! One thread of the service: its listeners and its gRPC connections.
+//! One gRPC thread of the service, with its listeners and its connections.
 //!
-//! As with the proxy, a thread has a runtime and listening sockets of its own, and a call never
-//! leaves it. Connections are bounded over all threads; one that comes beyond is closed at once.
-//! What is done with a call: `grpc`. How threads are started and stopped: `serve`.
+//! As in the proxy, each thread has a runtime and listening sockets of its own, and a call never
+//! leaves its thread. The number of connections is bounded over all threads; a connection beyond
+//! the bound is closed at once. How a call is answered: `grpc`. How threads are started and
+//! stopped: `serve`.
 
 use super::stream::Counted;
 use super::{Calls, RoomOf};
@@ -28,66 +29,66 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
-/// Calls at once on a connection.
+/// The maximum number of concurrent calls on a connection.
 const STREAMS_MAX: u32 = 1_024;
-/// Bytes of a call's headers.
+/// The maximum size of a call's headers, in bytes.
 const HEADERS_BYTES_MAX: u32 = 16 * 1024;
-/// What HTTP/2 begins with, in bytes.
+/// The length of the HTTP/2 connection preface, in bytes.
 const PREFACE: usize = 24;
-/// A connection that says nothing for so long is asked whether it is there,
+/// The time without incoming data after which a ping is sent.
 const PING_AFTER: Duration = Duration::from_secs(60);
-/// and has so long to say so.
+/// The time that the peer has to answer a ping before its connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the threads are to do.
+/// The phase in the life of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Take what comes.
+    /// Accept connections and answer calls.
     Serve,
-    /// Take no more connections, and end those there are after the calls they are at, within
-    /// this time.
+    /// Accept no more connections, and close each connection after its current calls, within this
+    /// time.
     Drain(Duration),
 }
 
-/// What all threads share.
+/// State that all threads share.
 pub struct House {
-    /// What can be called.
+    /// The gRPC services.
     pub calls: Calls,
-    /// Where all instances count, if they do.
+    /// The store that counts for all instances, if there is one.
     pub store: Option<Arc<Store>>,
-    /// Connections open now.
+    /// Connections open now, over all threads.
     pub open: Gauge,
-    /// Connections taken.
+    /// Connections accepted.
     pub accepted: Counter,
-    /// Connections closed at once for want of room.
+    /// Connections closed at once because there were too many.
     pub shed: Counter,
-    /// Connections that did not show in time, or not at all, that they speak as they must.
+    /// Connections on which TLS or HTTP/2 failed to start within the time limit.
     pub bad: Counter,
-    /// What is shown to those who connect, if they must speak TLS.
+    /// The TLS configuration; `None` if the listeners serve plain HTTP/2.
     pub tls: Option<Arc<ArcSwap<Shown>>>,
-    /// For a connection to show that it speaks TLS, if it must, and HTTP/2.
+    /// The time limit for the TLS handshake, and again for the HTTP/2 preface.
     pub handshake: Duration,
-    /// The most connections.
+    /// The maximum number of connections over all threads.
     pub connections_max: usize,
-    /// After this a connection is to end,
+    /// The age at which a connection is asked to end.
     pub age: Duration,
-    /// and has so long to do so.
+    /// The time that a connection has to end after it was asked to.
     pub grace: Duration,
-    /// Whether somebody else takes connections in.
+    /// Whether a successor process accepts connections instead.
     pub passed: Passed,
 }
 
-/// One thread.
+/// The state of one thread.
 pub struct Worker {
     house: Arc<House>,
-    /// Connections of this thread.
+    /// The number of open connections of this thread.
     open: Cell<usize>,
     ended: Notify,
     room: RoomOf,
     phase: watch::Receiver<Phase>,
 }
 
-/// Runs futures on the thread they belong to.
+/// Runs hyper's futures on the current thread.
 #[derive(Clone, Copy)]
 struct Local;
 
@@ -98,7 +99,7 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
 }
 
 impl Worker {
-    /// A thread that serves as long as `phase` says.
+    /// A thread that serves until `phase` says otherwise.
     pub fn new(house: Arc<House>, phase: watch::Receiver<Phase>) -> Rc<Worker> {
         let (open, ended) = (Cell::new(0), Notify::new());
         let lane = house.store.as_ref().map(Store::lane);
@@ -106,12 +107,12 @@ impl Worker {
         Rc::new(Worker { house, open, ended, room, phase })
     }
 
-    /// Takes connections from a port until it is to drain. To close it would reset those who have
-    /// connected by then, so they are taken in too.
+    /// Accepts connections until the thread is to drain. Closing the listener would reset
+    /// connections that the system has completed by then, so these are accepted too.
     pub async fn accept(self: Rc<Self>, listener: TcpListener) {
         let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
         let take = |(stream, _): (TcpStream, SocketAddr)| {
-            // Answers are small and wanted at once; a socket that refuses this still works.
+            // Answers are small and urgent. If the socket refuses the option, it still works.
             let _ = stream.set_nodelay(true);
             Rc::clone(&self).connect(stream);
         };
@@ -128,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// The same from a socket file.
+    /// Does the same as [`Worker::accept`] for a Unix socket.
     pub async fn accept_unix(self: Rc<Self>, listener: UnixListener) {
         let (mut phase, mut passed) = (self.phase.clone(), self.house.passed.clone());
         let take = |stream: UnixStream| Rc::clone(&self).connect(stream);
@@ -161,12 +162,12 @@ impl Worker {
         });
     }
 
-    /// Connections of this thread that are open.
+    /// The number of open connections of this thread.
     pub fn open(&self) -> usize {
         self.open.get()
     }
 
-    /// Until it is to drain and no connection is open.
+    /// Waits until the thread is to drain and none of its connections is open.
     pub async fn drained(&self) {
         drained(&mut self.phase.clone()).await;
         loop {
@@ -213,7 +214,7 @@ impl Worker {
             .keep_alive_timeout(PING_TIMEOUT)
             .serve_connection(stream, service);
         let mut connection = pin!(connection);
-        // What goes wrong on a connection is the caller's business and ends with it.
+        // An error ends the connection and concerns only its caller.
         let within = tokio::select! {
             _ = connection.as_mut() => return,
             () = silent(&read, self.house.handshake) => return self.house.bad.increment(1),
@@ -221,7 +222,8 @@ impl Worker {
             within = drained(&mut phase) => within,
         };
         connection.as_mut().graceful_shutdown();
-        // Whose time is up may still be told to drain, and then has less.
+        // A connection that reached its age may still get the order to drain, which shortens its
+        // time.
         let within = tokio::select! {
             _ = tokio::time::timeout(within, connection.as_mut()) => return,
             within = drained(&mut phase) => within,
@@ -230,7 +232,7 @@ impl Worker {
     }
 }
 
-/// Until it is clear that nobody has begun to speak HTTP/2 within this time.
+/// Completes after `within` if the peer has not sent a whole preface by then; otherwise never.
 async fn silent(read: &Cell<usize>, within: Duration) {
     tokio::time::sleep(within).await;
     if read.get() >= PREFACE {
@@ -242,7 +244,7 @@ fn said<T>(accepted: std::io::Result<T>) -> String {
     accepted.err().map(|error| error.to_string()).unwrap_or_default()
 }
 
-/// Until the thread is to drain; says how long that may take.
+/// Waits until the thread is to drain, and returns the time that it has for that.
 async fn drained(phase: &mut watch::Receiver<Phase>) -> Duration {
     loop {
         if let Phase::Drain(within) = *phase.borrow_and_update() {
@@ -254,7 +256,7 @@ async fn drained(phase: &mut watch::Receiver<Phase>) -> Duration {
     }
 }
 
-/// Too many open files, most likely: it passes.
+/// Logs an error of accept and waits. Its usual cause, too many open files, passes by itself.
 async fn refused(error: &std::io::Error) {
     tracing::warn!(target: "evenkeel::ratelimit", %error, "cannot accept a connection");
     tokio::time::sleep(Duration::from_millis(100)).await;

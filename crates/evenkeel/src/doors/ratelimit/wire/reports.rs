@@ -1,33 +1,33 @@
-//! Reports of usage as they lie in the bytes, for the rate limit quota service.
+//! Reads usage reports of the rate limit quota service without copying texts.
 //!
-//! Texts are borrowed, and what nobody needs is passed over. A bucket whose name is too long or
-//! empty is left out and counted, and the rest of the message is read all the same: one odd bucket
-//! must not cost an Envoy all its others. What is done with reports: `quota`.
+//! Unknown fields are skipped. A bucket with an empty or too long name is left out and counted, and
+//! the rest of the message is read nevertheless: one odd bucket must not cost an Envoy all its
+//! others. How reports are used: `quota`.
 
 use super::view::{Read, Source};
 
-/// The most buckets in one message.
+/// The maximum number of buckets in one message; further ones are left out.
 pub const USAGES_MAX: usize = 10_000;
-/// The most pairs in the name of a bucket,
+/// The maximum number of pairs in the name of a bucket.
 pub const PAIRS_MAX: usize = 16;
-/// and the most bytes of all of them together.
+/// The maximum length of a bucket's name, in bytes over all its keys and values.
 pub const NAME_BYTES_MAX: usize = 1_024;
 
-/// One message: what was used of some buckets since they were last reported.
+/// One message: the usage of some buckets since their last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reports<'a> {
-    /// The domain; may be empty in all messages of a stream but the first.
+    /// The domain. It may be empty in all messages of a stream but the first.
     pub domain: &'a str,
-    /// What was used, bucket by bucket.
+    /// The usage of each bucket.
     pub usages: Vec<Usage<'a>>,
-    /// Buckets that were left out for their names, or because there were too many.
+    /// The number of buckets left out for their names, or because there were too many.
     pub left_out: usize,
 }
 
-/// What was used of one bucket.
+/// The usage of one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage<'a> {
-    /// Its name: keys with values, in the order of the keys, each once.
+    /// The name of the bucket: pairs of key and value, sorted by key; each key occurs once.
     pub name: Vec<(&'a str, &'a str)>,
     /// Requests that passed.
     pub allowed: u64,
@@ -60,7 +60,7 @@ impl<'a> Reports<'a> {
     }
 }
 
-/// `None`: no bucket can have this name.
+/// Reads the usage of one bucket; `None` if its name is empty or too long.
 fn usage(bytes: &[u8]) -> Read<Option<Usage<'_>>> {
     let mut usage = Usage::default();
     let (mut pairs, mut source) = (0, Source(bytes));
@@ -72,7 +72,7 @@ fn usage(bytes: &[u8]) -> Read<Option<Usage<'_>>> {
             _ => source.skip(field, kind, 0)?,
         }
     }
-    // Of a key that comes twice the last counts; the sort keeps the order of equal keys.
+    // If a key occurs twice, its last value counts. The sort keeps the order of equal keys.
     usage.name.sort_by_key(|(key, _)| *key);
     usage.name.reverse();
     usage.name.dedup_by_key(|(key, _)| *key);
@@ -82,7 +82,7 @@ fn usage(bytes: &[u8]) -> Read<Option<Usage<'_>>> {
     Ok(good.then_some(usage))
 }
 
-/// Adds the pairs of a name, as long as there are not too many, and says how many there were.
+/// Adds the pairs of a name up to [`PAIRS_MAX`], and returns how many pairs the message has.
 fn name<'a>(bytes: &'a [u8], name: &mut Vec<(&'a str, &'a str)>) -> Read<usize> {
     let (mut pairs, mut source) = (0, Source(bytes));
     while let Some((field, kind)) = source.tag()? {
@@ -112,38 +112,38 @@ fn pair(bytes: &[u8]) -> Read<(&str, &str)> {
     Ok(pair)
 }
 
-/// Frames of gRPC out of a body that comes in pieces.
+/// Splits a gRPC body that arrives in pieces into messages.
 #[derive(Debug)]
 pub struct Frames {
     bytes: bytes::BytesMut,
     message_bytes_max: usize,
 }
 
-/// The longest message of this service, in bytes.
+/// The maximum length of a message of the quota service, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 impl Frames {
-    /// Nothing has come; no message may be longer than this.
+    /// An empty buffer for messages of at most `message_bytes_max` bytes.
     #[must_use]
     pub fn new(message_bytes_max: usize) -> Frames {
         Frames { bytes: bytes::BytesMut::new(), message_bytes_max }
     }
 
-    /// Adds what came.
+    /// Adds the next piece of the body.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes that are kept because their message is not complete.
+    /// The number of buffered bytes.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The next whole message.
+    /// Takes the next complete message; `None` until all of its bytes have arrived.
     ///
     /// # Errors
-    /// [`FrameFault`]; what follows cannot be read then.
+    /// [`FrameFault`]; the rest of the body cannot be read then.
     pub fn take(&mut self) -> Result<Option<bytes::Bytes>, FrameFault> {
         let Some((head, rest)) = self.bytes.split_first_chunk::<5>() else { return Ok(None) };
         let [compressed, length @ ..] = *head;
@@ -162,7 +162,7 @@ impl Frames {
     }
 }
 
-/// The message out of a body that is one frame.
+/// The message of a body that is exactly one frame.
 ///
 /// # Errors
 /// [`FrameFault`]
@@ -180,19 +180,19 @@ pub fn unframed(mut bytes: bytes::Bytes) -> Result<bytes::Bytes, FrameFault> {
     }
 }
 
-/// Why a body cannot be read.
+/// The reason why a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameFault {
-    /// There is not even the head of a frame.
+    /// The body is shorter than the head of a frame.
     #[error("no message")]
     Missing,
-    /// The one message is longer or shorter than its frame, or there are several.
+    /// The message is longer or shorter than its frame says, or there are several messages.
     #[error("the message is not as long as it says")]
     Length,
-    /// Compressed messages are not read.
+    /// The message is compressed, which is not supported.
     #[error("compressed messages are not read; send them plain")]
     Compressed,
-    /// A message that is too long.
+    /// The message is longer than this number of bytes.
     #[error("a message may have {0} bytes")]
     Long(usize),
 }

@@ -1,44 +1,45 @@
-//! A request as it lies in the bytes that carried it: nothing is copied, and two lists hold all.
+//! Reads a request from its bytes without copying texts.
 //!
-//! Ten descriptors made into owned messages take longer than deciding them, so the one method that
-//! matters is read here. What is read and refused is what the generated messages read and refuse
-//! (`wire`): a test compares them on any bytes. Fields that are not known are passed over.
+//! Decoding ten descriptors into owned messages takes longer than the decision, so
+//! `ShouldRateLimit` reads its requests here. This decoder accepts and refuses the same bytes as
+//! the generated messages (`wire`), apart from the bounds below; a test compares both on arbitrary
+//! bytes. Unknown fields are skipped.
 
 use super::{Override, Request};
 
-/// The most descriptors in a request; callers send a handful.
+/// The maximum number of descriptors in a request; callers send a handful.
 pub const DESCRIPTORS_MAX: usize = 1_000;
-/// The most entries in a descriptor.
+/// The maximum number of entries in a descriptor.
 pub const ENTRIES_MAX: usize = 100;
 
-/// How deep groups of unknown fields may lie in each other: no message has any.
+/// The maximum nesting depth of groups in unknown fields. The known messages have no groups.
 const GROUPS_MAX: usize = 100;
 
-/// A request.
+/// A request that borrows its texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View<'a> {
-    /// Which rules are asked.
+    /// The domain of the rules.
     pub domain: &'a str,
-    /// Hits for descriptors that name none; 0 counts as 1.
+    /// The number of hits for descriptors that give none; 0 counts as 1.
     pub hits_addend: u32,
-    /// What is asked about.
+    /// The descriptors to decide.
     pub descriptors: Vec<Part<'a>>,
 }
 
-/// One descriptor.
+/// One descriptor of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Part<'a> {
-    /// Keys and values.
+    /// The keys and values.
     pub entries: Entries<'a>,
-    /// A limit that it brings along.
+    /// The limit that the descriptor carries.
     pub limit: Option<Override>,
-    /// Its own hits.
+    /// The number of hits of this descriptor.
     pub hits_addend: Option<u64>,
-    /// They are given back.
+    /// Whether the hits are given back.
     pub is_negative_hits: bool,
 }
 
-/// The entries of a descriptor; nearly all have four or fewer, and those need no memory.
+/// The entries of a descriptor. Nearly all descriptors have at most four, which need no allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Entries<'a> {
     count: usize,
@@ -47,7 +48,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// All of them, in order.
+    /// All entries, in order.
     #[must_use]
     pub fn as_slice(&self) -> &[(&'a str, &'a str)] {
         if self.far.is_empty() { &self.near[..self.count] } else { &self.far }
@@ -72,22 +73,23 @@ impl PartialEq for Entries<'_> {
     }
 }
 
-/// The bytes are no request. Whoever sent them is at fault.
+/// The reason why bytes are not a request. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// They end within something.
+    /// The bytes end within a field.
     #[error("it ends too early")]
     Short,
-    /// A number, tag or length that cannot be.
+    /// A number, tag or length is impossible.
     #[error("a field is malformed")]
     Malformed,
-    /// A field of another kind than it must be.
+    /// A known field has a wrong wire type.
     #[error("a field has the wrong type")]
     Type,
-    /// More than anybody needs.
+    /// More than [`DESCRIPTORS_MAX`] descriptors, or more than [`ENTRIES_MAX`] entries in one of
+    /// them.
     #[error("more than {DESCRIPTORS_MAX} descriptors, or more than {ENTRIES_MAX} entries in one")]
     TooMany,
-    /// A text that is not UTF-8.
+    /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
 }
@@ -114,7 +116,7 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// The same of a message.
+    /// A view of a decoded message.
     #[must_use]
     pub fn of(request: &'a Request) -> View<'a> {
         let part = |descriptor: &'a super::Descriptor| {
@@ -142,7 +144,7 @@ fn descriptor(bytes: &[u8]) -> Read<Part<'_>> {
         match field {
             1 if part.entries.count >= ENTRIES_MAX => return Err(Fault::TooMany),
             1 => part.entries.push(entry(source.bytes(kind)?)?),
-            // Of a message that comes twice, the second adds to the first.
+            // If a submessage occurs twice, the second occurrence is merged into the first.
             2 => part.limit = Some(limit(source.bytes(kind)?, part.limit.unwrap_or_default())?),
             3 => {
                 let before = part.hits_addend.unwrap_or_default();
@@ -180,7 +182,7 @@ fn limit(bytes: &[u8], mut limit: Override) -> Read<Override> {
     Ok(limit)
 }
 
-/// A number in a message of its own, which tells none from zero.
+/// A number in a wrapper message, which distinguishes an absent number from zero.
 fn wrapped(bytes: &[u8], mut number: u64) -> Read<u64> {
     let mut source = Source(bytes);
     while let Some((field, kind)) = source.tag()? {
@@ -192,7 +194,7 @@ fn wrapped(bytes: &[u8], mut number: u64) -> Read<u64> {
     Ok(number)
 }
 
-/// How a field lies in the bytes.
+/// The wire type of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Number,
@@ -203,11 +205,11 @@ pub(super) enum Kind {
     Four,
 }
 
-/// What is still to be read of a message.
+/// The bytes of a message that are still unread.
 pub(super) struct Source<'a>(pub(super) &'a [u8]);
 
 impl<'a> Source<'a> {
-    /// The number and kind of the next field; `None` at the end.
+    /// The number and wire type of the next field; `None` at the end.
     pub(super) fn tag(&mut self) -> Read<Option<(u32, Kind)>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -231,7 +233,7 @@ impl<'a> Source<'a> {
     fn varint(&mut self) -> Read<u64> {
         let mut number = 0;
         for (index, byte) in self.0.iter().enumerate().take(10) {
-            // The tenth byte has room for one bit.
+            // The tenth byte holds one bit only.
             if index == 9 && *byte > 1 {
                 return Err(Fault::Malformed);
             }
@@ -266,7 +268,7 @@ impl<'a> Source<'a> {
         Ok(taken)
     }
 
-    /// Passes over a field that nobody knows.
+    /// Skips an unknown field.
     pub(super) fn skip(&mut self, field: u32, kind: Kind, depth: usize) -> Read<()> {
         match kind {
             Kind::Number => self.varint().map(|_| ()),
