@@ -1,8 +1,9 @@
-//! Keeps the rules as the files are: read at the start, and again whenever they change.
+//! Keeps the rules equal to the rule files: it reads them at the start and whenever they change.
 //!
-//! Files are looked at once a second and when the program is told to reload. Rules with a fault
-//! are told, with every place, and what runs stays; counters outlive every reload. Which files
-//! there are: `config::source::folder`; what they say: `rules/read`.
+//! The files are checked once a second, and on a reload. If the rules have an error, every error is
+//! logged with its position and the rules in force stay. Counters survive every reload. How files
+//! are found: `config::source::folder`. How they are parsed: `rules::read`. Rules from a server:
+//! `xds`.
 
 pub mod xds;
 
@@ -17,15 +18,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The rules' way from files to where they are asked.
+/// Reads rule files and puts their rules in force.
 pub struct Loader {
     folder: Option<Folder>,
     intake: Intake,
-    /// They come from a server, and not from files.
+    /// Whether rules come from an xDS server and not from files.
     elsewhere: bool,
 }
 
-/// Where rules are taken over, wherever they come from.
+/// Checks rules and puts them in force, whatever their source.
 #[derive(Clone)]
 pub struct Intake {
     options: Options,
@@ -33,7 +34,7 @@ pub struct Intake {
 }
 
 impl Loader {
-    /// Rules that have not been read.
+    /// A loader that has not read any rules.
     #[must_use]
     pub fn new(settings: &Ratelimit, decider: Arc<Decider>) -> Loader {
         let files = &settings.rules;
@@ -46,13 +47,13 @@ impl Loader {
         Loader { folder, intake: Intake { options, decider }, elsewhere: settings.xds.is_some() }
     }
 
-    /// Where rules from elsewhere are taken over.
+    /// The intake for rules from another source than files.
     #[must_use]
     pub fn intake(&self) -> Intake {
         self.intake.clone()
     }
 
-    /// Reads them, changed or not.
+    /// Reads the rule files even if they have not changed.
     pub fn load(&mut self) {
         match &self.folder {
             None if self.elsewhere => return,
@@ -69,7 +70,7 @@ impl Loader {
         self.take(files);
     }
 
-    /// Reads them because somebody asked for it. If they are gone, what runs stays.
+    /// Reads the rule files on request. If the path no longer exists, the rules in force stay.
     pub fn reload(&mut self) {
         match &self.folder {
             Some(folder) if !folder.path().exists() => {
@@ -82,7 +83,7 @@ impl Loader {
         }
     }
 
-    /// Reads them if they have changed.
+    /// Reads the rule files if they have changed.
     pub fn look(&mut self) {
         if let Some(files) = self.folder.as_mut().and_then(Folder::look) {
             self.take(files);
@@ -94,7 +95,7 @@ impl Loader {
         let rules = files.map_err(|error| vec![self.unread(&error)]);
         let Intake { options, decider } = &self.intake;
         let rules = rules.and_then(|files| read(&files, *options, &decider.tallies));
-        // What is wrong has been logged.
+        // Errors have already been logged.
         let _ = self.intake.take(rules, count);
     }
 
@@ -106,10 +107,10 @@ impl Loader {
 }
 
 impl Intake {
-    /// Takes trees of rules over, each with its name.
+    /// Puts rules from trees in force; each tree comes with its name.
     ///
     /// # Errors
-    /// Everything that is wrong with them; what runs stays.
+    /// Every error in the trees, as text. The rules in force stay.
     pub fn take_trees(&self, trees: Vec<(String, Node)>) -> Result<(), String> {
         let count = trees.len();
         self.take(read_trees(trees, self.options, &self.decider.tallies), count)

@@ -1,9 +1,9 @@
-//! The rules: what they are once they are read, and which of them a descriptor meets.
+//! The rules after they have been read, and the search for the rule that applies to a descriptor.
 //!
-//! A domain is a tree of levels. A descriptor's entries walk it from left to right; at each level
-//! an exact value goes before a pattern and a pattern before a key alone, and no step is taken
-//! back. The rule at the end applies if it has a limit. How rules are written: `rules/read`; one
-//! level: `rules/level`. Nothing is counted here.
+//! A domain is a tree of levels. A descriptor's entries lead through it from left to right. At each
+//! level an exact value takes precedence over a pattern, and a pattern over a key without a value.
+//! There is no backtracking. The rule at the end applies if it has a limit. How rules are parsed:
+//! `rules::read`; one level: `rules::level`. This module counts nothing.
 
 mod fencer;
 mod keys;
@@ -25,34 +25,35 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// All rules that are in force.
+/// All rules in force.
 #[derive(Debug, Default)]
 pub struct Rules {
     domains: HashMap<Box<str>, Level, RandomState>,
 }
 
-/// What time a limit is for. The numbers are those on the wire.
+/// The unit of time of a limit. The discriminants are the numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Unit {
-    /// A second.
+    /// 1 second.
     Second = 1,
     /// 60 seconds.
     Minute = 2,
     /// 3600 seconds.
     Hour = 3,
-    /// A day of UTC.
+    /// 86,400 seconds, which is a day in UTC.
     Day = 4,
-    /// 30 days, or a month of the calendar.
+    /// 30 days, or a calendar month.
     Month = 5,
-    /// 365 days, or a year of the calendar.
+    /// 365 days, or a calendar year.
     Year = 6,
-    /// Seven days that begin on a Thursday.
+    /// Seven days, beginning on a Thursday.
     Week = 7,
 }
 
 impl Unit {
-    /// All, with their names.
+    /// All units with their names and lengths in seconds. The index is the number on the wire minus
+    /// 1.
     pub const ALL: [(&str, Unit, u32); 7] = [
         ("SECOND", Unit::Second, 1),
         ("MINUTE", Unit::Minute, 60),
@@ -63,41 +64,41 @@ impl Unit {
         ("WEEK", Unit::Week, 7 * 86_400),
     ];
 
-    /// From its number on the wire.
+    /// The unit with this number on the wire; `None` if there is none.
     #[must_use]
     pub fn from_wire(number: i32) -> Option<Unit> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
         Unit::ALL.get(index).map(|(_, unit, _)| *unit)
     }
 
-    /// As it is written, in capitals.
+    /// The name of the unit in rule files, in capitals.
     #[must_use]
     pub fn name(self) -> &'static str {
         Unit::ALL[self as usize - 1].0
     }
 
-    /// How many seconds it has.
+    /// The length of the unit in seconds; months and years have 30 and 365 days.
     #[must_use]
     pub fn seconds(self) -> u32 {
         Unit::ALL[self as usize - 1].2
     }
 }
 
-/// So many requests in so much time.
+/// A number of requests in each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Requests in each window; zero: none ever.
+    /// Maximum number of requests in each window. With zero, every request exceeds the limit.
     pub requests: u32,
-    /// What the window is called in answers.
+    /// The unit of the window in answers.
     pub unit: Unit,
-    /// How long it is.
+    /// The length of the window.
     pub length: Length,
-    /// How hits are counted in it.
+    /// The algorithm that counts hits.
     pub algorithm: Algorithm,
 }
 
 impl Limit {
-    /// `requests` in each `unit`, aligned to the epoch.
+    /// A limit of `requests` in each `unit`, with windows aligned to the epoch.
     #[must_use]
     pub fn per(requests: u32, unit: Unit) -> Limit {
         let (length, algorithm) = (Length::Seconds(unit.seconds()), Algorithm::Fixed);
@@ -105,45 +106,47 @@ impl Limit {
     }
 }
 
-/// One rule with a limit, or with leave to go without one.
+/// One rule with a limit, or one that explicitly allows everything.
 #[derive(Debug)]
 pub struct Rule {
-    /// Domain, keys and values, with dots between.
+    /// The domain and the keys with their values, separated by dots.
     pub path: Box<str>,
     /// The limit; `None`: unlimited.
     pub limit: Option<Limit>,
-    /// What other rules call it by.
+    /// The name by which other rules refer to it in `replaces`.
     pub name: Option<Box<str>>,
-    /// The names of the rules that do not count beside it.
+    /// The names of the rules that do not apply to a request if this one does.
     pub replaces: Box<[Box<str>]>,
-    /// It counts and refuses nothing.
+    /// Whether the rule only counts and never refuses (`shadow_mode`).
     pub shadow: bool,
-    /// It refuses only when all quota rules of a request do.
+    /// Whether the rule refuses a request only if all its quota rules are exceeded (`quota_mode`).
     pub quota: bool,
-    /// Its figures show what requests say, not what the rule does.
+    /// Whether its metrics use the keys and values of requests and not those of the rule
+    /// (`detailed_metric`).
     pub detailed: bool,
-    /// What answers carry while it is not over.
+    /// Metadata for answers while the limit is not exceeded.
     pub metadata: Option<Struct>,
-    /// How the way to it is counted and shown.
+    /// The levels from the domain to this rule.
     pub steps: Box<[Step]>,
-    /// Its figures.
+    /// The metrics of the rule.
     pub tally: Arc<Tally>,
 }
 
-/// One level of the way to a rule.
+/// One level on the path to a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The key, and behind `_` the value if there is one.
+    /// The key, followed by `_` and the value if there is one.
     pub text: Box<str>,
-    /// Figures show the value of the request (`value_to_metric`).
+    /// Whether metrics show the value of the request (`value_to_metric`).
     pub shows_value: bool,
-    /// All values share one counter: that of the pattern.
+    /// Whether all values that match the pattern share one counter (`share_threshold`).
     pub shared: bool,
 }
 
 impl Step {
-    /// What is counted of an entry with this key in place of its value, if values share a counter.
-    /// Where keys and values are compared joined, the key may be covered by the pattern too.
+    /// The text that is counted in place of the value of an entry with this key; `None` if each
+    /// value has its own counter. If keys and values are compared joined, the pattern may cover the
+    /// key too.
     #[must_use]
     pub fn counted(&self, key: &str) -> Option<&str> {
         let value = self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('_'));
@@ -152,7 +155,7 @@ impl Step {
 }
 
 impl Rule {
-    /// The path that figures are kept under, if it depends on what the request says.
+    /// The metrics path for a request; `None` if it does not depend on the request.
     #[must_use]
     pub fn path_of(&self, domain: &str, entries: &[(&str, &str)]) -> Option<String> {
         if !self.detailed && !self.steps.iter().any(|step| step.shows_value) {
@@ -171,7 +174,7 @@ impl Rule {
     }
 }
 
-/// Adds `key_value`, or `key` where there is no value.
+/// Appends `key_value` to a path, or `key` if the value is empty.
 pub fn push_entry(path: &mut String, key: &str, value: &str) {
     path.push_str(key);
     if !value.is_empty() {
@@ -180,15 +183,16 @@ pub fn push_entry(path: &mut String, key: &str, value: &str) {
     }
 }
 
-/// Whether a folder has files of rules; one that cannot be read as YAML may be meant as such.
+/// Whether a folder has rule files. A folder that cannot be read, or a file that is not valid YAML,
+/// counts as such.
 #[must_use]
 pub fn lie_in(folder: &Path) -> bool {
     let files = Folder::new(folder, false).read();
     files.map_or(true, |files| files.iter().any(|file| read::may_be_rules(&file.bytes)))
 }
 
-/// Checks a folder of rules, or a rule file, and returns warnings; `None` if the path is
-/// something else.
+/// Checks a rule file or a folder of rules and returns warnings; `None` if the path is something
+/// else.
 #[must_use]
 pub fn check(path: &Path) -> Option<Result<Vec<String>, Vec<Faults>>> {
     let fault = |error: std::io::Error| {
@@ -212,7 +216,7 @@ impl Rules {
         self.domains.contains_key(domain)
     }
 
-    /// How many domains there are.
+    /// The number of domains with rules.
     #[must_use]
     pub fn domains(&self) -> usize {
         self.domains.len()
@@ -224,14 +228,14 @@ impl Rules {
         self.domains.get(domain)
     }
 
-    /// Shows every rule, domains in order, the rest in the order of the files.
+    /// Passes every rule to `show`, sorted by domain, otherwise in the order of the files.
     pub fn for_each(&self, mut show: impl FnMut(&Rule)) {
         let mut domains: Vec<_> = self.domains.iter().collect();
         domains.sort_unstable_by_key(|(name, _)| *name);
         domains.into_iter().for_each(|(_, level)| level.for_each(&mut show));
     }
 
-    /// One line for each rule, as the debug port shows them.
+    /// One line for each rule, in the format of the debug port.
     #[must_use]
     pub fn dump(&self) -> String {
         let mut text = String::new();
@@ -239,7 +243,7 @@ impl Rules {
             let unit = rule.limit.map_or("UNKNOWN", |limit| limit.unit.name());
             let requests = rule.limit.map_or(0, |limit| limit.requests);
             let (path, shadow, quota) = (&rule.path, rule.shadow, rule.quota);
-            // A number of its own would read as a limit that lets nothing pass.
+            // Without this mark, the line would read as a limit that allows nothing.
             let unlimited = if rule.limit.is_none() { ", unlimited: true" } else { "" };
             // Writing to a String cannot fail.
             let _ = writeln!(

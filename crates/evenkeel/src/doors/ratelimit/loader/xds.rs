@@ -1,9 +1,10 @@
-//! Rules from a management server: xDS, in its aggregated form, the whole state each time.
+//! Rules from a management server over xDS: aggregated discovery, with the whole state in each
+//! message.
 //!
-//! One stream is kept open. What the server sends is read as rule files are, and taken over whole;
-//! it is told that it was, or what is wrong with it, and what runs stays. Without a server, what
-//! was taken last goes on. How a message becomes a tree of rules: `resource`; nothing is kept on
-//! the disk.
+//! One stream is kept open. Each message of the server is parsed like rule files and put in force
+//! as a whole. The server gets an acknowledgement, or the error; after an error the rules in force
+//! stay. They also stay while the server is unreachable. Rules are not stored on disk. How a
+//! message becomes a tree of rules: `resource`. How bytes are sent: `talk`.
 
 mod resource;
 mod talk;
@@ -19,33 +20,33 @@ use prost_types::{Struct, Value};
 use std::time::Duration;
 use talk::{Stream, TalkError};
 
-/// What is asked for.
+/// The type of the requested resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
-/// gRPC's number for what is wrong with a message.
+/// gRPC's status code for an invalid message.
 const INVALID_ARGUMENT: i32 = 3;
-/// The longest text that a server is told what is wrong with.
+/// The maximum length of an error message to the server, in bytes.
 const FAULT_BYTES_MAX: usize = 4_096;
 
-/// Who asks.
+/// The client of a management server.
 pub struct Client {
     settings: Xds,
     intake: Intake,
     connected: Gauge,
-    /// Taken over, and refused.
+    /// The number of updates put in force, and of updates refused.
     updates: [Counter; 2],
-    /// The version that runs; empty before the first.
+    /// The version of the rules in force; empty before the first.
     version: String,
 }
 
 impl Client {
-    /// One that has not asked yet; what it gets goes to `intake`.
+    /// A client that has not connected yet; it passes rules to `intake`.
     pub fn new(settings: Xds, intake: Intake, registry: &Registry) -> Client {
         let updates = ["ok", "failed"].map(|result| registry.counter(&XDS_UPDATES, &[result]));
         let connected = registry.gauge(&XDS_CONNECTED, &[]);
         Client { settings, intake, connected, updates, version: String::new() }
     }
 
-    /// Asks for as long as it is polled.
+    /// Keeps a stream open and reconnects when it ends. It never returns.
     pub async fn run(mut self) {
         let mut attempts = 0;
         loop {
@@ -64,7 +65,7 @@ impl Client {
         }
     }
 
-    /// One stream, until it ends; counts what was answered on it.
+    /// Runs one stream until it ends, and adds the number of messages received to `answers`.
     async fn talk(&mut self, answers: &mut u64) -> TalkError {
         let mut stream = match Stream::open(&self.settings, &self.request(true)).await {
             Ok(stream) => stream,
@@ -85,7 +86,8 @@ impl Client {
         }
     }
 
-    /// Takes an answer over, and says what the server is told of that.
+    /// Puts a message's rules in force, and returns the acknowledgement or the error for the
+    /// server. Messages with resources of another type get no answer.
     fn take(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
         if response.type_url != TYPE_URL {
             return None;
@@ -119,7 +121,7 @@ impl Client {
             user_agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         DiscoveryRequest {
-            // What runs was taken from another stream perhaps: that does not matter to the server.
+            // The version may come from an earlier stream, which does not matter to the server.
             version_info: self.version.clone(),
             node: first.then_some(node),
             type_url: TYPE_URL.to_owned(),
@@ -128,12 +130,12 @@ impl Client {
     }
 }
 
-/// How long to wait before the next attempt: twice as long each time, up to a bound, and by chance
-/// a part more or less, so that many do not come at once.
+/// The delay before the next attempt. It doubles with each attempt up to a maximum, and a random
+/// part is added or removed so that many clients do not reconnect at once.
 fn pause(least: Duration, settings: &Xds, attempts: u32, random: u64) -> Duration {
     let most = settings.retry_max;
     let whole = least.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most);
-    // From -1 to 1.
+    // Between -1 and 1.
     let chance = (random % 1_000) as f64 / 500.0 - 1.0;
     whole.mul_f64(1.0 + settings.retry_spread * chance)
 }

@@ -1,16 +1,16 @@
-//! What Fencer would refuse of rules that are sound here.
+//! Warnings about rules that Evenkeel accepts and Fencer would refuse.
 //!
-//! Fencer's schema is stricter, and rules that are kept for both are best written for it. These
-//! are warnings of `evenkeel check` and nothing else: no rule is read differently.
+//! Fencer's schema is stricter, so rules for both servers should follow it. These warnings appear
+//! in `evenkeel check` only; they do not change how a rule is read.
 
 use crate::config::fault::Place;
 use crate::config::source::folder::File;
 use crate::config::tree::{self, Dialect, Node, Value};
 
-/// The units that it knows, as it writes them.
+/// The units that Fencer knows, in its spelling.
 const UNITS: [&str; 4] = ["second", "minute", "hour", "day"];
 
-/// One line for each thing, with its place.
+/// Returns one line for each violation, with its position.
 pub fn warnings(files: &[File], dialect: Dialect) -> Vec<String> {
     let mut all = Vec::new();
     for file in files {

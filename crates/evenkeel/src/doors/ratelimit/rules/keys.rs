@@ -1,14 +1,15 @@
-//! The first look at a rule file: which keys there are and of what kind values are.
+//! The first check of a rule file: the names of keys and the kinds of values.
 //!
-//! As in the reference, one list of names serves all levels, what lies below `metadata` is not
-//! looked at, and a value written as a floating number is refused: it could not have been meant
-//! as it would be read. What the values say is read in `read`.
+//! As in the reference server, one list of names applies to all levels, and the content of
+//! `metadata` is not checked. A value written as a floating-point number is refused, because it
+//! would be read as something else than was meant. The values themselves are parsed in
+//! `rules::read`.
 
 use crate::config::fault::{Fault, nearest, quoted};
 use crate::config::tree::scalar::Kind;
 use crate::config::tree::{Key, Node, Value};
 
-/// Every key of the reference, and behind them ours.
+/// The keys of the reference server, followed by those that only Evenkeel has.
 const KNOWN: [&str; 19] = [
     "domain",
     "key",
@@ -31,7 +32,7 @@ const KNOWN: [&str; 19] = [
     "calendar",
 ];
 
-/// Reports every key that is not known and every value of a kind that is not.
+/// Reports every unknown key and every value of a wrong kind.
 pub fn check(node: &Node, faults: &mut Vec<Fault>) {
     match &node.value {
         Value::Null | Value::Text(_) => {}
@@ -79,7 +80,7 @@ fn list_of(value: &Value) -> String {
     match value {
         Value::Text(text) => format!("{what}{}", shown(text)),
         Value::List(_) => format!("{what}a list"),
-        // As the reference's language writes nothing.
+        // The reference server is written in Go, which prints a null value like this.
         _ => format!("{what}<nil>"),
     }
 }
@@ -89,7 +90,7 @@ fn near(name: &str) -> String {
     known.map(|known| format!("; did you mean `{known}`?")).unwrap_or_default()
 }
 
-/// Short and clean enough for a message.
+/// Shortens and escapes a text for an error message.
 pub fn shown(text: &str) -> String {
     let text = quoted(text);
     text.trim_matches('`').to_owned()

@@ -1,8 +1,9 @@
-//! One level of a domain's rules: what a key and a value lead to.
+//! One level of a domain's rules: the nodes for each key and value.
 //!
-//! Keys and values are compared apart, so that the rule `a_b` and the rule `a` with the value `b`
-//! are two rules. The reference joins them with `_` and cannot tell these apart; who relies on
-//! that gets it back with `EVENKEEL_COMPAT_KEYS` (`joined`), and with it its duplicates.
+//! Keys and values are compared separately, so the rule `a_b` and the rule `a` with the value `b`
+//! are two rules. The reference server joins them with `_` and cannot distinguish them. With
+//! `EVENKEEL_COMPAT_KEYS` Evenkeel does the same (`joined`), and then also reports such rules as
+//! duplicates.
 
 use super::pattern::Pattern;
 use super::{Rule, push_entry};
@@ -10,12 +11,12 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a key and a value lead to.
+/// The rule and the next level for a key and a value.
 #[derive(Debug, Default)]
 pub struct Node {
     /// The rule that applies if the descriptor ends here.
     pub rule: Option<Arc<Rule>>,
-    /// What comes after.
+    /// The next level, for the next entry of the descriptor.
     pub below: Level,
 }
 
@@ -25,27 +26,28 @@ pub struct Level {
     joined: bool,
     nodes: Vec<Node>,
     keys: HashMap<Box<str>, Values, RandomState>,
-    /// Joined keys and values with a star in them; unused unless `joined`.
+    /// Patterns for joined keys and values; unused unless `joined`.
     patterns: Vec<(Pattern, usize)>,
 }
 
-/// What the values of one key lead to.
+/// The nodes for the values of one key, as indexes into `Level::nodes`.
 #[derive(Debug, Default)]
 struct Values {
     exact: HashMap<Box<str>, usize, RandomState>,
     patterns: Vec<(Pattern, usize)>,
-    /// Any other value.
+    /// The node for any other value.
     any: Option<usize>,
 }
 
 impl Level {
-    /// An empty level; `joined`: keys and values are compared as one text.
+    /// An empty level. With `joined`, a key and its value are compared as one text.
     #[must_use]
     pub fn new(joined: bool) -> Level {
         Level { joined, ..Level::default() }
     }
 
-    /// Adds what `key` and `value` lead to; an empty value is none. `false`: there was one.
+    /// Adds the node for `key` and `value`; an empty value stands for any value. Returns false if
+    /// there is already a node for them.
     pub fn insert(&mut self, key: &str, value: &str, node: Node) -> bool {
         let fresh = match self.joined {
             true => self.insert_joined(key, value),
@@ -68,7 +70,7 @@ impl Level {
         if values.exact.contains_key(value) {
             return false;
         }
-        // A pattern is found by its own text as well.
+        // The text of a pattern itself also matches exactly.
         values.exact.insert(value.into(), index);
         values.patterns.extend(Pattern::new(value).map(|pattern| (pattern, index)));
         true
@@ -86,7 +88,7 @@ impl Level {
         fresh
     }
 
-    /// The rule that applies to entries, each a key and a value.
+    /// The rule that applies to entries, which are pairs of key and value.
     #[must_use]
     pub fn rule(&self, entries: &[(&str, &str)]) -> Option<&Rule> {
         let (last, before) = entries.split_last()?;
@@ -97,12 +99,12 @@ impl Level {
         level.find(last.0, last.1)?.rule.as_deref()
     }
 
-    /// The rule that applies to entries in whatever order the rules have their keys, and puts them
-    /// into it. Of several ways the one goes first whose keys come first in `entries`. No part of
-    /// the tree is looked at twice.
+    /// Finds the rule that applies to entries in any order, and puts the entries into the order of
+    /// the rule. If several orders match, the one whose first keys come earliest in `entries` wins.
+    /// No part of the tree is visited twice.
     pub fn rule_in_any_order(&self, entries: &mut [(&str, &str)]) -> Option<&Rule> {
         for first in 0..entries.len() {
-            // To the front, and the others keep their order.
+            // Move this entry to the front; the others keep their order.
             entries[..=first].rotate_right(1);
             let (key, value) = entries[0];
             let found = self.find(key, value).and_then(|node| match &mut entries[1..] {
@@ -117,7 +119,7 @@ impl Level {
         None
     }
 
-    /// What an entry leads to.
+    /// The node for an entry.
     #[must_use]
     pub fn find(&self, key: &str, value: &str) -> Option<&Node> {
         let index = match self.joined {
@@ -133,7 +135,7 @@ impl Level {
         whole(&text).or_else(|| covering(&self.patterns, &text)).or_else(|| whole(key))
     }
 
-    /// Shows every rule of this level and those below.
+    /// Passes every rule of this level and of the levels below to `show`.
     pub fn for_each(&self, show: &mut impl FnMut(&Rule)) {
         for node in &self.nodes {
             node.rule.iter().for_each(|rule| show(rule));
@@ -149,7 +151,7 @@ impl Values {
     }
 }
 
-/// The first of the patterns, as they were written, that covers `text`.
+/// The index of the first pattern, in the order of the file, that covers `text`.
 fn covering(patterns: &[(Pattern, usize)], text: &str) -> Option<usize> {
     patterns.iter().find(|(pattern, _)| pattern.covers(text)).map(|(_, index)| *index)
 }

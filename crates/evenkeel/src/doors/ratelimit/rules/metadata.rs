@@ -1,15 +1,16 @@
-//! A rule's `metadata`: any YAML, kept as the message that answers carry it in.
+//! The `metadata` of a rule: arbitrary YAML, stored as the protobuf message that answers carry.
 //!
-//! What is written without quotes is a number, a truth value or nothing if YAML 1.1 says so
-//! (`config::tree::scalar`). All numbers are floating, of 64 bits. A key is a text: what stands for
-//! a number or a truth value is written as such, but keys at the top stay as they are.
+//! An unquoted value is a number, a boolean or null if YAML 1.1 says so (`config::tree::scalar`).
+//! All numbers become 64-bit floating-point numbers. Keys become texts: below the top level, a key
+//! that is a number or a boolean is written in its canonical form; at the top level keys stay as
+//! written.
 
 use crate::config::tree::scalar::Kind as Scalar;
 use crate::config::tree::{Key, Node, Value as Yaml};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 
-/// The metadata that a node holds; `None` if it is no map.
+/// The metadata in a node; `None` if the node is not a map.
 pub fn read(node: &Node) -> Option<Struct> {
     let Yaml::Map(entries) = &node.value else { return None };
     let entry = |(key, node): &(Key, Node)| (top(key), value(node));
@@ -40,7 +41,7 @@ fn scalar(text: &str, plain: bool) -> Scalar {
     if plain { Scalar::of(text) } else { Scalar::Text }
 }
 
-/// A key at the top: as it is written.
+/// A key at the top level, as it is written.
 fn top(key: &Key) -> String {
     match scalar(&key.name, key.plain) {
         Scalar::Null => String::new(),
@@ -48,7 +49,7 @@ fn top(key: &Key) -> String {
     }
 }
 
-/// A key of a map in it: what it stands for, as the reference's language writes that.
+/// A key below the top level, in the form that the reference server's language, Go, prints.
 fn below(key: &Key) -> String {
     match scalar(&key.name, key.plain) {
         Scalar::Null => "<nil>".to_owned(),
@@ -59,7 +60,8 @@ fn below(key: &Key) -> String {
     }
 }
 
-/// What both have, deep: where they disagree `first` stays.
+/// Merges `second` into `first`, recursively. If both have a value for a key, the one in `first`
+/// stays.
 pub fn merge(first: &mut Struct, second: &Struct) {
     for (key, value) in &second.fields {
         match (first.fields.get_mut(key).map(|mine| &mut mine.kind), &value.kind) {

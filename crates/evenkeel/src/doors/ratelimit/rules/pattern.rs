@@ -1,8 +1,8 @@
-//! Patterns of values: each `*` stands for any text, also none.
+//! Patterns for values, in which each `*` stands for any text, also for an empty one.
 //!
-//! A pattern covers the whole value. There is no way to write a star that means a star, but an
-//! equal text is found before any pattern is tried. It takes time in the length of the value for
-//! each part between stars, and there is no going back, so no value makes it slow.
+//! A pattern has to match the whole value. A literal star cannot be escaped, but an exactly equal
+//! text is found before any pattern is tried. Matching is linear in the length of the value for
+//! each part between stars, without backtracking, so no value makes it slow.
 
 /// A text with at least one `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads a pattern; `None` if the text has no `*`.
+    /// Parses a pattern; `None` if the text has no `*`.
     #[must_use]
     pub fn new(text: &str) -> Option<Pattern> {
         let (before, rest) = text.split_once('*')?;
@@ -22,7 +22,7 @@ impl Pattern {
         Some(Pattern { before: before.into(), between: between.collect(), after: after.into() })
     }
 
-    /// Whether the whole of `text` is covered.
+    /// Whether the pattern matches the whole of `text`.
     #[must_use]
     pub fn covers(&self, text: &str) -> bool {
         let rest = text.strip_prefix(&*self.before);

@@ -1,9 +1,9 @@
-//! From rule files to rules: the schema of the reference server, with its messages and ours.
+//! Converts rule files to rules: the schema of the reference server with Evenkeel's extensions.
 //!
-//! All files together are one set of rules, and any fault refuses the whole. Every fault is told
-//! with file, line and column. Beyond the reference a limit may have a `unit_multiplier`, and
-//! `calendar: true` for months and years of the calendar. Which files there are, and when they
-//! are read again, is `config::source::folder`'s business.
+//! All files together form one set of rules, and one error refuses the whole set. Every error is
+//! reported with its file, line and column. Beyond the reference server's schema, a limit may have
+//! an `algorithm`, a `unit_multiplier`, and `calendar: true` for calendar months and years. How
+//! files are found and when they are read again: `config::source::folder`.
 
 mod fields;
 
@@ -20,8 +20,9 @@ use keys::shown;
 use prost_types::Struct;
 use std::sync::Arc;
 
-/// What a rule file may be: the reference reads the first document only, and has merge keys and
-/// tags. A rule takes about eleven keys and values, and a kilobyte while it is read.
+/// The YAML dialect of rule files. As in the reference server, only the first document is read, and
+/// merge keys and tags are supported. A rule takes about eleven keys and values, and a kilobyte
+/// while it is read.
 pub const DIALECT: Dialect = Dialect {
     bytes_max: folder::FILE_BYTES_MAX as usize,
     depth_max: 100,
@@ -32,44 +33,44 @@ pub const DIALECT: Dialect = Dialect {
     tags: true,
 };
 
-/// More faults than this are not collected: nobody would read them either.
+/// The maximum number of errors reported for a file.
 const FAULTS_MAX: usize = 100;
 
-/// The longest window, in seconds: counters tell no longer ones apart.
+/// The longest window, in seconds. Counters cannot represent longer ones.
 const WINDOW_MAX: u32 = 30 * 365 * 86_400;
 
-/// How algorithms are written.
+/// The names of algorithms in rule files.
 const ALGORITHMS: [(&str, Algorithm); 3] = [
     ("fixed_window", Algorithm::Fixed),
     ("sliding_window", Algorithm::Sliding),
     ("token_bucket", Algorithm::Bucket),
 ];
 
-/// What the rules are read with.
+/// The options for reading rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Several files may have rules for one domain.
+    /// Whether several files may have rules for the same domain.
     pub merge_domains: bool,
-    /// Keys and values are compared joined, as the reference does.
+    /// Whether keys and values are compared joined, as in the reference server.
     pub compat_keys: bool,
-    /// Months and years are those of the calendar unless a limit says otherwise.
+    /// Whether months and years are calendar ones by default; a limit can override this.
     pub calendar: bool,
 }
 
 /// Reads all files as one set of rules.
 ///
 /// # Errors
-/// Everything that is wrong with them, file by file.
+/// All errors, grouped by file.
 pub fn read(files: &[File], options: Options, tallies: &Tallies) -> Result<Rules, Vec<Faults>> {
     let parsed =
         files.iter().map(|file| (file.name.as_str(), tree::parse_as(&file.bytes, DIALECT)));
     read_all(parsed, options, tallies)
 }
 
-/// The same of trees that stand in no file, each with its name.
+/// Reads trees that do not come from files as one set of rules; each tree comes with its name.
 ///
 /// # Errors
-/// As [`read`].
+/// All errors, grouped by tree.
 pub fn read_trees(
     trees: Vec<(String, Tree)>,
     options: Options,
@@ -102,13 +103,13 @@ fn read_all(
     if refused.is_empty() { Ok(rules) } else { Err(refused) }
 }
 
-/// Whether this is a rule file, sound or not.
+/// Whether a file is valid YAML and names a domain, even if its rules have errors.
 #[must_use]
 pub fn names_domain(bytes: &[u8]) -> bool {
     tree::parse_as(bytes, DIALECT).is_ok_and(|root| root.find(&["domain"]).is_some())
 }
 
-/// Whether a file has rules, or is no YAML.
+/// Whether a file names a domain or is not valid YAML.
 #[must_use]
 pub fn may_be_rules(bytes: &[u8]) -> bool {
     tree::parse_as(bytes, DIALECT).map_or(true, |root| root.find(&["domain"]).is_some())
@@ -120,7 +121,7 @@ struct Reader<'a> {
     faults: Vec<Fault>,
 }
 
-/// The way from the root to a node.
+/// The path from the root to a node.
 struct Way<'w> {
     domain: &'w str,
     path: String,
@@ -156,7 +157,7 @@ impl Reader<'_> {
 
     fn descriptors(&mut self, fields: &Fields<'_>, way: &Way<'_>, level: &mut Level) {
         for node in fields.list("descriptors", &mut self.faults) {
-            // What has another form has been told by the first look.
+            // `keys::check` has already reported a node of another kind.
             if let Value::Map(_) = node.value {
                 self.descriptor(node, way, level);
             }
@@ -188,7 +189,7 @@ impl Reader<'_> {
         let mut text = String::new();
         super::push_entry(&mut text, key, value);
         let shared = fields.flag("share_threshold", &mut self.faults);
-        // Joined with the value, a key may be a pattern too.
+        // If the key is joined with the value, it may be a pattern too.
         let pattern = if self.options.compat_keys { &text } else { value };
         if shared && Pattern::new(pattern).is_none() {
             let what = format!(
@@ -205,7 +206,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The rule of a descriptor; `None` if it has no limit.
+    /// The rule of a descriptor; `None` if it has no `rate_limit`.
     fn rule(&mut self, fields: &Fields<'_>, way: &Way<'_>) -> Option<Arc<Rule>> {
         let shadow = fields.flag("shadow_mode", &mut self.faults);
         let quota = fields.flag("quota_mode", &mut self.faults);
@@ -246,7 +247,7 @@ impl Reader<'_> {
     fn replaces(&mut self, limit: &Fields<'_>, own: Option<&str>) -> Box<[Box<str>]> {
         let mut names = Vec::new();
         let entries = limit.list("replaces", &mut self.faults).iter();
-        // What has another form has been told by the first look.
+        // `keys::check` has already reported an entry of another kind.
         for node in entries.filter(|node| matches!(node.value, Value::Map(_))) {
             let entry = Fields::of(node, &mut self.faults);
             let name = entry.text("name", &mut self.faults).unwrap_or_default();
@@ -260,7 +261,7 @@ impl Reader<'_> {
         names.into()
     }
 
-    /// `None`: unlimited, or faulty.
+    /// The limit of a rule; `None` if it is unlimited or has an error.
     fn limit(&mut self, fields: &Fields<'_>) -> Option<Limit> {
         let written = fields.text("unit", &mut self.faults).unwrap_or_default();
         let same = |(name, ..): &&(&str, Unit, u32)| name.eq_ignore_ascii_case(&written);

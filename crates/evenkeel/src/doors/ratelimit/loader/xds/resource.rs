@@ -1,9 +1,9 @@
-//! What a management server sends, as trees that rules are read of.
+//! Converts the resources of a management server to trees from which rules are read.
 //!
-//! Each resource is the rules of one domain and is treated as a file of its name, so the same
-//! checks hold and the same messages are told, only without lines. A limit without a unit, and a
-//! level without a limit, are what they are in a file. What a message cannot hold in bounds is
-//! refused: see `DESCRIPTORS_MAX`.
+//! Each resource holds the rules of one domain and is treated like a file with its name. The same
+//! checks apply and the same errors are reported, but without line numbers. A limit without a unit
+//! and a level without a limit mean the same as in a file. The total size is bounded by
+//! `DESCRIPTORS_MAX`.
 
 use crate::config::fault::Place;
 use crate::config::tree::{Key, Node, Value};
@@ -13,14 +13,14 @@ use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Any, Struct, Value as Proto};
 
-/// The most descriptors and values of metadata of all resources together.
+/// The maximum number of descriptors and metadata values over all resources of a message.
 const DESCRIPTORS_MAX: usize = 500_000;
 const WHAT: &str = "descriptors and values of metadata";
 
-/// A tree for each resource, with its name.
+/// Converts each resource to a tree with a name.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The first error in the resources, as text.
 pub fn trees(resources: &[Any]) -> Result<Vec<(String, Node)>, String> {
     let mut room = DESCRIPTORS_MAX;
     let mut trees = Vec::with_capacity(resources.len());
@@ -43,7 +43,7 @@ pub fn trees(resources: &[Any]) -> Result<Vec<(String, Node)>, String> {
     Ok(trees)
 }
 
-/// `None`: there are too many.
+/// Converts a list of descriptors; `None` if there are too many for `room`.
 fn list(descriptors: Vec<RateLimitDescriptor>, room: &mut usize) -> Option<Node> {
     *room = room.checked_sub(descriptors.len())?;
     let nodes = descriptors.into_iter().map(|descriptor| node(descriptor, room));
@@ -84,7 +84,8 @@ fn policy(limit: RateLimitPolicy) -> Node {
     Node::map(entries)
 }
 
-/// As it would be written in a file.
+/// Converts metadata to the form that it has in a file; `None` if there are too many values for
+/// `room`.
 fn metadata(fields: Struct, room: &mut usize) -> Option<Node> {
     let entry = |(name, field)| {
         let key = Key { place: Place::default(), plain: false, name };
@@ -109,7 +110,7 @@ fn value(value: Proto, room: &mut usize) -> Option<Node> {
     })
 }
 
-/// A text that stands for no number and no truth value.
+/// A text that is never read as a number or a boolean.
 fn text(text: String) -> Node {
     Node { plain: false, ..Node::text(text) }
 }

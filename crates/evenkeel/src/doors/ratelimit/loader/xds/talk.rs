@@ -1,7 +1,7 @@
-//! The stream to a management server: gRPC over HTTP/2, one call whose messages go both ways.
+//! The stream to a management server: gRPC over HTTP/2, one bidirectional call.
 //!
-//! It is asked from time to time whether it is there, so a server that is gone without a word is
-//! noticed. What is said: `xds`.
+//! Pings are sent on an idle connection, so that a server which disappeared without closing it is
+//! noticed. The content of the messages: `xds`.
 
 use crate::config::settings::Xds;
 use crate::doors::ratelimit::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
@@ -28,56 +28,56 @@ use tokio_rustls::TlsConnector;
 
 const PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// To find a server and be accepted.
+/// The time limit for connecting, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that says nothing for so long is asked whether it is there,
+/// The time without incoming data after which a ping is sent.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// and has so long to say so.
+/// The time that the server has to answer a ping before the connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a stream ended.
+/// The reason why a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub enum TalkError {
-    /// Nobody is there.
+    /// The server cannot be reached, or the TLS handshake failed.
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
-    /// Nobody answers.
+    /// The server did not accept the connection in time.
     #[error("cannot connect within {CONNECT_TIMEOUT:?}")]
     Silent,
-    /// The files that TLS takes are faulty, or the server's name is.
+    /// The TLS files or the server's name cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] Fault),
-    /// The connection broke.
+    /// The HTTP/2 connection failed.
     #[error("the connection broke: {0}")]
     Http(#[from] hyper::Error),
-    /// The request cannot be written.
+    /// The configured server address or a configured header is invalid.
     #[error("the server's address or a header cannot be written: {0}")]
     Request(#[from] http::Error),
-    /// It answers something that is not gRPC.
+    /// The server answered with an HTTP status that gRPC does not use.
     #[error("it answers with status {0}, not gRPC")]
     Status(http::StatusCode),
-    /// The call failed.
+    /// The server reported an error for the call.
     #[error("the call failed: {0}")]
     Failed(String),
-    /// What comes cannot be read.
+    /// A gRPC frame of the server cannot be read.
     #[error("{0}")]
     Frame(#[from] FrameFault),
-    /// A message that is none.
+    /// A message of the server is not a discovery response.
     #[error("not a message of xDS: {0}")]
     Message(#[from] prost::DecodeError),
-    /// It ended.
+    /// The server ended the stream without an error.
     #[error("the server ended the stream")]
     Ended,
 }
 
 impl TalkError {
-    /// Whether there was no server to speak of.
+    /// Whether no connection was made, as opposed to a stream that failed later.
     pub fn is_of_connecting(&self) -> bool {
         matches!(self, TalkError::Connect(_) | TalkError::Silent | TalkError::Tls(_))
     }
 }
 
-/// A stream to a server.
+/// An open stream to a server.
 pub struct Stream {
     outgoing: mpsc::Sender<Bytes>,
     incoming: Incoming,
@@ -85,7 +85,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Connects and says the first message.
+    /// Connects and sends the first message.
     pub async fn open(settings: &Xds, first: &DiscoveryRequest) -> Result<Stream, TalkError> {
         let connect = tokio::time::timeout(CONNECT_TIMEOUT, connect(settings));
         let socket = connect.await.map_err(|_| TalkError::Silent)??;
@@ -93,7 +93,7 @@ impl Stream {
         builder.timer(TokioTimer::new());
         builder.keep_alive_interval(PING_AFTER).keep_alive_timeout(PING_TIMEOUT);
         let (mut sender, connection) = builder.handshake(TokioIo::new(socket)).await?;
-        // It ends with the stream, whose end says why.
+        // This task ends with the stream, and the stream reports the reason.
         tokio::spawn(async { _ = connection.await });
         let (outgoing, messages) = mpsc::channel(4);
         let stream_open = outgoing.send(framed(first)).await;
@@ -116,7 +116,7 @@ impl Stream {
         Ok(Stream { outgoing, incoming: response.into_body(), frames })
     }
 
-    /// The next message.
+    /// Waits for the next message.
     pub async fn receive(&mut self) -> Result<DiscoveryResponse, TalkError> {
         loop {
             if let Some(message) = self.frames.take()? {
@@ -133,13 +133,13 @@ impl Stream {
         }
     }
 
-    /// Says something.
+    /// Sends a message.
     pub async fn send(&self, request: &DiscoveryRequest) -> Result<(), TalkError> {
         self.outgoing.send(framed(request)).await.map_err(|_| TalkError::Ended)
     }
 }
 
-/// What the stream runs over.
+/// A plain TCP connection or one with TLS.
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
@@ -152,14 +152,14 @@ async fn connect(settings: &Xds) -> Result<Box<dyn Socket>, TalkError> {
     Ok(Box::new(connector.connect(name, socket).await?))
 }
 
-/// What headers or trailers say of a call, if it failed.
+/// The error of a call in headers or trailers; `None` if they report none.
 fn failure(headers: &HeaderMap) -> Option<TalkError> {
     let status = tonic::Status::from_header_map(headers)?;
     let told = || TalkError::Failed(format!("{:?} {}", status.code(), status.message()));
     (status.code() != tonic::Code::Ok).then(told)
 }
 
-/// A body of what is sent to it.
+/// A request body made from the messages of a channel.
 struct Messages(mpsc::Receiver<Bytes>);
 
 impl Body for Messages {

@@ -1,23 +1,24 @@
-//! The keys of one section of a rule file, read as the reference reads them.
+//! The fields of one section of a rule file, read in the same way as the reference server reads
+//! them.
 //!
-//! Of two equal keys the last counts, and a value of the wrong form is a fault of the file. Texts
-//! are taken as they are written: `404` and `true` are texts where a text is wanted. Which keys
-//! may be there has been looked at before (`keys`).
+//! If a key occurs twice, its last value counts. A value of a wrong kind is an error. Texts are
+//! taken as written: `404` and `true` are texts where a text is expected. The names of keys have
+//! already been checked (`keys`).
 
 use super::super::keys::shown;
 use crate::config::fault::{Fault, Place};
 use crate::config::tree::scalar::Kind;
 use crate::config::tree::{Key, Node, Value};
 
-/// One section.
+/// The fields of one section.
 pub struct Fields<'n> {
-    /// Where it begins.
+    /// The position of the section in its file.
     pub place: Place,
     entries: &'n [(Key, Node)],
 }
 
 impl<'n> Fields<'n> {
-    /// The section that a node holds; nothing is an empty one.
+    /// The fields of a node; a null value has none. A node of another kind is reported.
     pub fn of(node: &'n Node, faults: &mut Vec<Fault>) -> Fields<'n> {
         let entries: &[(Key, Node)] = match &node.value {
             Value::Map(entries) => entries,
@@ -30,18 +31,18 @@ impl<'n> Fields<'n> {
         Fields { place: node.place, entries }
     }
 
-    /// The value of a key, unless it is nothing.
+    /// The value of a key; `None` if the key is missing or null.
     pub fn get(&self, key: &str) -> Option<&'n Node> {
         let (_, node) = self.entries.iter().rev().find(|(k, _)| k.name == key)?;
         (node.value != Value::Null).then_some(node)
     }
 
-    /// Where a key's value is; if there is none, the section.
+    /// The position of a key's value, or of the section if the key is missing.
     pub fn place_of(&self, key: &str) -> Place {
         self.get(key).map_or(self.place, |node| node.place)
     }
 
-    /// A text.
+    /// The text of a key; a list or a map is reported.
     pub fn text(&self, key: &str, faults: &mut Vec<Fault>) -> Option<String> {
         let node = self.get(key)?;
         match &node.value {
@@ -53,7 +54,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// A truth value; false if it is not there.
+    /// The boolean of a key, false if the key is missing; a value of another kind is reported.
     pub fn flag(&self, key: &str, faults: &mut Vec<Fault>) -> bool {
         let Some(node) = self.get(key) else { return false };
         if let Value::Text(text) = &node.value
@@ -66,7 +67,7 @@ impl<'n> Fields<'n> {
         false
     }
 
-    /// A number of 32 bits.
+    /// The 32-bit number of a key; a value of another kind is reported.
     pub fn number(&self, key: &str, faults: &mut Vec<Fault>) -> Option<u32> {
         let node = self.get(key)?;
         let text = match &node.value {
@@ -85,7 +86,7 @@ impl<'n> Fields<'n> {
         number
     }
 
-    /// A list; nothing is an empty one.
+    /// The list of a key, empty if the key is missing; a value of another kind is reported.
     pub fn list(&self, key: &str, faults: &mut Vec<Fault>) -> &'n [Node] {
         let Some(node) = self.get(key) else { return &[] };
         match &node.value {
@@ -102,7 +103,8 @@ fn wrong(place: Place, what: &str) -> Fault {
     Fault::new(place, format!("error loading config file: {what}"))
 }
 
-/// The tree with what merge keys (`<<`) name put in; keys that are written out go first.
+/// Replaces merge keys (`<<`) by the entries that they refer to. Keys written in the map itself
+/// take precedence.
 pub fn merged(mut node: Node) -> Node {
     match &mut node.value {
         Value::Null | Value::Text(_) => {}
@@ -119,7 +121,8 @@ pub fn merged(mut node: Node) -> Node {
                 match (key.name == "<<" && key.plain, node.value) {
                     (true, Value::Map(more)) => brought.extend(more),
                     (true, Value::List(maps)) => {
-                        // Of several, the first goes first; the last of equal keys counts.
+                        // The first of several maps takes precedence. They are reversed here
+                        // because the last of equal keys counts.
                         let maps = maps.into_iter().rev().filter_map(|map| match map.value {
                             Value::Map(more) => Some(more),
                             _ => None,
