@@ -1,8 +1,10 @@
-//! The rate limit quota service: Envoys decide by themselves what passes, of what they are given.
+//! The rate limit quota service: Envoys decide by themselves, within the share that they were
+//! assigned.
 //!
-//! Each tells from time to time what it let pass, and is told how much it may let pass next. What
-//! it names a bucket is looked up in the same rules as descriptors and charged to the same
-//! counters. Here are the lock and the figures around it; the wire is `grpc::talk`'s.
+//! Each Envoy reports from time to time how many requests it let pass, and gets an assignment of
+//! how many may pass next. The name of a bucket is matched against the same rules as descriptors,
+//! and its usage is charged to the same counters. This module holds the lock and the metrics; the
+//! protocol is in `grpc::talk`, the state in `book`.
 
 pub mod book;
 pub mod bucket;
@@ -24,7 +26,7 @@ use std::task::Waker;
 /// The service, shared by all threads.
 pub struct Quotas {
     decider: Arc<Decider>,
-    /// Never held over anything that waits.
+    /// The state of all streams. Invariant: this lock is never held across an `await`.
     book: Mutex<Book>,
     ending: AtomicBool,
     counts: Counts,
@@ -34,18 +36,18 @@ struct Counts {
     streams: Gauge,
     buckets: Gauge,
     reports: Counter,
-    /// Streams and buckets that there was no room for.
+    /// The number of streams refused, and of buckets not tracked, because there were too many.
     left_out: [Counter; 2],
 }
 
-/// One Envoy's part; given back when dropped.
+/// One Envoy's stream in the service; closed when dropped.
 pub struct Part {
     quotas: Arc<Quotas>,
     stream: u64,
 }
 
 impl Quotas {
-    /// A service that nobody takes part in, which charges to the counters of `decider`.
+    /// A service without streams that charges to the counters of `decider`.
     #[must_use]
     pub fn new(
         settings: Rlqs,
@@ -67,7 +69,7 @@ impl Quotas {
         Moment { steady: self.decider.steady_now(), wall: self.decider.now() }
     }
 
-    /// An Envoy takes part; `None`: too many do.
+    /// Opens a stream for an Envoy; `None` if there are too many streams.
     #[must_use]
     pub fn join(self: &Arc<Quotas>) -> Option<Part> {
         let stream = self.book.lock().open();
@@ -77,7 +79,7 @@ impl Quotas {
         stream.map(|stream| Part { quotas: Arc::clone(self), stream })
     }
 
-    /// To be called once a second.
+    /// Updates assignments and metrics. To be called once a second.
     pub fn tick(&self) {
         let moment = self.moment();
         let mut book = self.book.lock();
@@ -89,7 +91,7 @@ impl Quotas {
         self.counts.buckets.set(signed(buckets));
     }
 
-    /// Ends all streams: their Envoys go elsewhere.
+    /// Ends all streams; their Envoys connect to another instance.
     pub fn end(&self) {
         self.ending.store(true, Relaxed);
         self.book.lock().wake_all();
@@ -103,13 +105,13 @@ impl Quotas {
 }
 
 impl Part {
-    /// The service.
+    /// The service that this stream belongs to.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
     }
 
-    /// Takes what the Envoy reports.
+    /// Processes a report of the Envoy.
     ///
     /// # Errors
     /// [`WrongDomain`]
@@ -122,7 +124,8 @@ impl Part {
         Ok(())
     }
 
-    /// What it is to be told now; if nothing, `waker` is woken when there is something.
+    /// Returns the assignments that are pending now. If there are none, `waker` is woken when there
+    /// are.
     #[must_use]
     pub fn tell(&self, waker: &Waker) -> Option<RateLimitQuotaResponse> {
         let moment = self.quotas.moment();

@@ -1,9 +1,10 @@
-//! Who takes part: streams, their buckets, and the limits that buckets of several streams share.
+//! The streams of all Envoys, their buckets, and the limits that buckets of several streams share.
 //!
-//! Each stream is an Envoy. A limit that few share is shared out anew at every report; one that
-//! many share, once a second, so that no report costs more than another. Nothing waits here, and
-//! nothing is queued: what an Envoy is to be told is made when it is ready to read it, so a slow
-//! one is told the latest. Time is passed in. What counts is `decide`'s; what a part is, `share`'s.
+//! Each stream belongs to one Envoy. A limit with few buckets is divided anew at every report, one
+//! with many buckets once a second, so that the cost of a report is bounded. This module neither
+//! waits nor queues: a message is made when its Envoy is ready to read it, so a slow Envoy gets the
+//! latest state. The time is passed in. How usage is charged: `decide::used`. How shares are
+//! computed: `share`.
 
 use super::bucket::{Bucket, Strategy};
 use super::share::{self, Claim};
@@ -20,65 +21,67 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::task::Waker;
 
-/// Buckets of one stream; its further ones are not tracked.
+/// The maximum number of buckets of one stream; further ones are not tracked.
 pub const BUCKETS_PER_STREAM_MAX: usize = 10_000;
-/// Limits that more buckets share are shared out once a second.
+/// The maximum number of buckets with which a limit is divided at every report. With more buckets
+/// it is divided once a second.
 const PROMPT_MAX: usize = 64;
-/// Windows up to this length are shared as rates: no report is so fast.
+/// The longest window, in seconds, whose shares are rates: reports are too slow to divide its hits.
 const SHORT_SECS: u32 = 10;
-/// An assignment of a window outlives it by so much, for the next one to arrive.
+/// The time by which an assignment outlives its window, so that the next one can arrive.
 const GRACE_SECS: u32 = 5;
-/// Buckets in one message.
+/// The maximum number of buckets in one message.
 const ACTIONS_MAX: usize = 1_000;
 
 /// A moment by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// By the clock that nobody sets.
+    /// The monotonic time.
     pub steady: Time,
-    /// By the system's: windows follow it.
+    /// The system's time, which windows follow.
     pub wall: Time,
 }
 
-/// A bucket by its stream and the hash of its name. (Two names of one stream have the same hash
-/// once in 2^63 pairs.)
+/// The number of a bucket's stream, and the hash of its name. Two names of one stream share a hash
+/// with a probability of about one in 2^63.
 type Id = (u64, u64);
 
-/// One Envoy.
+/// The stream of one Envoy.
 #[derive(Default)]
 struct Stream {
     domain: Box<str>,
     buckets: Vec<u64>,
-    /// Buckets that it has to be told of.
+    /// Hashes of the buckets with a pending message. Invariant: a bucket is in this list if and
+    /// only if its `listed` is true.
     untold: Vec<u64>,
     waker: Option<Waker>,
 }
 
-/// A limit that buckets share.
+/// A limit with the buckets that share it.
 struct Pool {
     limit: Limit,
     members: Vec<Id>,
-    /// The end of the window that it was shared out in.
+    /// The end of the window in which it was last divided, in seconds since the epoch.
     end: u32,
-    /// It has to be shared out.
+    /// Whether it has to be divided anew.
     stale: bool,
 }
 
-/// What became of a message.
+/// The result of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Buckets that were reported.
+    /// The number of buckets in the report.
     pub reports: usize,
-    /// Buckets that are not tracked.
+    /// The number of buckets that are not tracked.
     pub left_out: usize,
 }
 
-/// The domain of a message is missing, or another one than before.
+/// The domain of a message is missing, or differs from the domain of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the first message of a stream must name a domain, and the others the same or none")]
 pub struct WrongDomain;
 
-/// All who take part.
+/// The state of all streams.
 pub struct Book {
     settings: Rlqs,
     seed: Seed,
@@ -89,13 +92,13 @@ pub struct Book {
 }
 
 impl Book {
-    /// Nobody.
+    /// A state without streams.
     pub fn new(settings: Rlqs, seed: Seed) -> Book {
         let (streams, buckets, pools) = Default::default();
         Book { settings, seed, streams, buckets, pools, next: 0 }
     }
 
-    /// A stream begins; `None`: there are too many.
+    /// Opens a stream and returns its number; `None` if there are too many.
     pub fn open(&mut self) -> Option<u64> {
         if self.streams.len() >= self.settings.streams_max {
             return None;
@@ -105,7 +108,7 @@ impl Book {
         Some(self.next)
     }
 
-    /// A stream has ended; its parts are for the others.
+    /// Closes a stream and frees the shares of its buckets for the others.
     pub fn close(&mut self, stream: u64) {
         let Some(gone) = self.streams.remove(&stream) else { return };
         for name in gone.buckets {
@@ -113,15 +116,15 @@ impl Book {
         }
     }
 
-    /// Streams and buckets.
+    /// The number of streams and the number of buckets.
     pub fn sizes(&self) -> (usize, usize) {
         (self.streams.len(), self.buckets.len())
     }
 
-    /// Takes one message of a stream over.
+    /// Processes one message of a stream.
     ///
     /// # Errors
-    /// [`WrongDomain`]; nothing was taken over.
+    /// [`WrongDomain`]; no usage was charged.
     pub fn report(
         &mut self,
         stream: u64,
@@ -145,7 +148,8 @@ impl Book {
         Ok(taken)
     }
 
-    /// Takes the report of one bucket over; false: it is not tracked, and was charged all the same.
+    /// Processes the report of one bucket. Returns false if the bucket is not tracked; its usage is
+    /// charged nevertheless.
     fn one(
         &mut self,
         stream: u64,
@@ -185,7 +189,8 @@ impl Book {
         self.buckets.len() < self.settings.buckets_max && own < BUCKETS_PER_STREAM_MAX
     }
 
-    /// Lets a bucket take part in the limit that it meets, which the rules may have changed.
+    /// Adds a bucket to the limit that applies to it, which may differ from the last one after a
+    /// reload of the rules.
     fn bind(&mut self, id: Id, bound: Bound) {
         let Some(bucket) = self.buckets.get_mut(&id) else { return };
         let before = std::mem::replace(&mut bucket.bound, bound);
@@ -225,7 +230,7 @@ impl Book {
         }
     }
 
-    /// Something has changed about a limit: it is shared out, or will be within a second.
+    /// Marks a limit as changed. It is divided now or, if many buckets share it, at the next tick.
     fn changed(&mut self, key: KeyHash, decider: &Decider, moment: Moment) {
         let Some(pool) = self.pools.get_mut(&key) else { return };
         pool.stale = true;
@@ -234,7 +239,8 @@ impl Book {
         }
     }
 
-    /// To be called once a second: windows end, assignments run out, buckets are used no more.
+    /// Divides limits anew, renews assignments and abandons unused buckets. To be called once a
+    /// second.
     pub fn tick(&mut self, decider: &Decider, moment: Moment) {
         let keys: Vec<KeyHash> = self.pools.keys().copied().collect();
         for key in keys {
@@ -249,7 +255,7 @@ impl Book {
         told.into_iter().for_each(|id| self.wake(id));
     }
 
-    /// Notes it if a window of a limit begins.
+    /// Notes when a new window of a limit has begun.
     fn turn(&mut self, key: KeyHash, moment: Moment) {
         let Some(pool) = self.pools.get_mut(&key) else { return };
         let end = pool.limit.length.window(moment.wall).end;
@@ -263,7 +269,7 @@ impl Book {
         }
     }
 
-    /// Shares a limit out if anything has changed.
+    /// Divides a limit if anything has changed.
     fn share_out(&mut self, key: KeyHash, decider: &Decider, moment: Moment) {
         self.turn(key, moment);
         let Some(pool) = self.pools.get_mut(&key) else { return };
@@ -276,7 +282,7 @@ impl Book {
         }
         let total = u64::from(standing.left);
         let claim = |bucket: &Bucket| bucket.claim(steady, &standing, moment.steady);
-        // Every member has its bucket; a claim for each keeps both lists side by side.
+        // Every member has its bucket. One claim for each member keeps the two lists aligned.
         let claims = pool.members.iter().map(|id| self.buckets.get(id).map(claim));
         let claims: Vec<Claim> = claims.map(Option::unwrap_or_default).collect();
         let held: u64 = claims.iter().map(|claim| claim.held).sum();
@@ -296,7 +302,7 @@ impl Book {
         }
     }
 
-    /// A bucket has something to be told of.
+    /// Lists a bucket among those with a pending message, and wakes its stream.
     fn wake(&mut self, (stream, name): Id) {
         let bucket = self.buckets.get_mut(&(stream, name));
         let listed = bucket.is_none_or(|bucket| std::mem::replace(&mut bucket.listed, true));
@@ -307,7 +313,8 @@ impl Book {
         stream.waker.iter().for_each(Waker::wake_by_ref);
     }
 
-    /// What a stream has to be told now; if nothing, `waker` is woken when there is something.
+    /// Returns the pending messages of a stream, for at most [`ACTIONS_MAX`] buckets; the next call
+    /// returns further ones. If there are none, `waker` is woken when there are.
     pub fn tell(&mut self, stream: u64, waker: &Waker, moment: Moment) -> Vec<BucketAction> {
         let mut actions = Vec::new();
         let Some(own) = self.streams.get_mut(&stream) else { return actions };
@@ -340,7 +347,7 @@ impl Book {
         }
     }
 
-    /// Wakes every stream, so that it can end.
+    /// Wakes every stream, so that each one can end.
     pub fn wake_all(&self) {
         let wakers = self.streams.values().filter_map(|stream| stream.waker.as_ref());
         wakers.for_each(Waker::wake_by_ref);
@@ -356,7 +363,7 @@ impl Book {
     }
 }
 
-/// How long a limit's window is.
+/// The length of a limit's window, in seconds; for calendar months the time left in it.
 fn seconds(limit: Limit, standing: Standing) -> u32 {
     match limit.length {
         Length::Seconds(seconds) => seconds,
@@ -365,13 +372,13 @@ fn seconds(limit: Limit, standing: Standing) -> u32 {
 }
 
 impl Rlqs {
-    /// Whether parts of a limit are rates, and not hits of its window.
+    /// Whether shares of a limit are rates and not parts of its window's hits.
     fn is_steady(&self, limit: Limit) -> bool {
         let short = matches!(limit.length, Length::Seconds(seconds) if seconds <= SHORT_SECS);
         short || limit.algorithm == Algorithm::Bucket || self.per_unit(limit).is_some()
     }
 
-    /// The unit that parts of a limit are written in, if they are to be.
+    /// The unit in which shares of a limit are sent, if they are sent as requests per time unit.
     fn per_unit(&self, limit: Limit) -> Option<Unit> {
         let whole = limit.length == Length::Seconds(limit.unit.seconds());
         (self.per_unit && whole && limit.unit != Unit::Week).then_some(limit.unit)

@@ -1,9 +1,10 @@
-//! One bucket of one Envoy: what it may let pass, what it was told last, what it is told next.
+//! One bucket of one Envoy: the current, the last sent and the next assignment.
 //!
-//! How an assignment is written: a part of a window's hits is a bucket of as many tokens that does
-//! not fill again, and is given anew by ending the one before it first: Envoy carries what is left
-//! in a bucket over to the next one otherwise. A rate is a bucket that fills. Envoy knows these two
-//! and "all" and "none" only, and reads no fractions of seconds. Who gets how much: `share`.
+//! A share of a window's hits is sent as a token bucket with that many tokens that does not refill.
+//! A new share is preceded by an assignment that denies everything, because Envoy would otherwise
+//! carry the tokens left over to the new bucket. A rate is sent as a token bucket that refills.
+//! Envoy supports only these two and the blanket rules "allow all" and "deny all", and it ignores
+//! fractions of seconds. How shares are computed: `share`.
 
 use super::share::Claim;
 use crate::doors::ratelimit::decide::used::{Bound, Standing, Used};
@@ -20,40 +21,41 @@ use crate::doors::ratelimit::wire::{RateLimitStrategy, TokenBucket};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use prost_types::Duration;
 
-/// A year: the slowest that Envoy fills a bucket.
+/// A year, in seconds: the longest fill interval that Envoy supports.
 const SELDOM_SECS: i64 = 365 * 86_400;
-/// Reports that follow each other faster than this say nothing about a rate.
+/// The shortest time between two reports from which a rate is computed.
 const SHORT: Nanos = Nanos(SECOND / 2);
-/// What is kept for a rate that grows, in percent of it.
+/// The factor by which the expected demand exceeds the measured rate, in case the rate grows.
 const HEADROOM: f64 = 1.25;
 
-/// What a bucket may let pass.
+/// The rule by which an Envoy decides about the requests of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Everything.
+    /// Allow every request.
     Allow,
-    /// Nothing.
+    /// Deny every request.
     Deny,
-    /// So many requests, and then no more.
+    /// Allow this number of requests once, then deny.
     Tokens(u32),
-    /// So many requests in so many seconds, again and again.
+    /// Allow the first number of requests in each period of the second number of seconds.
     Rate(u32, u32),
-    /// The same of a unit, written as such.
+    /// Allow this number of requests in each unit, sent as requests per time unit. Envoy's filter
+    /// does not support this form, so it has to be switched on in the settings.
     PerUnit(u32, Unit),
 }
 
-/// What the next message says of a bucket.
+/// The content of the next message about a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
-    /// An assignment in place of the one before.
+    /// A new assignment that replaces the last one.
     Anew(Strategy),
-    /// The same for longer.
+    /// The last assignment, with a new time to live.
     Extend,
-    /// It is not tracked any more.
+    /// The bucket is abandoned: it is no longer tracked.
     Abandon,
 }
 
-/// What an Envoy was told last.
+/// The assignment that was sent last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sent {
     strategy: Strategy,
@@ -61,38 +63,39 @@ struct Sent {
     secs: u32,
 }
 
-/// One bucket of one Envoy.
+/// The state of one bucket of one Envoy.
 #[derive(Debug)]
 pub struct Bucket {
-    /// Its name: keys and values.
+    /// The name of the bucket: keys and values.
     pub name: Box<[(Box<str>, Box<str>)]>,
-    /// What it meets.
+    /// The limit that applies to it.
     pub bound: Bound,
-    /// What it may still let pass of a limit.
+    /// The number of requests that it may still let pass.
     pub held: u64,
-    /// What it has let pass in the limit's window, as far as it has told.
+    /// The number of requests that it let pass in the current window, as far as reported.
     had: u64,
-    /// What it held when that window began, until it tells what became of it.
+    /// The value of `held` at the start of the current window; `None` after the first report in it.
     before: Option<u64>,
-    /// Requests per second of late, refused ones too; `None` before the second report.
+    /// The recent rate in requests per second, including refused ones; `None` before the second
+    /// report.
     rate: Option<f64>,
     reported: Time,
-    /// When it last had a request.
+    /// The time of the last report with a request.
     used: Time,
-    /// It has told what it used and waits for what it is due.
+    /// Whether it has reported its usage and awaits its next share.
     pub due: bool,
-    /// It refused requests.
+    /// Whether it refused requests according to its last report.
     pub hungry: bool,
-    /// Something was used since the last assignment.
+    /// Whether it had requests since the last assignment was sent.
     touched: bool,
     sent: Option<Sent>,
     pending: Option<Pending>,
-    /// Its stream knows that there is something to be told.
+    /// Whether its stream already lists it among the buckets with a pending message.
     pub listed: bool,
 }
 
 impl Bucket {
-    /// A bucket that has its first report at `now`.
+    /// A bucket whose first report arrives at `now`.
     pub fn new(name: &[(&str, &str)], now: Time) -> Bucket {
         Bucket {
             name: name.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
@@ -112,20 +115,21 @@ impl Bucket {
         }
     }
 
-    /// What a report of `now` says that it used.
+    /// The usage that a report at `now` describes.
     pub fn used(&self, allowed: u64, denied: u64, now: Time) -> Used {
         let before = self.before.unwrap_or(self.held);
         Used { allowed, denied, elapsed: now.since(self.reported), before }
     }
 
-    /// A window of its limit begins.
+    /// Notes that a window of its limit begins. `steady` means that shares of the limit are rates.
     pub fn begin(&mut self, steady: bool) {
         self.had = 0;
         self.before = Some(self.held);
         self.due |= !steady;
     }
 
-    /// Takes a report over, of which `counted` requests passed in the limit's window.
+    /// Applies a report. `counted` is the number of its requests that passed in the current window,
+    /// and `steady` means that shares of the limit are rates.
     pub fn report(&mut self, used: Used, counted: u64, steady: bool, now: Time) {
         let all = used.allowed.saturating_add(used.denied);
         let elapsed = used.elapsed;
@@ -148,7 +152,8 @@ impl Bucket {
         }
     }
 
-    /// Its claim on a limit that stands so; as rates, if `steady`.
+    /// The bucket's claim on a limit in the state `standing`. `steady` means that shares are rates;
+    /// then nothing is estimated for the time since the last report.
     pub fn claim(&self, steady: bool, standing: &Standing, now: Time) -> Claim {
         let rate = self.rate.unwrap_or(0.0);
         let since = now.since(self.reported).min(standing.begun);
@@ -164,7 +169,8 @@ impl Bucket {
         }
     }
 
-    /// Gives it `part` of a limit beside what it has `unreported`; true if it has to be told.
+    /// Assigns `part` of a limit, in addition to the `unreported` requests that it has probably let
+    /// pass. Returns true if a message has to be sent.
     pub fn give(&mut self, part: u64, unreported: u64, strategy: Strategy) -> bool {
         let same = self.held == part && self.sent.is_some_and(|sent| sent.strategy == strategy);
         self.held = part + unreported;
@@ -177,7 +183,7 @@ impl Bucket {
         !idle && !over
     }
 
-    /// Whether it knows of a strategy, or will.
+    /// Whether the Envoy has a strategy or will get it with the next message.
     fn is_told(&self, strategy: Strategy) -> bool {
         match self.pending {
             Some(Pending::Anew(pending)) => pending == strategy,
@@ -185,8 +191,8 @@ impl Bucket {
         }
     }
 
-    /// Sees to it that the Envoy knows of a strategy that is no part of a limit; true if it has to
-    /// be told.
+    /// Makes sure that the Envoy has a strategy that is not a share of a limit. Returns true if a
+    /// message has to be sent.
     pub fn settle(&mut self, strategy: Strategy) -> bool {
         self.due = false;
         let told = self.is_told(strategy);
@@ -196,7 +202,8 @@ impl Bucket {
         !told
     }
 
-    /// Whether what it was told has to be said again, or taken back for nobody uses it.
+    /// Checks whether the assignment has to be renewed, or abandoned because the bucket was unused
+    /// for the time `idle`. Returns true if a message has to be sent.
     pub fn look(&mut self, idle: Nanos, now: Time) -> bool {
         let Some(sent) = self.sent.filter(|_| self.pending.is_none()) else { return false };
         let pending = if now.since(self.used) >= idle {
@@ -210,7 +217,8 @@ impl Bucket {
         true
     }
 
-    /// What is told of it, for as many seconds as `secs` says of a strategy; false: it is to go.
+    /// Passes the pending messages to `say`, with the time to live in seconds that `secs` returns
+    /// for a strategy. Returns false if the bucket was abandoned and is to be removed.
     pub fn tell(
         &mut self,
         secs: impl Fn(Strategy) -> u32,

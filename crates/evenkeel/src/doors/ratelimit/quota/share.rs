@@ -1,50 +1,51 @@
-//! How what is left of a limit is shared out among those who may let requests pass.
+//! Divides the remaining requests of a limit among the buckets that share it.
 //!
-//! Max-min fair by demand, over the whole window: whoever wants less than an equal part gets what
-//! it wants, the others share the rest equally, and what nobody wants is spread over all, so that
-//! nothing lies idle. At any moment the parts together are no more than what is left: parts that
-//! have become too large are taken back before others grow. What somebody has probably used and
-//! not told yet counts as used. Pure functions of what is known; who holds what is kept by `book`.
+//! The division is max-min fair by demand over the whole window. A bucket that needs less than an
+//! equal share gets what it needs, the others divide the rest equally, and a surplus is spread over
+//! all. At any moment the shares together are at most what remains: shares that are too large are
+//! taken back before others grow. Requests that a bucket has probably let pass but not reported
+//! count as used. All functions here are pure; `book` keeps the state.
 
-/// One of those who share.
+/// The claim of one bucket on a shared limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// What it may still let pass, as far as it has told.
+    /// The number of requests that it may still let pass, as far as reported.
     pub held: u64,
-    /// What it has let pass in this window, as far as it has told.
+    /// The number of requests that it let pass in this window, as far as reported.
     pub used: u64,
-    /// Of what it holds, what it has probably let pass since.
+    /// The part of `held` that it has probably used since its last report.
     pub unreported: u64,
-    /// What it is likely to want; `None`: nobody knows yet.
+    /// The expected number of requests in the rest of the window; `None` if it is not known yet.
     pub demand: Option<u64>,
-    /// It has told what it used just now, or begins anew, and can be given what it is due.
+    /// Whether it has just reported, or a window has begun, so that it can get its share now.
     pub due: bool,
-    /// It refuses requests for want of more.
+    /// Whether it refuses requests because its share is used up.
     pub hungry: bool,
 }
 
 impl Claim {
-    /// What it has had of this window.
+    /// The number of requests of this window that it used, reported or not.
     fn had(&self) -> u64 {
         self.used + self.unreported
     }
 
-    /// What it wants of this window, at least `least`.
+    /// Its total demand in this window, at least `least`.
     fn wants(&self, least: u64) -> u64 {
         self.demand.map_or(u64::MAX, |demand| demand.saturating_add(self.had()).max(least))
     }
 
-    /// What it has of this window in the end, where nobody gets more than `level`.
+    /// Its total share of this window if no bucket gets more than `level`.
     fn part(&self, least: u64, level: u64) -> u64 {
         self.wants(least).min(level).max(self.had())
     }
 }
 
-/// Of an equal part, one in so many is kept for somebody who wants nothing now, so that its next
-/// request finds something.
+/// A bucket without demand keeps one part in this many of an equal share, so that its next request
+/// can pass.
 const KEPT: u64 = 4;
 
-/// What each may let pass beside what it has; together they are `left`.
+/// The number of requests that each bucket may let pass in addition to those it used. The sum is
+/// `left`.
 #[must_use]
 pub fn parts(left: u64, claims: &[Claim]) -> Vec<u64> {
     let count = claims.len() as u64;
@@ -57,7 +58,8 @@ pub fn parts(left: u64, claims: &[Claim]) -> Vec<u64> {
     let level = highest(total, |level| sum(level) <= total);
     let mut parts: Vec<u64> =
         claims.iter().map(|claim| claim.part(least, level) - claim.had()).collect();
-    // What is over goes to all; what does not divide evenly, to those who want most.
+    // A surplus goes to all, and an indivisible remainder to the buckets with the largest unmet
+    // demand.
     let rest = total - sum(level);
     let mut order: Vec<usize> = (0..claims.len()).collect();
     let missing =
@@ -69,7 +71,8 @@ pub fn parts(left: u64, claims: &[Claim]) -> Vec<u64> {
     parts
 }
 
-/// The highest number up to `max` that is good, where all below a good one are, and zero is.
+/// The highest number up to `max` for which `good` holds. `good` must hold for zero and for every
+/// number below a good one.
 fn highest(max: u64, good: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, max);
     while low < high {
@@ -79,15 +82,15 @@ fn highest(max: u64, good: impl Fn(u64) -> bool) -> u64 {
     low
 }
 
-/// What each is given anew; `None`: it keeps what it holds. Together with what others hold that is
-/// no more than `total`, unless they have used more than there is.
+/// The new share of each bucket; `None` if it keeps `held`. The new shares and the kept ones
+/// together are at most `total`, unless the buckets have already used more.
 #[must_use]
 pub fn balance(total: u64, claims: &[Claim]) -> Vec<Option<u64>> {
     let unreported: u64 = claims.iter().map(|claim| claim.unreported).sum();
     let parts = parts(total.saturating_sub(unreported), claims);
     let mut given: Vec<Option<u64>> = vec![None; claims.len()];
     let mut held: u64 = claims.iter().map(|claim| claim.held).sum();
-    // A tenth more than due is not worth a message, unless it is missing elsewhere.
+    // A share up to a tenth too large is not worth a message, unless other buckets lack that part.
     for strict in [false, true] {
         for (at, claim) in claims.iter().enumerate() {
             let due = parts[at] + claim.unreported;
