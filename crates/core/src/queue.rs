@@ -1,20 +1,19 @@
-//! The fair queue before a backend: nobody waits while there is room, and when there is none it
-//! is shared out by what requests cost.
+//! The fair admission queue in front of a backend: a request waits only if there is no free slot,
+//! and slots are shared out by what requests cost.
 //!
-//! At most `concurrency` requests are with the backend. Those that wait are in one of two tiers:
-//! clients in credit come first, those in debt share what is left, at least a tenth of the cost.
-//! In both, flows take turns by start-time fair queueing (`turns`), so it does not
-//! matter how many connections a flow opens. A client that has nothing with the backend may use
-//! one of `reserve` slots more if it would have gone before something that is there and asks for
-//! little beside it: who comes anew and uses little finds room at once, even while everybody is in
-//! credit. `depth` watches whether the backend takes in so many.
+//! At most `concurrency` requests are with the backend. Waiting requests belong to one of two
+//! tiers: clients in credit come first, and clients in debt share the rest, at least a tenth of the
+//! cost. In both, flows take turns by start-time fair queueing (`turns`), so the number of
+//! connections makes no difference. `reserve` further slots are for light requests of clients that
+//! have nothing with the backend: a new client that uses little finds a slot at once, even while
+//! all clients are in credit. `depth` finds out whether the backend accepts that many.
 //!
-//! The requests of a client wait one behind the other, where the first of them belongs: each is
-//! served from the place it was given when it came. So a client's order is kept whatever becomes
-//! of its account meanwhile, and no request takes others along to a better place.
+//! The requests of one client wait in FIFO order, in the place of the first of them. Each is served
+//! from the place that it was given on arrival. So their order does not change when the client's
+//! account does, and no request moves others along to a better place.
 //!
-//! This is a state machine without locks or a clock. It does not look into any bucket (the door
-//! asks the limiter for a request's [`Place`]), and it never finds out costs by itself.
+//! This is a state machine without locks and without a clock. It reads no bucket (the door asks the
+//! limiter for a request's [`Place`]), and it does not measure costs. Why: docs/adr/0005.
 
 pub mod concurrency;
 mod crowd;
@@ -41,89 +40,95 @@ use spread::Map;
 use tiers::{Share, Tiers};
 use turns::Head;
 
-/// The longest that anybody is told to stay away.
+/// The longest `retry_after` that a refused request is given.
 const RETRY_AFTER_MAX: Nanos = Nanos::from_secs(3_600);
 
-/// The bounds of a queue.
+/// The limits of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How many requests the backend works on at once, at least 1. Too low: it stands idle. Too
-    /// high: they wait there, where nobody puts them into order.
+    /// The number of requests that the backend works on at once, at least 1. Too low: the backend
+    /// stands idle. Too high: requests wait inside the backend, where they are in no fair order.
     pub concurrency: usize,
-    /// How many more for clients in credit that have nothing with the backend, whose turn would
-    /// have come before one that is there, and who ask for little beside it; all but one also for
-    /// such buckets in debt, too, and for such clients of a bucket. No more than the backend takes
-    /// in ([`Queue::taken_in`]). Default: two per processor, at least two. Too low: many who use
-    /// little wait for each other. Too high: a swarm overloads the backend. 0: nobody is preferred
-    /// for asking for little.
+    /// The number of additional slots for clients in credit that have nothing with the backend, ask
+    /// for little compared with what is in service, and whose turn would have come before one of
+    /// those requests. All but one of these slots are also open to buckets in debt, and to clients
+    /// of such a bucket, under the same conditions. Never more than the backend accepts
+    /// ([`Queue::taken_in`]). Default: two per processor, at least two. Too low: many clients that
+    /// use little wait for each other. Too high: a swarm overloads the backend. 0: clients that ask
+    /// for little are not preferred.
     pub reserve: usize,
-    /// How many requests may wait. Default: 4096. Too low: bursts are refused. Too high: memory,
-    /// some 500 bytes each, and waits that nobody sits through.
+    /// The number of requests that may wait. Default: 4096. Too low: bursts are refused. Too high:
+    /// memory, some 500 bytes each, and waits longer than any client accepts.
     pub len_max: usize,
-    /// How long a request may wait. Default: 30 s.
+    /// The longest time that a request may wait. Default: 30 s.
     pub wait_max: Nanos,
-    /// How many clients are remembered as [`known`]; those in credit who are not share one flow's
-    /// turn among those in debt. 0, the default: nobody is told apart. Too low: who comes seldom
-    /// is a stranger at each visit. Too high: memory, 36 bytes each.
+    /// The number of clients that are remembered as established ([`known`]). New clients in credit
+    /// share the turn of a single flow among those in debt. 0, the default: established and new
+    /// clients are treated alike. Too low: a client that comes seldom is new at each visit. Too
+    /// high: memory, 36 bytes each.
     pub known_max: usize,
 }
 
-/// Where a request waits.
+/// The tier and the flow in which a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// With those who owe nothing; its client is its flow.
+    /// The tier of clients that owe nothing. The flow is the client.
     Credit,
-    /// With those in debt: of its buckets this one is latest, and all who are charged there are
-    /// one flow.
+    /// The tier of clients in debt. The flow is this bucket: of the request's buckets, the one that
+    /// is furthest in debt by its own burst (`Limiter::latest`). All clients charged there share
+    /// it.
     Debt(Key),
 }
 
 impl Place {
-    /// With all others of whom nothing is known, as one flow among those in debt.
+    /// The one flow, in the tier in debt, that all new clients share. It cannot be the bucket of a
+    /// limit: no limit has this index.
     pub const STRANGERS: Place =
         Place::Debt(Key { limit: u8::MAX, hash: KeyHash::from_bits(u64::MAX) });
 }
 
-/// A request that comes.
+/// A request that arrives at the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// Who sends it: the key of the first limit.
+    /// The client that sends the request: its key for the first limit.
     pub client: KeyHash,
-    /// How it stands with its limits.
+    /// The tier and the flow, according to the limits of the request.
     pub place: Place,
-    /// What it will probably cost.
+    /// The expected cost.
     pub estimate: Cost,
-    /// Whether that is a guess, as nothing is known of its route. Of those whose turn it is equally
-    /// such a request goes first: it may ask for little, and then nobody like it waits again.
+    /// Whether `estimate` is a guess, because the cost of the route is unknown. Among requests with
+    /// equal tags a guess goes first: the request may be light, and once its cost is known, no
+    /// later request on the route has to wait for that reason.
     pub is_guess: bool,
-    /// The route that this is known of: [`Queue::handle_estimate`] tells more of it. `None`: it
-    /// stays what it is.
+    /// The route that `estimate` is for; [`Queue::handle_estimate`] updates it. `None`: the
+    /// estimate does not change.
     pub route: Option<RouteHash>,
-    /// How much more than others it gets.
+    /// The share of the client's flow relative to other flows.
     pub weight: Weight,
 }
 
-/// A request in the queue or with the backend. Later ones are larger.
+/// Identifies a request in the queue or with the backend. Later requests have larger ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(u64);
 
-/// A request that found no room, or waited for too long.
+/// A request that is refused, because the queue is full or because it waited for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Which one.
+    /// The refused request.
     pub id: Id,
-    /// How long until what its flow has waiting now will have been served.
+    /// The time until the requests of its flow that wait now will have been served, as estimated;
+    /// at most an hour.
     pub retry_after: Nanos,
 }
 
-/// What a cancelled request leaves behind.
+/// The state of a request at the moment when it is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It waited; its place is free.
+    /// It was waiting, and has been removed.
     Waiting,
     /// It is with the backend, and keeps its slot until `handle_done`.
     Running,
-    /// It is neither here nor there.
+    /// The queue does not contain the request: it has ended or was refused.
     Unknown,
 }
 
@@ -133,7 +138,8 @@ struct Waiting {
     since: Time,
 }
 
-/// A client that has requests waiting, the first of them in `place`, or with the backend.
+/// A client with requests that wait or run. `place` is the place of its first waiting request, or
+/// the last such place if none waits.
 #[derive(Clone, Copy, Debug)]
 struct Client {
     place: Place,
@@ -147,25 +153,30 @@ impl Client {
         Client { place, line: Line::default(), crowd: Crowd::default(), running: 0 }
     }
 
-    /// Whether it has nothing here.
+    /// Whether the client has no request that waits or runs.
     fn is_gone(&self) -> bool {
         self.crowd.count == 0 && self.running == 0
     }
 }
 
-/// The queue.
+/// The admission queue of one backend.
+///
+/// Invariants: a request is in exactly one of `ready`, `waiting` and `running`, until it is done,
+/// is refused, or is cancelled while it waits. `ready` is used only while `waiting` is empty and a
+/// slot is free. `clients` has an entry for exactly those clients that have a request in `waiting`
+/// or `running`.
 pub struct Queue {
     settings: Settings,
-    /// Who is no stranger, where these are told apart.
+    /// The established clients, if these are distinguished from new ones.
     known: Option<Known>,
     last: u64,
-    /// The only one that is here and not with the backend, if there is a slot for it: it has no
-    /// place in any order, since it needs none. That is how most requests pass.
+    /// The only request that has not been sent to the backend, if a slot is free for it. It is in
+    /// no list and no order, because it needs none. Most requests pass this way.
     ready: Option<(Id, Waiting)>,
     waiting: Lines,
     running: Map<Id, Share>,
     clients: Map<KeyHash, Client>,
-    /// What is known by now of the routes that they take.
+    /// The current estimates for the routes of the waiting requests.
     routes: Routes,
     tiers: Tiers,
     crowds: Crowds,
@@ -176,7 +187,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Nobody waits, nothing runs.
+    /// An empty queue.
     #[must_use]
     pub fn new(settings: Settings) -> Queue {
         Queue {
@@ -197,13 +208,14 @@ impl Queue {
         }
     }
 
-    /// The bounds.
+    /// The limits in force.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.settings
     }
 
-    /// Takes over other bounds; who waits, waits on, unless it has waited for too long by them.
+    /// Replaces the limits. Waiting requests stay in the queue, unless they have already waited
+    /// longer than the new `wait_max`. A new `known_max` forgets all established clients.
     pub fn set_settings(&mut self, settings: Settings) {
         self.line_up_ready();
         if settings.known_max != self.settings.known_max {
@@ -212,45 +224,47 @@ impl Queue {
         self.settings = Settings { concurrency: settings.concurrency.max(1), ..settings };
     }
 
-    /// From now on at most `concurrency` requests are sent to the backend; what runs, runs on.
+    /// Changes the number of requests that are sent to the backend at once, at least 1. Requests
+    /// that run are not affected.
     pub fn set_concurrency(&mut self, concurrency: usize) {
         self.line_up_ready();
         self.settings.concurrency = concurrency.max(1);
     }
 
-    /// How many requests the backend takes in at once, as far as that was seen: more would wait
-    /// inside it.
+    /// The number of requests that the backend accepts at once, if it is known: more would wait
+    /// inside the backend.
     #[must_use]
     pub fn taken_in(&self) -> Option<usize> {
         self.depth.most()
     }
 
-    /// How many requests wait.
+    /// The number of requests that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len() + usize::from(self.ready.is_some())
     }
 
-    /// Whether requests of others than `client` wait.
+    /// Whether requests of clients other than `client` wait.
     #[must_use]
     pub fn others_wait(&self, client: KeyHash) -> bool {
         let own = self.clients.get(&client).map_or(0, |client| client.crowd.count);
         self.waiting.len() > own
     }
 
-    /// How many requests are with the backend.
+    /// The number of requests that are with the backend.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.running.len()
     }
 
-    /// How many clients and flows are remembered, for whoever wants to see that it is bounded.
+    /// The number of clients, flows and routes that are remembered, for tests of its bound.
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.clients.len() + self.tiers.len() + self.routes.len()
     }
 
-    /// A request comes, and waits until `poll_dispatch` or `poll_refused` names it: ask both.
+    /// Adds a request. It waits until `poll_dispatch` or `poll_refused` returns it: call both
+    /// afterwards.
     pub fn handle_arrival(&mut self, arrival: Arrival, now: Time) -> Id {
         self.last += 1;
         let id = Id(self.last);
@@ -264,8 +278,9 @@ impl Queue {
         id
     }
 
-    /// Requests on `route` are taken to cost `estimate` from now on. Those that wait are when their
-    /// turn comes; those that run, if it is more than was thought.
+    /// Sets the expected cost of requests on `route`. A waiting request gets the new estimate when
+    /// its turn comes. A running request gets it only if it is higher than its own by more than a
+    /// quarter. Does nothing if no request waits.
     pub fn handle_estimate(&mut self, route: RouteHash, estimate: Cost) {
         if self.waiting.is_empty() {
             return;
@@ -279,8 +294,9 @@ impl Queue {
         }
     }
 
-    /// A request that was with the backend is over, and has cost `cost`: its slot is free. Whether
-    /// that says something of others like it: it does not if it has waited inside the backend.
+    /// Ends a request that was with the backend and has cost `cost`: its slot is free. Returns
+    /// whether `cost` says something about other requests on the route; it does not if the request
+    /// probably waited inside the backend.
     pub fn handle_done(&mut self, id: Id, cost: Cost) -> bool {
         let Some(share) = self.running.remove(&id) else { return false };
         let Share { count, beside, estimate, .. } = share;
@@ -296,7 +312,8 @@ impl Queue {
         telling
     }
 
-    /// Nobody wants the answer any more. Whoever waited is gone at once; what runs keeps its slot.
+    /// Cancels a request, for instance because the client has disconnected. A waiting request is
+    /// removed at once; a running one keeps its slot.
     pub fn handle_cancel(&mut self, id: Id) -> Cancelled {
         self.line_up_ready();
         if self.running.contains_key(&id) {
@@ -308,7 +325,7 @@ impl Queue {
         }
     }
 
-    /// Refuses what has waited for too long.
+    /// Refuses the requests that have waited for too long.
     pub fn handle_timeout(&mut self, now: Time) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             self.line_up_ready();
@@ -317,7 +334,7 @@ impl Queue {
         }
     }
 
-    /// When the next request will have waited for too long.
+    /// The time at which the oldest waiting request will have waited for too long.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let ready = || self.ready.as_ref().map(|(_, ready)| ready);
@@ -325,8 +342,8 @@ impl Queue {
         Some(oldest.since.plus(self.settings.wait_max))
     }
 
-    /// A request that goes to the backend now, if there is one: ask until there is none, after
-    /// each arrival and whenever a slot becomes free.
+    /// The next request to send to the backend, if there is a slot for one. Call it after each
+    /// arrival and whenever a slot becomes free, until it returns `None`.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Id> {
         if let Some((id, ready)) = self.ready.take() {
             self.pass(id, ready.share, now);
@@ -354,8 +371,9 @@ impl Queue {
         Some(id)
     }
 
-    /// Whose turn it is by what is known by now, if there is a slot for it: who was put into order
-    /// by a guess is put where it belongs when it comes up.
+    /// The request that is next by the current estimates, if there is a slot for it. A request that
+    /// was ordered by an outdated estimate gets the current one when it comes first, and is put
+    /// where it then belongs.
     fn next_as_known(&mut self, now: Time) -> Option<(Id, KeyHash, Place)> {
         loop {
             let (client, place) = self.next(now)?;
@@ -371,12 +389,13 @@ impl Queue {
         }
     }
 
-    /// A request that is to be refused, if there is one.
+    /// The next request to refuse, if there is one.
     pub fn poll_refused(&mut self) -> Option<Refused> {
         self.refused.pop_front()
     }
 
-    /// Where a request really belongs: strangers in credit belong together.
+    /// The place of a request: new clients in credit are moved to their common flow. Also counts
+    /// the request for its client.
     fn place_of(&self, arrival: &Arrival, now: Time) -> Place {
         match &self.known {
             Some(known) if arrival.place == Place::Credit => {
@@ -387,7 +406,7 @@ impl Queue {
         }
     }
 
-    /// A request finds nobody waiting and a slot free.
+    /// Sends a request to the backend at once: no request waits, and a slot is free.
     fn pass(&mut self, id: Id, mut share: Share, now: Time) {
         let Share { client, place, .. } = share;
         let known = self.clients.entry(client).or_insert(Client::new(place));
@@ -399,7 +418,8 @@ impl Queue {
         self.pace(place).pause();
     }
 
-    /// A request goes to the backend: notes how many there are then.
+    /// Notes in a request that goes to the backend the number of requests in flight, itself
+    /// included, and whether it uses a reserved slot.
     fn count_in(&mut self, share: &mut Share, now: Time) {
         share.count = self.running.len() + 1;
         share.is_light = self.tiers.is_light(share);
@@ -409,14 +429,14 @@ impl Queue {
         }
     }
 
-    /// Whoever need not wait does so nevertheless, before anything else happens.
+    /// Moves the request in `ready` to the waiting ones. To be called before any other change.
     fn line_up_ready(&mut self) {
         if let Some((id, ready)) = self.ready.take() {
             self.line_up(id, ready);
         }
     }
 
-    /// A request waits; one of those that do may have to go.
+    /// Puts a request into the queue, and refuses requests if the queue is then too long.
     fn line_up(&mut self, id: Id, waiting: Waiting) {
         let Share { client, place, estimate, .. } = waiting.share;
         self.routes.join(&waiting.share);
@@ -433,8 +453,8 @@ impl Queue {
         }
     }
 
-    /// Whose turn it is, if there is a slot for it. Who may have a reserved slot goes first in any,
-    /// for the backend may have no room for more.
+    /// The client that is next, if there is a slot for it. A client that may use a reserved slot
+    /// goes first in any slot, because the backend may have no room for more requests.
     fn next(&self, now: Time) -> Option<(KeyHash, Place)> {
         let credit = || self.newcomers().next().map(|client| (client, Place::Credit));
         if self.running.len() < self.settings.concurrency {
@@ -443,19 +463,21 @@ impl Queue {
         if self.free_slots() == 0 || !self.depth.has_room(self.running.len() + 1, now) {
             return None;
         }
-        // One reserved slot is always left to those in credit.
+        // One reserved slot is always left to clients in credit.
         let debt = || self.tiers.fresh_in_debt(self.free_slots()).filter(|_| self.free_slots() > 1);
         credit().or_else(debt)
     }
 
-    /// Clients who may have a reserved slot, in their order.
+    /// Clients in credit that may use a reserved slot, lightest request first.
     fn newcomers(&self) -> impl Iterator<Item = KeyHash> {
-        // Some may have requests there that were sent when they were in debt.
+        // A client in credit may have running requests that were sent while it was in debt.
         let idle = |client: &KeyHash| self.clients.get(client).is_some_and(|c| c.running == 0);
         self.tiers.fresh(self.free_slots()).filter(idle)
     }
 
-    /// How many of those that wait find a slot when next asked, and so need no room.
+    /// The number of waiting requests that the next `poll_dispatch` calls will send, and that
+    /// therefore do not count against `len_max`. `Time::ZERO`: a slot that is only probed does not
+    /// count.
     fn about_to_go(&self) -> usize {
         let has_room = || self.depth.has_room(self.running.len() + 1, Time::ZERO);
         match self.settings.concurrency.saturating_sub(self.running.len()) {
@@ -465,13 +487,13 @@ impl Queue {
         }
     }
 
-    /// Slots that are free for somebody, reserved ones too.
+    /// The number of free slots, reserved ones included.
     fn free_slots(&self) -> usize {
         let slots = self.settings.concurrency.saturating_add(self.settings.reserve);
         slots.saturating_sub(self.running.len())
     }
 
-    /// What a client has waiting changes.
+    /// Changes the backlog of a client, and keeps the totals of its flow in step.
     fn count(&mut self, client: KeyHash, change: impl FnOnce(Crowd) -> Crowd) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         let before = known.crowd;
@@ -479,7 +501,8 @@ impl Queue {
         self.crowds.change(Flow::of(client, known.place), client, before, known.crowd);
     }
 
-    /// Tells the tiers what the client waits for, and where.
+    /// Updates the tiers after the first waiting request of the client has changed, and moves the
+    /// client's backlog if its place has changed.
     fn refresh(&mut self, client: KeyHash) {
         let head = self.head(client);
         let Some(known) = self.clients.get_mut(&client) else { return };
@@ -494,19 +517,19 @@ impl Queue {
         self.tiers.set_head(client, place, head.map(|(head, _)| head));
     }
 
-    /// Forgets a client that has nothing here.
+    /// Forgets a client that has no request here.
     fn dismiss(&mut self, client: KeyHash) {
         if self.clients.get(&client).is_some_and(Client::is_gone) {
             self.clients.remove(&client);
         }
     }
 
-    /// The client's request that has waited longest.
+    /// The client's oldest waiting request.
     fn first_of(&self, client: KeyHash) -> Option<Id> {
         self.clients.get(&client)?.line.first()
     }
 
-    /// What that waits for, and where.
+    /// The client's oldest waiting request as `turns` needs it, and its place.
     fn head(&self, client: KeyHash) -> Option<(Head, Place)> {
         let id = self.first_of(client)?;
         let Share { estimate, is_guess, weight, place, .. } = self.waiting.get(id)?.share;
@@ -518,7 +541,7 @@ impl Queue {
         self.clients.get(&client)?.line.last()
     }
 
-    /// Takes a request that waits out of the queue.
+    /// Removes a waiting request from the queue.
     fn remove(&mut self, id: Id) -> Option<Waiting> {
         let client = self.waiting.get(id)?.share.client;
         let line = &mut self.clients.get_mut(&client)?.line;
@@ -539,8 +562,8 @@ impl Queue {
         self.refused.push_back(Refused { id, retry_after });
     }
 
-    /// How long until what a client's flow has waiting will have been served, if the flows that
-    /// wait beside it share alike.
+    /// The time until the waiting requests of a client's flow will have been served, if all flows
+    /// that wait in its tier get equal shares.
     fn drain_time(&mut self, client: KeyHash, place: Place) -> Nanos {
         let cost = self.crowds.cost(Flow::of(client, place));
         let flows = self.tiers.waiting(place).max(1) as u64;

@@ -1,22 +1,20 @@
-//! How many requests a backend can work on at once, found from what is measured.
+//! Finds the number of requests that a backend can work on at once, from measurements alone.
 //!
-//! Below what it can do, more in flight is more completed per second, in proportion, and each
-//! request takes as long as before. Above, no more is completed, and each takes longer. So the
-//! limit rises by half each second (at the very first it doubles) until both are seen: congested.
-//! Then it falls until that does harm, and rests there. Now and then it sways a little to both
-//! sides, to see whether it still is where it should be; when the requests of its routes take half
-//! as long again as they used to (or less by as much), it looks for its place anew.
+//! Below its capacity, a backend with more in flight completes more, in proportion, and each
+//! request takes as long as before. Above it, no more is completed, and each request takes longer.
+//! So the limit probes upwards (`Rise`): it grows by half each second (doubles in the very first
+//! search) until both signs of congestion are seen. Then it probes downwards (`Fall`) until that
+//! does harm, and stays steady (`Settle`, `Rest`). Now and then it dithers (`Sway`) a little to
+//! both sides, to check itself.
 //!
 //! ```text
 //! Rise -> Fall -> Rest -> Sway -> Rest ...        Rest, Sway -> Rise when times have changed
 //! ```
 //!
-//! What a second shows is a matter of chance, the more so the fewer requests end in it: see
-//! `evidence`. Nothing is ever rejected to find out. Driven by completions alone, it needs no
-//! timer. Without a backlog the limit is not what decides, and stays; but those whom it lets in may
-//! wait inside the backend, so it falls for a try when they take longer than fewer did, and now and
-//! then. Where requests are so brief that nobody notices how many are there, a few always have
-//! room: see `brief`. Takes some nanoseconds and 67 kB.
+//! Completions drive the search, so it needs no timer, and no request is rejected for it. Without a
+//! backlog the limit restricts no request, so it stays; it only probes downwards now and then,
+//! because requests may wait inside the backend. For chance see `evidence`, for very brief requests
+//! `brief`, for the reasons docs/adr/0004. Costs some nanoseconds a request and 67 kB.
 
 mod brief;
 mod evidence;
@@ -29,84 +27,87 @@ use brief::Brief;
 use evidence::{Evidence, Seen, Verdict};
 use latency::Latency;
 
-/// The most that is ever allowed.
+/// The upper bound of the limit.
 pub const CEILING: usize = 1_024;
-/// The shortest stretch of time that is judged.
+/// The shortest window.
 const WINDOW: Nanos = Nanos::from_secs(1);
-/// The same while it looks for its place and so many end that chance has little say.
+/// The shortest window while it probes upwards and at least [`PLENTY`] requests end.
 const WINDOW_QUICK: Nanos = Nanos::from_millis(100);
-/// How many these are.
+/// The number of requests (and four times the limit) at which chance has little influence.
 const PLENTY: u32 = 512;
-/// The longest, where little comes to judge by.
+/// The longest window, if few requests end; twice this while it probes downwards or dithers.
 const WINDOW_MAX: Nanos = Nanos::from_secs(4);
-/// So many requests (and as many as are in flight) are enough for a window.
+/// The number of requests (and the limit) that is enough to end a window.
 const ENOUGH: u32 = 64;
-/// Fewer say nothing, however long it took.
+/// The number of requests below which a window is not judged, however long it is.
 const FEW: u32 = 16;
-/// With fewer in this time a window begins anew.
+/// A window that is older than this begins again.
 const PAUSE: Nanos = Nanos::from_secs(30);
-/// Times have changed when they are so many times what they were, or one in so many.
+/// Request times have changed if they are this many times the usual ones, or as much shorter.
 const CHANGED: f64 = 1.5;
-/// For how many windows in a row they must have.
+/// The number of windows in a row in which they must have changed.
 const CHANGED_WINDOWS: u32 = 2;
-/// From so many requests on, times may show that one more at once is in vain before a window ends:
-/// before a backend of two workers, each second that it lasts a light request waits for a heavy
-/// one.
+/// The number of requests from which on times may show, before a window ends, that the first step
+/// up does not help: with two workers, a light request waits for a heavy one during that step.
 const GLIMPSE: u32 = 4;
-/// How many windows of a rise are compared with each other.
+/// The number of windows of an upward probe that are compared with each other.
 const TRAIL: usize = 3;
-/// After so many, less than this part of what was possible is congestion, whatever times say: the
-/// quick ones of a route may be those that need nothing of what is short.
+/// After [`TRAIL`] windows, less than this part of the possible gain is congestion, whatever times
+/// show: the quick requests of a route may be those that do not need the scarce resource.
 const IN_VAIN: f64 = 0.25;
-/// What part of the growth of the limit times must have risen by to be believed where few requests
-/// end: of these there are enough at once, and chance moves them less than it does their number.
+/// In the first search, if few requests end: times show congestion if they have risen by this part
+/// of what the limit did. Chance moves times less than the number of completions.
 const CLEAR: f64 = 0.8;
-/// How many windows the limit rests.
+/// The number of windows for which the limit is steady.
 const REST: u32 = 12;
-/// Each time that it comes to rest at the least there is once more, it does so for longer: twice,
-/// this many times. Before a backend with few workers a limit of one more makes people wait.
+/// Each further rest at the floor in a row is doubled this many times more. Before a backend with
+/// few workers, a limit of one more makes requests wait.
 const IDLE: u32 = 2;
-/// At most so many times.
+/// The upper bound of `Concurrency::idle`. The first rest is not doubled, so a rest is at most
+/// [`REST`] windows doubled four times.
 const IDLE_MAX: u32 = 6;
-/// So many times as many with the backend as it has processors may wait inside it.
+/// Requests may wait inside the backend if the mean number in flight is at least this many times
+/// the floor.
 const CROWD: f64 = 1.5;
-/// After so many windows with that many it is tried whether fewer would do, twice as long after
-/// each time in vain, at most so often doubled.
+/// The number of windows with that many in flight after which a lower limit is tried. It doubles
+/// each time that this is in vain, at most [`AGAIN_DOUBLED`] times.
 const AGAIN: u32 = 8;
 const AGAIN_DOUBLED: u32 = 5;
-/// A fall goes on for at most so many windows in doubt at one limit.
+/// The number of further windows that a downward probe measures at one limit if the result is
+/// undecided.
 const DOUBT: u32 = 2;
-/// More than this many times what was completed before a fall is not for the fall: the backend is
-/// faster now. (Or it thrashed: so that is believed a few times only.)
+/// A downward probe that completes more than this many times what was completed before means that
+/// the backend is faster now. (Or it was thrashing, so this is believed only a few times.)
 const FASTER: f64 = 1.2;
-/// How often a fall is broken off, to rise once more, until the limit rests.
+/// The number of downward probes that may be broken off before the limit is steady.
 const RETRIES: u32 = 2;
 
-/// What it is about to find out.
+/// The phase of the search.
 #[derive(Clone, Debug)]
 enum Course {
-    /// Half as much again each window, twice as much in the first search, while it helps; the
-    /// windows so far.
+    /// Probes upwards: the limit grows by half each window (doubles in the first search) while that
+    /// helps. Holds the last windows, at most [`TRAIL`].
     Rise(Vec<Seen>),
-    /// Two fifths less each time, as long as it does no harm.
+    /// Probes downwards: two fifths less each time, as long as that does no harm.
     Fall(Fall),
-    /// As it is, until so many windows are over.
+    /// Steady for this many more windows.
     Rest(u32),
-    /// It has just begun to rest, and will for so many windows.
+    /// Steady since now, for this many windows. The first of them serves to learn the usual times.
     Settle(u32),
-    /// A little less and a little more in turns.
+    /// Dithers: a little less and a little more in turn.
     Sway(Sway),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Fall {
-    /// What was completed when more were in flight.
+    /// The measurement with more in flight, from before the probe.
     top: Seen,
-    /// The limit before the present one, which did no harm yet.
+    /// The limit before the present one, which did no harm.
     above: usize,
-    /// The limit when it began.
+    /// The limit when the probe began.
     origin: usize,
-    /// What the present limit has shown so far, and in how many windows.
+    /// The measurements at the present limit so far, and (`windows`) the number of undecided
+    /// windows.
     seen: Option<Seen>,
     windows: u32,
 }
@@ -117,54 +118,57 @@ struct Sway {
     step: usize,
     last: Option<Seen>,
     evidence: Evidence,
-    /// How many verdicts in a row said more (above zero) or less (below).
+    /// The number of verdicts in a row for more (positive) or for less (negative).
     trend: i32,
 }
 
-/// Finds how many requests a backend can work on at once.
+/// Finds the number of requests that a backend can work on at once.
+///
+/// Invariant: `least <= floor <= limit <= ceiling`, where `least` is the number of processors.
 #[derive(Clone, Debug)]
 pub struct Concurrency {
     limit: usize,
-    /// The least there is, and what it is where requests are not brief.
+    /// The lower bound of `limit`. It is `least`, or more while requests are brief.
     floor: usize,
     least: usize,
-    /// What the limit was before it was raised because they are.
+    /// The limit from before it was raised because requests are brief.
     without: Option<usize>,
-    /// No more than this is of use.
+    /// The upper bound of `limit`: the backend accepts no more.
     ceiling: usize,
     course: Course,
     latency: Latency,
     brief: Brief,
-    /// Since when the window runs.
+    /// When the present window began.
     since: Option<Time>,
-    /// How many requests are still to end that began under another limit, which was until then.
+    /// The number of requests still to end that may have begun under another limit. They are
+    /// ignored until they have ended, or until the time `until`.
     stale: usize,
     until: Time,
-    /// Requests of this window that ended while others waited.
+    /// The number of requests of this window that ended while others waited.
     backlogged: u32,
-    /// How many falls in a row were broken off because there was more to be had.
+    /// The number of downward probes in a row that were broken off because more was possible.
     retries: u32,
-    /// How often the next rest at the least there is is doubled, and by [`IDLE`] more.
+    /// The number of doublings of the next rest at the floor, before the cap.
     idle: u32,
-    /// How long all have been with the backend that ended in this window, in nanoseconds.
+    /// The time that the requests that ended in this window spent with the backend, in nanoseconds.
     spent: u64,
-    /// For how many windows in a row it was crowded without anybody waiting, and how often it was
-    /// in vain to try fewer.
+    /// The number of windows in a row with many requests in flight and no backlog, and
+    /// (`tried_in_vain`) how often a lower limit was tried in vain.
     crowded: u32,
     tried_in_vain: u32,
-    /// Where the last rise began.
+    /// The limit at which the last upward probe began.
     from: usize,
-    /// The window before.
+    /// The window before this one.
     last: Option<Seen>,
-    /// For how many windows times have been unlike what they were.
+    /// The number of windows in a row in which times have differed from the usual ones.
     odd: u32,
 }
 
 impl Concurrency {
-    /// Begins with one request for each of `cpus` processors, and never goes below that. Beginning
-    /// with more would be right for a backend that waits a lot; before one with few workers
-    /// requests would wait inside it while nothing is known of their routes, seem costly for it,
-    /// and be sent so seldom that this is not seen to be wrong for long.
+    /// Begins with one request for each of `cpus` processors, rounded up, and never goes below
+    /// that. More would suit a backend that waits a lot. But before a backend with few workers,
+    /// requests would wait inside it before the costs of their routes are known, seem costly for
+    /// that reason, and be sent so seldom that the mistake is not noticed for long.
     #[must_use]
     pub fn new(cpus: f64) -> Concurrency {
         let whole = cpus as usize;
@@ -193,8 +197,8 @@ impl Concurrency {
         }
     }
 
-    /// How many requests to send to the backend at once: [`Queue::set_concurrency`] wants it.
-    /// Changes in `handle_done` only.
+    /// The number of requests to send to the backend at once, for [`Queue::set_concurrency`].
+    /// Changes only in `handle_done` and `set_most`.
     ///
     /// [`Queue::set_concurrency`]: super::Queue::set_concurrency
     #[must_use]
@@ -202,8 +206,8 @@ impl Concurrency {
         self.limit
     }
 
-    /// The backend takes in no more than `most`, which [`Queue::taken_in`] says; `None`: nothing is
-    /// known of it.
+    /// Sets the number of requests that the backend accepts, from [`Queue::taken_in`]; `None`:
+    /// unknown. The limit never exceeds it, unless it is below the number of processors.
     ///
     /// [`Queue::taken_in`]: super::Queue::taken_in
     pub fn set_most(&mut self, most: Option<usize>, now: Time) {
@@ -214,13 +218,14 @@ impl Concurrency {
         }
     }
 
-    /// From now on so many requests are with the backend.
+    /// Notes that `running` requests are with the backend from now on.
     pub fn handle_running(&mut self, running: usize, now: Time) {
         self.brief.run(running, now);
     }
 
-    /// The backend has worked on a request of `route` for `elapsed`. `waiting`: whether others
-    /// were waiting for a slot then. Aborted and upgraded requests are not to be told of.
+    /// Notes that the backend has worked on a request of `route` for `elapsed`. `waiting`: whether
+    /// other requests were waiting for a slot at that time. Not to be called for aborted or
+    /// upgraded requests.
     pub fn handle_done(&mut self, route: RouteHash, elapsed: Nanos, waiting: bool, now: Time) {
         if self.brief.note(elapsed, self.least, now) {
             self.make_room(now);
@@ -251,13 +256,13 @@ impl Concurrency {
         }
     }
 
-    /// The least there is goes by whether requests are brief.
+    /// Adapts the floor, and with it the limit, to whether requests are brief.
     fn make_room(&mut self, now: Time) {
         let floor = self.brief.room(self.least).clamp(self.least, self.ceiling);
         let before = core::mem::replace(&mut self.floor, floor);
         let limit = match self.without {
             _ if floor == before => return,
-            // Nothing was found beyond, so it is as it was.
+            // No higher limit was found to be of use, so the earlier limit is restored.
             Some(limit) if floor == self.least && self.limit == before => limit,
             _ => self.limit.max(floor),
         };
@@ -275,7 +280,7 @@ impl Concurrency {
         self.begin(now);
     }
 
-    /// Whether the first step above the least there is shows already that it does not help.
+    /// Whether the first step above the floor is already seen not to help.
     fn is_in_vain(&self) -> bool {
         let least = match &self.course {
             Course::Rise(trail) if trail.len() == 1 => trail[0].limit,
@@ -290,14 +295,14 @@ impl Concurrency {
         2 * self.backlogged >= count && self.latency.is_slower(1.0 + 0.5 * (growth - 1.0))
     }
 
-    /// Back to the least there is, of which all is known that there is to know.
+    /// Returns to the floor, about which there is nothing more to learn.
     fn leave(&mut self, now: Time) {
         (self.odd, self.last) = (0, None);
         self.rest_at(self.floor, now);
         self.begin(now);
     }
 
-    /// Whether what ends now belongs to the time before the limit was changed.
+    /// Counts down and returns true if a request that ends may have begun under an earlier limit.
     fn is_stale(&mut self, now: Time) -> bool {
         if self.stale == 0 {
             return false;
@@ -316,7 +321,7 @@ impl Concurrency {
         self.latency.clear();
     }
 
-    /// A window is over.
+    /// Ends a window and evaluates it.
     fn end(&mut self, age: Nanos, now: Time) {
         let count = self.latency.count();
         self.latency.meet();
@@ -335,7 +340,7 @@ impl Concurrency {
         self.begin(now);
     }
 
-    /// Nobody waits, so the limit is not what decides.
+    /// Ends a probe, because there is no backlog and so the limit is not what limits.
     fn stop_trying(&mut self, now: Time) {
         self.latency.learn();
         self.last = None;
@@ -349,9 +354,9 @@ impl Concurrency {
         }
     }
 
-    /// Where nobody waits here, all that come may wait inside the backend: `there` are with it in
-    /// the mean. Whether fewer would get as much done is tried when these took less time, and now
-    /// and then.
+    /// Probes downwards for requests that wait inside the backend, if there is no backlog and
+    /// `there` (the mean number in flight) is large: when requests take longer than before, and
+    /// every so often.
     fn look_for_crowd(&mut self, seen: Seen, there: f64, now: Time) {
         let slower = self.latency.is_slower(CHANGED);
         self.odd = if slower { self.odd + 1 } else { 0 };
@@ -397,7 +402,7 @@ impl Concurrency {
         }
     }
 
-    /// It is another backend now. What was risen to on the way is worth nothing.
+    /// Searches again because the backend has changed. An upward probe returns to where it began.
     fn start_over(&mut self, seen: Seen, now: Time) {
         match &mut self.course {
             Course::Rise(trail) if !trail.is_empty() => {
@@ -410,8 +415,9 @@ impl Concurrency {
         }
     }
 
-    /// Congested is when both are seen: what is completed has grown by less than half of what the
-    /// limit has, and times by more than half of it.
+    /// Continues an upward probe, or ends it on congestion. Congestion has two signs, and needs
+    /// both: completions have grown by less than half of what the limit has, and times by more than
+    /// half of it.
     fn rise(&mut self, mut trail: Vec<Seen>, seen: Seen, ratio: f64, now: Time) {
         self.odd = 0;
         if trail.is_empty() {
@@ -443,7 +449,7 @@ impl Concurrency {
         self.set(seen.limit + step, now);
     }
 
-    /// From `top.limit` down.
+    /// Begins a downward probe from `top.limit`.
     fn fall_from(&mut self, top: Seen, now: Time) {
         if top.limit <= self.floor {
             return self.rest_at(self.floor, now);
@@ -480,7 +486,7 @@ impl Concurrency {
                 if verdict { 0 } else { (self.tried_in_vain + 1).min(AGAIN_DOUBLED) };
         }
         if !verdict && first && self.may_retry() {
-            // The very first step does harm, so it was not congested, or only just.
+            // The very first step does harm, so the backend was not congested, or only just.
             self.course = Course::Rise(Vec::new());
             self.set(fall.origin, now);
         } else if !verdict {
@@ -494,7 +500,7 @@ impl Concurrency {
         }
     }
 
-    /// A few times, until the limit rests again.
+    /// Counts a downward probe that is broken off. Returns whether it may be.
     fn may_retry(&mut self) -> bool {
         self.retries += 1;
         self.retries <= RETRIES
@@ -507,7 +513,7 @@ impl Concurrency {
         self.course = Course::Settle(REST << (self.idle.saturating_sub(IDLE)));
     }
 
-    /// Sways about `home`, the wider the less a window shows.
+    /// Begins to dither about `home`, by a wider step if a window has few requests.
     fn sway_about(&mut self, home: usize, trend: i32, seen: Seen, now: Time) {
         let part = match seen.count {
             0..150 => 4,
@@ -568,13 +574,13 @@ impl Concurrency {
     }
 }
 
-/// Two fifths less.
+/// The next limit of a downward probe: two fifths less, and at least one less.
 fn less(limit: usize) -> usize {
     limit - (limit * 2 / 5).max(1)
 }
 
-/// Where what is completed stops to grow: as `low` is below it and `top` above. A fifth more, for
-/// the bend is never sharp.
+/// The limit at which the completion rate stops growing, if `low` is below it and `top` above it.
+/// Adds a fifth, because the bend is never sharp, and keeps near `above`.
 fn knee(low: &Seen, top: &Seen, above: usize) -> usize {
     let sharp = low.limit as f64 * top.rate / low.rate.max(1e-9);
     let least = (low.limit + above).div_ceil(2);

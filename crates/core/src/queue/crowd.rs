@@ -1,9 +1,10 @@
-//! How many requests wait in each flow: who is refused when there are too many, and how long
-//! what waits will take.
+//! Counts the waiting requests of each flow: to choose the request that is refused when the queue
+//! is full, and to estimate how long the backlog will take.
 //!
-//! Refused is the newest of the flow with most waiting; where a flow is a bucket with several
-//! clients, the newest of the client that has most in it: nobody is refused for what another
-//! one piles up. Does not know whose turn it is: see `tiers`.
+//! The newest request of the flow with most requests is refused. If that flow is a bucket with
+//! several clients, it is the newest request of the client with most requests in it. So no client
+//! is refused because of another client's backlog. The order of service is not decided here: see
+//! `tiers`.
 
 use super::Place;
 use crate::classify::Key;
@@ -11,10 +12,10 @@ use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Time};
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// Over how long the pace of a tier is averaged.
+/// The time over which the pace of a tier is averaged, in nanoseconds.
 const PACE_MEMORY: f64 = 10e9;
 
-/// Who takes turns with whom.
+/// A flow: what takes turns with others of its tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flow {
     Client(KeyHash),
@@ -30,7 +31,7 @@ impl Flow {
     }
 }
 
-/// So many requests, which will cost so much.
+/// The number of waiting requests, and the sum of their estimated costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Crowd {
     pub count: usize,
@@ -47,7 +48,10 @@ impl Crowd {
     }
 }
 
-/// All that wait.
+/// The backlogs of all flows, and the orders by size.
+///
+/// Invariants: `by_size` has one entry for each flow in `flows`, with its present count, and
+/// `clients` has one entry for each client with waiting requests in a flow, with its present count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Crowds {
     flows: BTreeMap<Flow, Crowd>,
@@ -56,7 +60,7 @@ pub(super) struct Crowds {
 }
 
 impl Crowds {
-    /// What a client has waiting in a flow changes from `before` to `after`.
+    /// Notes that the backlog of a client in a flow has changed from `before` to `after`.
     pub fn change(&mut self, flow: Flow, client: KeyHash, before: Crowd, after: Crowd) {
         self.clients.remove(&(flow, before.count, client));
         if after.count > 0 {
@@ -74,7 +78,7 @@ impl Crowds {
         }
     }
 
-    /// The client whose newest request is to go if one must.
+    /// The client that loses its newest request if one request must be refused.
     pub fn largest(&self) -> Option<KeyHash> {
         let (_, flow) = *self.by_size.last()?;
         let most = (flow, usize::MAX, KeyHash::from_bits(KeyHash::MASK));
@@ -82,23 +86,24 @@ impl Crowds {
         (found == flow).then_some(client)
     }
 
-    /// What the requests of a flow that wait will cost.
+    /// The estimated cost of all waiting requests of a flow.
     pub fn cost(&self, flow: Flow) -> Cost {
         self.flows.get(&flow).map_or(Cost::ZERO, |crowd| crowd.cost)
     }
 }
 
-/// How fast a tier is served while somebody waits in it.
+/// The speed at which a tier is served while requests wait in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
-    /// When the last request was served, if others were waiting then.
+    /// When the last request was served, if others were waiting at that time.
     last: Option<Time>,
     cost: f64,
     time: f64,
 }
 
 impl Pace {
-    /// A request was served, while others wait on or not.
+    /// Notes that a request was served. `others_wait`: whether other requests of the tier still
+    /// wait.
     pub fn serve(&mut self, cost: Cost, others_wait: bool, now: Time) {
         if let Some(last) = self.last {
             self.cost += cost.0 as f64;
@@ -110,13 +115,13 @@ impl Pace {
         self.last = others_wait.then_some(now);
     }
 
-    /// Nobody waits: who did has left, and no time is his who comes next.
+    /// Notes that no request waits: the time until the next one is served is not counted.
     pub fn pause(&mut self) {
         self.last = None;
     }
 
-    /// How long `cost` will take; before anything is known, if it is served at the speed of
-    /// `slots` processors.
+    /// The time that serving `cost` will take. As long as the speed is unknown, each of `slots` is
+    /// assumed to work like one processor.
     pub fn time_for(&self, cost: Cost, slots: usize) -> Nanos {
         let known = self.cost > 0.0 && self.time > 0.0;
         let speed = if known { self.cost / self.time } else { slots.max(1) as f64 };

@@ -1,32 +1,37 @@
-//! How many requests a backend takes in at once: beyond that they wait inside it.
+//! Finds out how many requests a backend accepts at once; any more would wait inside the backend.
 //!
-//! A light request that goes beside heavy ones is done soon, if there is a worker for it. If there
-//! is none it waits for a heavy one to end, in an order that is not ours, and the clock runs: so it
-//! seems to cost many times what it should. When that is seen twice in a row, so many are not sent
-//! any more, and what such a request seemed to cost is not believed. Whether there is room again is
-//! tried after a while, with one request, and each time in vain it takes twice as long until the
-//! next. Does not tell what the backend can do with those that it takes in: see `concurrency`.
+//! A light request that is sent beside heavy ones ends soon if a worker is free for it. If none is,
+//! it waits inside the backend until a heavy request ends, in an order that Evenkeel does not
+//! choose, and that time counts as its cost: it seems to cost many times its estimate. Each such
+//! request raises a doubt, and each light request that did not wait lowers it by one. When the
+//! doubt reaches six, the queue no longer sends that many requests at once. The seeming cost of a
+//! light request that waited is not believed. After a while one request probes whether there is
+//! room again; the delay doubles with each probe that fails. How much the backend can do with the
+//! requests that it accepts is not decided here: see `concurrency`. Why: docs/adr/0005.
 
 use crate::units::{Cost, Nanos, Time};
 
-/// How many times what it was thought to cost says that a light request has waited.
+/// A light request has waited inside the backend if it seems to cost more than this many times its
+/// estimate.
 const TIMES: u64 = 4;
-/// So many requests that waited, less those that did not, are believed: on a busy machine some take
-/// longer for no reason.
+/// The number of light requests that waited, less those that did not, from which on the backend is
+/// believed to be full. On a busy machine some requests take longer for no reason.
 const ENOUGH: u32 = 6;
-/// How long until room is looked for again, the first time and at most.
+/// The delay until a probe for more room, the first time and at most. The delay runs from the last
+/// request that was sent to a reserved slot.
 const RETRY: Nanos = Nanos::from_secs(10);
 const RETRY_MAX: Nanos = Nanos::from_secs(160);
 
-/// What is known of it.
+/// The observations about one backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Depth {
-    /// With so many there, or more, some wait.
+    /// With this number of requests in flight, or more, some wait; `usize::MAX`: not known.
     full: usize,
-    /// When one more is tried.
+    /// The time from which on one request more may be sent as a probe.
     retry_at: Time,
     retry: Nanos,
-    /// The least with which one seems to have waited, and how sure that is.
+    /// The least number in flight at which a request seems to have waited, and the doubt: such
+    /// requests less those that did not wait.
     suspect: usize,
     doubt: u32,
 }
@@ -37,17 +42,18 @@ impl Depth {
         Depth { full, retry_at: Time::ZERO, retry: RETRY, suspect: usize::MAX, doubt: 0 }
     }
 
-    /// How many are taken in at once, if that is known.
+    /// The number of requests that the backend accepts at once, if it is known.
     pub fn most(&self) -> Option<usize> {
         (self.full < usize::MAX).then(|| self.full - 1)
     }
 
-    /// Whether one more may go beside the others, so that there are `count`.
+    /// Whether one more request may be sent, so that `count` are in flight. At `full` only as a
+    /// probe.
     pub fn has_room(&self, count: usize, now: Time) -> bool {
         count < self.full || (count == self.full && now >= self.retry_at)
     }
 
-    /// A request goes beside the others, so that there are `count`.
+    /// Notes that a request is sent to a reserved slot, so that `count` are in flight.
     pub fn handle_beside(&mut self, count: usize, now: Time) {
         if count >= self.full {
             self.retry = self.retry.plus(self.retry).min(RETRY_MAX);
@@ -55,9 +61,9 @@ impl Depth {
         self.retry_at = now.plus(self.retry);
     }
 
-    /// A light request that made them `count` was thought to cost `estimate`, and seems to have
-    /// cost `cost`. Whether that is to be believed. `beside`: it had a reserved slot; only those
-    /// say how many are taken in.
+    /// Notes the end of a light request that made `count` requests in flight, was estimated at
+    /// `estimate` and seems to have cost `cost`. Returns whether `cost` is to be believed.
+    /// `beside`: it had a reserved slot; only such requests decide how many the backend accepts.
     pub fn handle_done(&mut self, count: usize, beside: bool, estimate: Cost, cost: Cost) -> bool {
         let waited = cost.0 / TIMES > estimate.0;
         match (beside, waited) {
@@ -72,7 +78,7 @@ impl Depth {
         !waited
     }
 
-    /// With `count` there, one has waited.
+    /// Notes that a request has waited with `count` in flight.
     fn suspect(&mut self, count: usize) {
         self.suspect = self.suspect.min(count);
         self.doubt += 1;

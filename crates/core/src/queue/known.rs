@@ -1,41 +1,44 @@
-//! Who is known: clients that have been here for some minutes, and often enough to be somebody.
+//! Recognises established clients: those that came first some minutes ago and have sent several
+//! requests.
 //!
-//! Whoever comes once, or a few times an hour, is nobody in particular, and a crowd of such may be
-//! one swarm. Kept as buckets are: a hash and two words in fixed memory, no list, no sweeper.
-//! Strangers go before those who are known, so no flood of new names makes anybody forgotten. What
-//! becomes of strangers is up to the queue; why it is so: docs/adr/0006.
+//! A client that comes once, or a few times an hour, is new; thousands of these may be one swarm.
+//! Clients are stored in the same way as buckets: a hash and two words in fixed memory, with no
+//! list and no background sweep. New clients are evicted before established ones, so a flood of new
+//! names displaces no established client. The queue decides how new clients are treated. Why:
+//! docs/adr/0006.
 
 use crate::key::KeyHash;
 use crate::table::Table;
 use crate::units::{Nanos, Time};
 
-/// From the first request on, until a client can be known.
+/// The time after its first request from which on a client can be established.
 pub const AFTER: Nanos = Nanos::from_secs(120);
-/// How many requests it takes; those of [`HALF_LIFE`] ago count half.
+/// The number of requests that makes a client established. Requests of [`HALF_LIFE`] ago count
+/// half.
 pub const ENOUGH: u64 = 8;
-/// How long until a request counts half.
+/// The time after which a request counts half.
 pub const HALF_LIFE: Nanos = Nanos::from_secs(600);
-/// Who has not come for so long is a stranger again.
+/// A client that has sent no request for this long is new again.
 pub const FORGOTTEN: Nanos = Nanos::from_secs(86_400);
-/// One request, as it is counted.
+/// The weight of one request in the stored count: 16 bits are for the fraction.
 const ONE: u64 = 1 << 16;
-/// No count goes above this.
+/// The upper bound of a stored count, which has 24 bits.
 const MOST: u64 = 64 * ONE;
 
-/// The clients that were here lately.
+/// The clients that have sent requests recently.
 pub struct Known {
     table: Table,
 }
 
 impl Known {
-    /// Remembers `keys_max` clients, at 36 bytes each. Too few: those who come seldom are
-    /// strangers again at their next visit.
+    /// Remembers `keys_max` clients, at 36 bytes each. Too few: a client that comes seldom is new
+    /// again at its next visit.
     #[must_use]
     pub fn new(keys_max: usize) -> Known {
         Known { table: Table::new(keys_max, 2) }
     }
 
-    /// A request of `client` comes. Whether it is known.
+    /// Counts a request of `client`. Returns whether the client is established.
     pub fn handle_request(&self, client: KeyHash, now: Time) -> bool {
         let mut entry = self.table.take(client);
         let worth = |state: &[u64]| worth(state, now);
@@ -52,7 +55,8 @@ impl Known {
     }
 }
 
-/// The second word: the last request, in seconds, and the count.
+/// The second word of an entry: the second of the last request in the upper 40 bits, and the count
+/// in the lower 24. The first word is the time of the first request.
 fn packed(last: Time, count: u64) -> u64 {
     last.second() << 24 | count
 }
@@ -66,14 +70,15 @@ fn is_known(first: Time, count: u64, now: Time) -> bool {
     now.since(first) >= AFTER && count >= ENOUGH * ONE
 }
 
-/// Halved every [`HALF_LIFE`], in a straight line between.
+/// Halves a count every [`HALF_LIFE`], linearly in between.
 fn faded(count: u64, age: Nanos) -> u64 {
     let halvings = (age.0 / HALF_LIFE.0).min(63);
     let count = count >> halvings;
     count - count * (age.0 % HALF_LIFE.0 / 1_000) / (HALF_LIFE.0 / 500)
 }
 
-/// Who is known is worth more than any stranger, and then who came last.
+/// The worth of an entry for eviction: established clients are worth more than all new ones, then
+/// later requests more than earlier ones.
 fn worth(state: &[u64], now: Time) -> u64 {
     let (first, last, count) = unpacked(state);
     if now.since(last) >= FORGOTTEN {
@@ -100,7 +105,7 @@ mod tests {
         assert!((0..119).all(|second| !known.handle_request(client(1), at(second))));
         assert!(known.handle_request(client(1), at(120)));
         assert!(!known.handle_request(client(2), at(120)));
-        // Five an hour, for a day.
+        // Five requests an hour, for a day.
         assert!((0..120).all(|n| !known.handle_request(client(3), at(720 * n))));
     }
 

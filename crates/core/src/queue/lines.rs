@@ -1,12 +1,15 @@
-//! Who waits, in the order in which they came, all together and each client's by themselves.
+//! The waiting requests in order of arrival: an intrusive doubly linked list (FIFO) over all of
+//! them, and one more for each client.
 //!
-//! Every request knows its neighbours in both lines, so that it comes and goes in the same time
-//! however many wait. Whose turn it is has nothing to do with these orders: see `queue`.
+//! A request stores its neighbours in both lists, so joining and leaving take constant time.
+//! Invariant, for each list: `a.after == Some(b)` exactly if `b.before == Some(a)`; the first
+//! request has no `before`, and the last has no `after`. Every request in `standing` is in both
+//! lists, and no other one is. The order of service does not depend on these lists: see `queue`.
 
 use super::spread::Map;
 use super::{Id, Waiting};
 
-/// The ends of a line.
+/// The two ends of a list; both `None` if the list is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
     first: Option<Id>,
@@ -14,35 +17,36 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Who has stood in it longest.
+    /// The request that has waited longest.
     pub fn first(self) -> Option<Id> {
         self.first
     }
 
-    /// Who came last.
+    /// The request that came last.
     pub fn last(self) -> Option<Id> {
         self.last
     }
 }
 
-/// Neighbours in a line.
+/// The links of a request in one list.
 #[derive(Clone, Copy, Debug, Default)]
 struct Beside {
     before: Option<Id>,
     after: Option<Id>,
 }
 
-/// A request and where it stands.
+/// A list node: a waiting request and its links in both lists.
 #[derive(Clone, Debug)]
 struct Standing {
     waiting: Waiting,
-    /// Among all.
+    /// The links in the list of all waiting requests.
     all: Beside,
-    /// Among its client's.
+    /// The links in the list of the client's requests.
     own: Beside,
 }
 
-/// All that wait.
+/// All waiting requests. `all` has the ends of the list over all of them; the caller keeps the ends
+/// of each client's list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
     standing: Map<Id, Standing>,
@@ -50,7 +54,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// One comes, behind all others; `own` is its client's line.
+    /// Appends a request to both lists; `own` is the list of its client. `id` must be new.
     pub fn join(&mut self, id: Id, waiting: Waiting, own: &mut Line) {
         let all = Beside { before: self.all.last.replace(id), after: None };
         let own = {
@@ -64,7 +68,8 @@ impl Lines {
         self.standing.insert(id, Standing { waiting, all, own });
     }
 
-    /// One goes out of both lines.
+    /// Removes a request from both lists; `line` must be the list of its client. Returns `None` if
+    /// the request does not wait.
     pub fn leave(&mut self, id: Id, line: &mut Line) -> Option<Waiting> {
         let Standing { waiting, all, own } = self.standing.remove(&id)?;
         match all.before {
@@ -92,7 +97,7 @@ impl Lines {
         }
     }
 
-    /// Who of all has waited longest.
+    /// The request that has waited longest of all.
     pub fn first(&self) -> Option<(Id, &Waiting)> {
         let id = self.all.first?;
         Some((id, self.get(id)?))
@@ -106,7 +111,7 @@ impl Lines {
         self.standing.get_mut(&id).map(|one| &mut one.waiting)
     }
 
-    /// How many wait.
+    /// The number of waiting requests.
     pub fn len(&self) -> usize {
         self.standing.len()
     }
@@ -139,7 +144,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside plain lists: whoever comes and goes, the ends of all lines are right.
+        /// Compares the ends of all lists with plain vectors while requests join and leave.
         #[test]
         fn ends_are_those_of_plain_lists(
             steps in prop::collection::vec((0..4usize, 0..40usize), 0..200)

@@ -1,9 +1,9 @@
-//! What is thought of the routes that have requests waiting.
+//! The current cost estimates of the routes that have waiting requests.
 //!
-//! A request comes with what its route was thought to cost then. In the first seconds that is a
-//! guess, and what waits may wait for long: so what is learned meanwhile is kept here, and a
-//! request is given it when its turn seems to have come. Only routes that somebody waits for are
-//! kept, so there are never more of them than requests. Nothing is learned here: see
+//! A request arrives with the estimate of its route at that time. In the first seconds that is a
+//! guess, and a request may wait for long. So newer estimates are kept here, and a request gets the
+//! current one when its turn seems to have come. Only routes with waiting requests are kept, so
+//! there are never more routes than waiting requests. The estimates are learned in
 //! `meter::estimate`.
 
 use super::spread::Map;
@@ -12,7 +12,7 @@ use crate::meter::estimate::RouteHash;
 use crate::units::Cost;
 use hashbrown::hash_map::Entry;
 
-/// A route that has requests waiting.
+/// The number of waiting requests on a route, and what such a request is expected to cost.
 #[derive(Clone, Copy, Debug)]
 struct Route {
     waiting: usize,
@@ -20,19 +20,19 @@ struct Route {
     is_guess: bool,
 }
 
-/// The routes of all that wait.
+/// The routes of all waiting requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes(Map<RouteHash, Route>);
 
 impl Routes {
-    /// A request begins to wait.
+    /// Notes that a request begins to wait.
     pub fn join(&mut self, share: &Share) {
         let Share { estimate, is_guess, .. } = *share;
         let Some(route) = share.route else { return };
         self.0.entry(route).or_insert(Route { waiting: 0, estimate, is_guess }).waiting += 1;
     }
 
-    /// A request waits no more.
+    /// Notes that a request no longer waits. The route of its last request is forgotten.
     pub fn leave(&mut self, route: Option<RouteHash>) {
         let Some(route) = route else { return };
         let Entry::Occupied(mut found) = self.0.entry(route) else { return };
@@ -42,28 +42,28 @@ impl Routes {
         }
     }
 
-    /// A request on `route` is taken to cost `estimate` from now on.
+    /// Sets the expected cost of requests on `route`, if one waits.
     pub fn learn(&mut self, route: RouteHash, estimate: Cost) {
         if let Some(found) = self.0.get_mut(&route) {
             (found.estimate, found.is_guess) = (estimate, false);
         }
     }
 
-    /// What a request that waits is to be taken to cost instead, if that is far from what it was,
-    /// or known where it was a guess.
+    /// The estimate that replaces the one of a waiting request: if the two are far apart, or if the
+    /// request has only a guess and the cost of the route is known by now.
     pub fn instead(&self, share: &Share) -> Option<Cost> {
         let Route { estimate: known, is_guess, .. } = *self.0.get(&share.route?)?;
         let is_news = is_far(known, share.estimate) || is_far(share.estimate, known);
         (is_news || (share.is_guess && !is_guess)).then_some(known)
     }
 
-    /// How many routes are known.
+    /// The number of routes with waiting requests.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Whether `more` is more than `less` by over a quarter: nearer than that is all the same.
+/// Whether `more` exceeds `less` by over a quarter. Smaller differences do not matter.
 pub(super) fn is_far(more: Cost, less: Cost) -> bool {
     more.0 / 5 > less.0 / 4
 }

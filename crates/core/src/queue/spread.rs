@@ -1,18 +1,18 @@
-//! Hash maps over what is hashed already.
+//! Hash maps over keys that are hashed already.
 //!
-//! Keys are the output of a keyed hash (`key`), request numbers are counted by ourselves: nobody
-//! outside can aim two of them at one place, so one multiplication is hash enough. Not for
-//! anything that a client chooses.
+//! The keys are outputs of a keyed hash (`key`) or request numbers that the queue itself counts. No
+//! client can choose two of them that collide, so one multiplication is hash enough. Not to be used
+//! for anything that a client chooses.
 
 use core::hash::{BuildHasherDefault, Hasher};
 
-/// A map by hashed keys or numbers of our own.
+/// A map from hashed keys or internal numbers.
 pub(super) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<Spread>>;
 
-/// An odd number without a pattern: 2^64 over the golden ratio.
+/// An odd number without a pattern: 2^64 divided by the golden ratio.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Multiplies what it is given, so that the upper bits depend on all of it.
+/// A hasher that multiplies its input, so that the upper bits depend on all of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spread(u64);
 

@@ -1,8 +1,9 @@
-//! The two tiers: clients in credit, and buckets in debt with their clients.
+//! The two tiers of the queue: clients in credit, and buckets in debt with their clients.
 //!
-//! In credit the flow is the client. In debt it is the bucket that is latest, and within it the
-//! clients take turns by the same rule: so one who shares a network with a crawler waits behind
-//! one request of it, not behind all. Knows nothing of single requests: see `queue`.
+//! In credit, the flow is the client. In debt, the flow is the bucket that is furthest in debt, and
+//! the clients of a bucket take turns among themselves by the same rule. So a client that shares a
+//! network with a crawler waits behind one request of the crawler, not behind all of them. This
+//! module does not hold single requests: see `queue`.
 
 use super::spread::Map;
 use super::turns::{Head, Order, Tag, Turns, length};
@@ -13,29 +14,31 @@ use crate::meter::estimate::RouteHash;
 use crate::units::{Cost, Weight};
 use alloc::collections::BTreeSet;
 
-/// Clients and buckets that have gone, but are ahead of those that wait: so many are remembered.
+/// The number of flows of each tier that are remembered although they are idle, because their tags
+/// are ahead of the virtual time.
 const FLOWS_IDLE_MAX: usize = 4_096;
-/// The same within one bucket.
+/// The number of idle clients that are remembered within one bucket.
 const CLIENTS_IDLE_MAX: usize = 64;
-/// Those in debt get one part in this many and one of what is sent to the backend, by cost, while
-/// they wait. By number it could be nearly all, as theirs may be the costly ones.
+/// The tier in debt gets one part of the cost for this many parts that go to the tier in credit,
+/// while requests wait in it: a tenth. By the number of requests it could get nearly everything,
+/// because the requests in debt may be the costly ones.
 const CREDIT_PARTS: u64 = 9;
-/// When reserved slots have let pass so many requests of those in debt, they wait as well.
+/// The upper bound of what the tier in debt is owed, in units of its next request. At this bound
+/// clients in credit may no longer use reserved slots.
 const OWED_MAX: u64 = 10;
-/// How often what is in service is halved to say what is light beside it.
+/// A request is light if it is no larger than the largest in service, halved this many times.
 const HALVINGS: u32 = 1;
-/// The same for the last reserved slot.
+/// The number of halvings if only the last reserved slot is free.
 const HALVINGS_LAST: u32 = 3;
-/// How many buckets are looked at for one that has a light client.
+/// The number of buckets that are examined in search of one with a light client.
 const LIGHT_MAX: usize = 8;
 
-/// How often what is in service is halved to say what may go beside it, where so many reserved
-/// slots are free.
+/// The number of halvings that defines a light request, if `free` reserved slots are free.
 fn halvings(free: usize) -> u32 {
     if free > 1 { HALVINGS } else { HALVINGS_LAST }
 }
 
-/// A request as far as taking turns needs it.
+/// A request with what the fair scheduler needs to know of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub client: KeyHash,
@@ -44,20 +47,20 @@ pub(super) struct Share {
     pub is_guess: bool,
     pub route: Option<RouteHash>,
     pub weight: Weight,
-    /// Its flow's finish tag, once it is in service.
+    /// The finish tag of its flow, set when it goes into service.
     pub finish: Tag,
-    /// In debt, that of its client among those of its bucket.
+    /// In debt: the finish tag of its client among the clients of the bucket.
     pub inner: Tag,
-    /// How many were with the backend once it was there.
+    /// The number of requests with the backend when it was sent, itself included.
     pub count: usize,
-    /// Whether it had a reserved slot.
+    /// Whether it uses a reserved slot.
     pub beside: bool,
-    /// Whether it asked for little beside what was there.
+    /// Whether it was light compared with the requests in service when it was sent.
     pub is_light: bool,
 }
 
 impl Share {
-    /// Of a request that comes, and belongs in this place.
+    /// The share of a request that arrives and belongs in `place`. It has no tags yet.
     pub fn new(arrival: &Arrival, place: Place) -> Share {
         Share {
             client: arrival.client,
@@ -74,19 +77,19 @@ impl Share {
         }
     }
 
-    /// What it adds to a tag.
+    /// The length that the request adds to a tag.
     fn size(&self) -> Tag {
         length(self.estimate, self.weight)
     }
 }
 
-/// What is in service of a tier, or of a bucket.
+/// The requests in service of one tier, or of one bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Service {
     count: usize,
-    /// The largest finish tag; zero if there is nothing.
+    /// The largest finish tag in service; zero if it serves no request.
     last: Tag,
-    /// The most that one of them adds to a tag.
+    /// The largest length in service, as it is added to a tag.
     size: Tag,
 }
 
@@ -96,13 +99,14 @@ impl Service {
         self.raise(finish, size);
     }
 
-    /// One of them has these now, which are no less than what it had.
+    /// Notes that a request in service now has this tag and this size. Both must be no less than
+    /// before.
     fn raise(&mut self, finish: Tag, size: Tag) {
         self.last = self.last.max(finish);
         self.size = self.size.max(size);
     }
 
-    /// One with this tag and size is over; `others` are what is still in service.
+    /// Notes that the request with this tag and size has ended; `others` are still in service.
     fn end(&mut self, finish: Tag, size: Tag, others: impl Iterator<Item = (Tag, Tag)>) {
         self.count = self.count.saturating_sub(1);
         if finish == self.last || size == self.size {
@@ -112,31 +116,37 @@ impl Service {
     }
 }
 
-/// Buckets in debt, and the clients of each.
+/// The buckets in debt, and the clients of each.
+///
+/// Invariants: a bucket exists only while a request of it waits or runs. `light` has an entry for
+/// exactly those buckets with a `lightness`, with that value.
 #[derive(Clone, Debug)]
 struct Debtors {
     turns: Turns<Key>,
     buckets: Map<Key, Bucket>,
-    /// Those in which a client waits that asks for less than one in service there, by how much.
+    /// The buckets in which a waiting client asks for less than the largest request in service
+    /// there, with the number of halvings between the two.
     light: BTreeSet<(u32, Key)>,
 }
 
-/// The clients of one bucket in debt.
+/// One bucket in debt, with its clients.
 #[derive(Clone, Debug)]
 struct Bucket {
     turns: Turns<KeyHash>,
     service: Service,
-    /// As it stands in `Debtors::light`.
+    /// Its entry in `Debtors::light`, if there is one.
     lightness: Option<u32>,
 }
 
 impl Bucket {
-    /// The client who may go beside what is in service.
+    /// The client that may go beside the requests in service of this bucket: the lightest one that
+    /// has nothing in service.
     fn light(&self, halvings: u32) -> Option<KeyHash> {
         self.turns.fresh(self.service.last, self.service.size >> halvings).next()
     }
 
-    /// How often what is in service can be halved until it is what such a client asks for.
+    /// How many times the largest size in service can be halved until it is that of the lightest
+    /// client with nothing in service. `None`: no such client is waiting, or it is not smaller.
     fn lightness_by_now(&self) -> Option<u32> {
         let size = self.turns.least_fresh(self.service.last)?;
         (self.service.size / size).checked_ilog2()
@@ -144,8 +154,9 @@ impl Bucket {
 }
 
 impl Debtors {
-    /// By finish tag among clients: these are of all sizes, and who asks for little now and then
-    /// would wait for one request of each of the others.
+    /// The bucket of `key`, created if needed. Its clients are ordered by finish tag: their
+    /// requests differ in size, and by start tag a client that asks for little now and then would
+    /// wait for one request of each other client.
     fn bucket(&mut self, key: Key) -> &mut Bucket {
         self.buckets.entry(key).or_insert_with(|| Bucket {
             turns: Turns::new(Order::Finish, CLIENTS_IDLE_MAX),
@@ -154,7 +165,8 @@ impl Debtors {
         })
     }
 
-    /// Changes a bucket, or forgets it if it has nothing to do; its next request.
+    /// Changes a bucket and keeps `light` up to date. Forgets the bucket if no request of it waits
+    /// or runs. Returns the bucket's next request.
     fn edit(&mut self, key: Key, change: impl FnOnce(&mut Bucket)) -> Option<Head> {
         let bucket = self.bucket(key);
         change(bucket);
@@ -171,8 +183,8 @@ impl Debtors {
         next
     }
 
-    /// A bucket in which a client asks for so much less than one in service there, and which has
-    /// not run ahead of others by more than `ahead`.
+    /// A bucket with a client that is light by at least `halvings`, and which is not ahead of other
+    /// buckets by more than `ahead`. Only the [`LIGHT_MAX`] lightest are examined.
     fn with_light_client(&self, halvings: u32, ahead: Tag) -> Option<Key> {
         let light = self.light.iter().rev().take_while(|(lightness, _)| *lightness >= halvings);
         let mut near = light.take(LIGHT_MAX).filter(|(_, key)| self.turns.ahead(*key) <= ahead);
@@ -180,14 +192,15 @@ impl Debtors {
     }
 }
 
-/// Both tiers.
+/// The scheduler of both tiers.
 #[derive(Clone, Debug)]
 pub(super) struct Tiers {
     credit: Turns<KeyHash>,
     debt: Debtors,
-    /// What those in debt are to get for what went to those in credit while they waited.
+    /// The cost that the tier in debt is still to get, for what went to the tier in credit while
+    /// requests in debt waited.
     owed: Cost,
-    /// What is in service of those in credit, and of those in debt.
+    /// What is in service in the tier in credit, and (`debtors`) in the tier in debt.
     credits: Service,
     debtors: Service,
 }
@@ -207,7 +220,7 @@ impl Tiers {
         }
     }
 
-    /// A client's next request; `None`: it does not wait there (any more).
+    /// Sets the next request of a client; `None`: the client does not wait in `place` (any longer).
     pub fn set_head(&mut self, client: KeyHash, place: Place, head: Option<Head>) {
         match place {
             Place::Credit => self.credit.set_head(client, head),
@@ -218,7 +231,7 @@ impl Tiers {
         }
     }
 
-    /// Whose turn it is: those in credit first, but for a tenth of the cost.
+    /// The client that is next: those in credit first, except for a tenth of the cost.
     pub fn next(&self) -> Option<(KeyHash, Place)> {
         let credit = || self.credit.next().map(|client| (client, Place::Credit));
         let debt = || {
@@ -229,12 +242,14 @@ impl Tiers {
         if self.owes(1) { debt().or_else(credit) } else { credit().or_else(debt) }
     }
 
-    /// Who may have a reserved slot, of which so many are free: those in credit with nothing in
-    /// service there who would have gone before something that is, had they come in time, and ask
-    /// for no more than half of it (an eighth, for the last of them). So these slots are for who
-    /// uses little: a swarm that takes its turns one by one does not fill them, not even if some
-    /// of its requests are larger than others. One who asks for much may be there as well while
-    /// all the others are in debt. Nobody, while those in debt have been passed over for long.
+    /// The clients in credit that may have a reserved slot, if `free` such slots are free. These
+    /// clients have nothing in service; their turn would have come before that of a request in
+    /// service, had they arrived in time; and they ask for no more than half of the largest request
+    /// in service (an eighth, if it is the last slot). So these slots are for clients that use
+    /// little: a swarm that takes its turns one by one does not fill them, not even if some of its
+    /// requests are larger than others. A client that asks for much may have one too, except the
+    /// last, if all requests in service are in debt. Returns none if the tier in debt is owed
+    /// [`OWED_MAX`] requests.
     pub fn fresh(&self, free: usize) -> impl Iterator<Item = KeyHash> {
         let bound = match (self.owes(OWED_MAX), self.debtors.count == 0) {
             (true, _) => 0,
@@ -248,9 +263,9 @@ impl Tiers {
         self.credit.fresh(bound, size)
     }
 
-    /// The same among those in debt: for the bucket whose turn it is, or one with nothing in
-    /// service. Or else for a client with nothing in service in its bucket, among the clients
-    /// there, if that bucket is not far ahead of others.
+    /// The client in debt that may have a reserved slot, by the same rules: in the bucket that is
+    /// next, or in a bucket with nothing in service. Otherwise a client with nothing in service,
+    /// compared with the other clients of its bucket, if that bucket is not far ahead of others.
     pub fn fresh_in_debt(&self, free: usize) -> Option<(KeyHash, Place)> {
         let (turns, last) = (&self.debt.turns, self.debtors.last);
         let halvings = halvings(free);
@@ -269,12 +284,12 @@ impl Tiers {
         Some((client, Place::Debt(key)))
     }
 
-    /// Whether what a request asks for is little beside the largest in service.
+    /// Whether a request is light compared with the largest one in service.
     pub fn is_light(&self, share: &Share) -> bool {
         share.size() <= self.credits.size.max(self.debtors.size) >> HALVINGS_LAST
     }
 
-    /// A client's next request goes into service; `next` is its one after that.
+    /// Puts a client's next request into service; `next` is the one after it.
     pub fn serve(&mut self, share: &mut Share, next: Option<Head>) {
         let Share { client, place, estimate, weight, .. } = *share;
         let size = share.size();
@@ -296,7 +311,7 @@ impl Tiers {
         }
     }
 
-    /// A request comes and goes into service at once, while nobody waits.
+    /// Puts a request into service that has just arrived, while no other waits.
     pub fn pass(&mut self, share: &mut Share) {
         let Share { client, place, estimate, weight, .. } = *share;
         let size = share.size();
@@ -317,7 +332,7 @@ impl Tiers {
         }
     }
 
-    /// A request that is in service will cost `estimate`, which is more than was thought.
+    /// Raises the estimate of a request in service, which will cost more than expected.
     pub fn raise(&mut self, share: &mut Share, estimate: Cost) {
         let (Share { client, place, .. }, before) = (*share, share.size());
         let thought = core::mem::replace(&mut share.estimate, estimate);
@@ -342,13 +357,13 @@ impl Tiers {
         self.correct_owed(place, thought, estimate);
     }
 
-    /// Whether so many requests in debt, as the next one, are owed.
+    /// Whether the tier in debt is owed the cost of this many requests like its next one.
     fn owes(&self, requests: u64) -> bool {
         let next = self.debt.turns.next_head();
         next.is_some_and(|next| self.owed.0 >= next.estimate.0.max(1).saturating_mul(requests))
     }
 
-    /// Those in debt are owed more, if any wait.
+    /// Adds to what the tier in debt is owed, if a request waits in it; else it is owed nothing.
     fn owe(&mut self, more: Cost) {
         let Some(next) = self.debt.turns.next_head() else {
             self.owed = Cost::ZERO;
@@ -358,7 +373,7 @@ impl Tiers {
         self.owed = self.owed.plus(more).min(most);
     }
 
-    /// A request that was in service is over, and has cost `cost`; `others` still are in service.
+    /// Ends a request that was in service and has cost `cost`; `others` are still in service.
     pub fn settle<'a>(
         &mut self,
         share: &Share,
@@ -389,7 +404,7 @@ impl Tiers {
         self.correct_owed(place, estimate, cost);
     }
 
-    /// What was owed for an estimate is owed for the true cost.
+    /// Corrects what the tier in debt is owed: an estimate was counted, and `cost` is right.
     fn correct_owed(&mut self, place: Place, estimate: Cost, cost: Cost) {
         let (more, less) = (cost.minus(estimate), estimate.minus(cost));
         let (more, less) = match place {
@@ -402,7 +417,7 @@ impl Tiers {
         }
     }
 
-    /// How many flows wait beside (and including) one of this place.
+    /// The number of flows that wait in the tier of `place`.
     pub fn waiting(&self, place: Place) -> usize {
         match place {
             Place::Credit => self.credit.waiting(),
@@ -410,7 +425,7 @@ impl Tiers {
         }
     }
 
-    /// How many flows and clients are remembered, of whatever kind.
+    /// The number of flows and clients that are remembered, in both tiers.
     pub fn len(&self) -> usize {
         let clients: usize = self.debt.buckets.values().map(|bucket| bucket.turns.len()).sum();
         self.credit.len() + self.debt.turns.len() + clients

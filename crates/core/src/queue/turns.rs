@@ -1,4 +1,4 @@
-//! Whose turn it is: start-time fair queueing among members, whatever these are.
+//! Start-time fair queueing among members of any kind (clients or buckets).
 //!
 //! ```text
 //! start tag  = max(V when it began to wait, its last finish tag)
@@ -6,18 +6,19 @@
 //! V          = the start tag last served; the least start tag is served first
 //! ```
 //!
-//! or the least finish tag (`Order`): then who asks for little goes before who asks for much even
-//! in a round in which it has been served already. For that a member may run ahead of another by
-//! one request more.
+//! With `Order::Finish` the least finish tag is served first. Then a member that asks for little
+//! goes before one that asks for much, even in a round in which it has been served already. In
+//! return a member may run ahead of another by one more request.
 //!
 //! (Goyal, Vin, Cheng, 1996; several in service at once: Jin, Chase, Kaur, 2004.) A member that
-//! does not wait, has nothing in service and is not ahead of V equals one that was never here,
-//! so it is forgotten. Of those ahead only so many are remembered; those least ahead go. Both
-//! happen now and then, when the members have doubled: so they cost a request next to nothing.
+//! does not wait, has nothing in service and is not ahead of V equals one that never existed, so it
+//! is forgotten. Of idle members that are ahead of V, a limited number is remembered, and those
+//! least ahead are forgotten. Both are done only when the number of members has doubled, so they
+//! cost a request next to nothing.
 //!
-//! Corrections downwards give back no more than what the request itself had put on its member's
-//! tag: the part that a later `max` with V would have swallowed anyway stays. So opening
-//! requests and cancelling them leaves nobody better off than never having asked.
+//! A correction downwards gives back no more than what the request itself had added to its member's
+//! tag: the part that a later `max` with V would have absorbed anyway stays. So a member gains
+//! nothing by opening requests and cancelling them.
 
 use super::Id;
 use super::spread::Map;
@@ -26,13 +27,14 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::hash::Hash;
 
-/// Cost over weight, in thousandths of nano-units: a large weight is not rounded off.
+/// A virtual time: cost divided by weight, in thousandths of nano-units, so that a large weight is
+/// not rounded off.
 pub(super) type Tag = u128;
 
-/// How many of these are a nano-unit.
+/// The number of tag units in a nano-unit of cost.
 const PER_UNIT: Tag = 1_000;
 
-/// What `cost` adds to a tag; never nothing, or what costs nothing would be served for ever.
+/// What `cost` adds to a tag. Never zero, or a member with free requests would be served for ever.
 pub(super) fn length(cost: Cost, weight: Weight) -> Tag {
     let cost = Tag::from(cost.0.max(1));
     if weight == Weight::ONE {
@@ -41,29 +43,31 @@ pub(super) fn length(cost: Cost, weight: Weight) -> Tag {
     cost * PER_UNIT * Tag::from(Weight::ONE.thousandths()) / Tag::from(weight.thousandths())
 }
 
-/// How many of those that ask for little are looked at for one that is not ahead.
+/// The number of light members that are examined in search of one that is not ahead.
 const NEAR: usize = 32;
 
-/// The request that a member waits with.
+/// The request that a member waits with: the first of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Head {
-    /// Whether its cost is more than a guess. Those come last of equal ones.
+    /// Whether the cost is more than a guess. Among requests with equal tags, known costs come
+    /// last.
     pub is_known: bool,
     pub estimate: Cost,
     pub id: Id,
     pub weight: Weight,
 }
 
-/// The order of those that wait.
+/// The order in which waiting members are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// By start tag; of equal ones guesses first, and then the smaller request.
+    /// By start tag. Among equal tags guesses come first, then smaller requests.
     Start,
     /// By finish tag.
     Finish,
 }
 
-/// A place in that order; of equal ones the earlier request is first.
+/// A waiting member's position in the order. Members with equal ranks are ordered by their requests
+/// (see [`Head`]), the earlier request first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn<K> {
     rank: Tag,
@@ -72,22 +76,22 @@ struct Turn<K> {
     key: K,
 }
 
-/// Somebody who waits and has nothing in service; the smallest request first.
+/// A member that waits and has nothing in service; ordered by size, the smallest request first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Fresh<K> {
     size: Tag,
-    /// What will be its finish tag.
+    /// The finish tag that the request will have if it is served now.
     finish: Tag,
     key: K,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    /// V when it began to wait; no earlier start tag.
+    /// V when the member began to wait: its start tag is no earlier.
     floor: Tag,
     finish: Tag,
-    /// How much may be taken back from `finish`: the least that it was ahead of V when the member
-    /// began to wait, since it had nothing in service.
+    /// How much may be taken back from `finish`: the least distance between `finish` and V at the
+    /// times when the member began to wait, since it last had nothing in service.
     slack: Tag,
     running: usize,
     head: Option<Head>,
@@ -109,7 +113,7 @@ impl Member {
         Some(Turn { rank, head, start: self.start(), key })
     }
 
-    /// What it asks for, if it waits and has nothing in service.
+    /// The size and the tag of the request of the member, if it waits and has nothing in service.
     fn fresh<K>(&self, key: K) -> Option<Fresh<K>> {
         let head = self.head.filter(|_| self.running == 0)?;
         Some(Fresh { size: length(head.estimate, head.weight), finish: self.finish_of(head), key })
@@ -119,7 +123,7 @@ impl Member {
         self.start() + length(head.estimate, head.weight)
     }
 
-    /// It comes to wait.
+    /// Notes that the member begins to wait at this virtual time.
     fn join(&mut self, virtual_time: Tag) {
         self.floor = virtual_time;
         if self.running > 0 {
@@ -127,7 +131,7 @@ impl Member {
         }
     }
 
-    /// A request of its goes into service. Its start tag.
+    /// Puts a request of the member into service. Returns its start tag.
     fn serve(&mut self, estimate: Cost, weight: Weight) -> Tag {
         let start = self.start();
         self.floor = 0;
@@ -136,32 +140,37 @@ impl Member {
         start
     }
 
-    /// Whether it neither waits nor has anything in service.
+    /// Whether the member neither waits nor has anything in service.
     fn is_idle(&self) -> bool {
         self.head.is_none() && self.running == 0
     }
 }
 
-/// Members that take turns.
+/// The scheduler: members that take turns.
+///
+/// Invariants: `waiting` has one entry for each member with a `head`, and `fresh` one for each of
+/// those with nothing in service, both with the tags that follow from the member's present state.
+/// `running` is the sum over all members. `virtual_time` never decreases.
 #[derive(Clone, Debug)]
 pub(super) struct Turns<K> {
     order: Order,
     virtual_time: Tag,
-    /// The largest finish tag there was.
+    /// The largest finish tag so far.
     latest: Tag,
     members: Map<K, Member>,
     waiting: BTreeSet<Turn<K>>,
-    /// Those of `waiting` that have nothing in service.
+    /// The members in `waiting` that have nothing in service.
     fresh: BTreeSet<Fresh<K>>,
     idle_max: usize,
-    /// With more members than this it is time to forget some.
+    /// With more members than this, idle members are forgotten.
     full: usize,
     running: usize,
 }
 
 impl<K: Copy + Ord + Hash> Turns<K> {
-    /// Nobody there. Of members that have gone some are remembered: `idle_max` at least, and
-    /// never so many that the members are more than twice those and whoever is there.
+    /// A scheduler without members. At least `idle_max` idle members that are ahead of V are
+    /// remembered. In all, there are never more members than twice the larger of `idle_max` and the
+    /// number that was left when idle ones were last forgotten.
     pub fn new(order: Order, idle_max: usize) -> Turns<K> {
         Turns {
             order,
@@ -176,56 +185,57 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         }
     }
 
-    /// Whose turn it is.
+    /// The member that is next.
     pub fn next(&self) -> Option<K> {
         self.waiting.first().map(|turn| turn.key)
     }
 
-    /// The request whose turn it is.
+    /// The request of the member that is next.
     pub fn next_head(&self) -> Option<Head> {
         self.waiting.first().map(|turn| turn.head)
     }
 
-    /// What will be the finish tag of the request whose turn it is.
+    /// The finish tag that the request of the next member will have.
     pub fn next_finish(&self) -> Option<Tag> {
         let turn = self.waiting.first()?;
         Some(turn.start + length(turn.head.estimate, turn.head.weight))
     }
 
-    /// Those that wait, have nothing in service, will have a finish tag below `bound`, and add no
-    /// more than `size` to it; the smallest first. Only some of these are looked at.
+    /// The members that wait, have nothing in service, will have a finish tag below `bound`, and
+    /// add no more than `size` to it; the smallest first. Only the [`NEAR`] smallest are examined.
     pub fn fresh(&self, bound: Tag, size: Tag) -> impl Iterator<Item = K> {
         let small = self.fresh.iter().take_while(move |one| one.size <= size).take(NEAR);
         small.filter(move |one| one.finish < bound).map(|one| one.key)
     }
 
-    /// The least that one adds who has nothing in service and will have a finish tag below `bound`.
+    /// The smallest size among members that wait, have nothing in service and will have a finish
+    /// tag below `bound`. Only the [`NEAR`] smallest are examined.
     pub fn least_fresh(&self, bound: Tag) -> Option<Tag> {
         self.fresh.iter().take(NEAR).find(|one| one.finish < bound).map(|one| one.size)
     }
 
-    /// How far a member's next start tag is ahead of V.
+    /// How far the member's next start tag is ahead of V; zero if it is not.
     pub fn ahead(&self, key: K) -> Tag {
         let start = self.members.get(&key).map_or(0, Member::start);
         start.saturating_sub(self.virtual_time)
     }
 
-    /// How many wait.
+    /// The number of members that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nobody waits and nothing is in service, so that all can be forgotten.
+    /// Whether no member waits or has a request in service, so that all members can be forgotten.
     pub fn is_over(&self) -> bool {
         self.waiting.is_empty() && self.running == 0
     }
 
-    /// How many members are remembered.
+    /// The number of members that are remembered.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// The member's next request; `None`: it does not wait (any more).
+    /// Sets the member's next request; `None`: the member does not wait (any longer).
     pub fn set_head(&mut self, key: K, head: Option<Head>) {
         if head.is_none() && !self.members.contains_key(&key) {
             return;
@@ -240,7 +250,8 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         self.forget();
     }
 
-    /// A request of the member's goes into service; `next` is the one after it. Its finish tag.
+    /// Puts a request of the member into service; `next` is the one after it. Returns its finish
+    /// tag.
     pub fn serve(&mut self, key: K, estimate: Cost, weight: Weight, next: Option<Head>) -> Tag {
         let start = self.edit(key, |member| {
             member.head = next;
@@ -250,8 +261,8 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         start + length(estimate, weight)
     }
 
-    /// A request comes and goes into service at once, while nobody waits: as `set_head` and
-    /// `serve` together, for less. Its finish tag.
+    /// Puts a request into service that has just arrived, while no member waits: the same as
+    /// `set_head` and `serve` together, but cheaper. Returns its finish tag.
     pub fn pass(&mut self, key: K, estimate: Cost, weight: Weight) -> Tag {
         let member = self.members.entry(key).or_insert(Member::ABSENT);
         member.join(self.virtual_time);
@@ -262,12 +273,13 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         start + length(estimate, weight)
     }
 
-    /// A request of the member's that is in service adds so much more to its tag.
+    /// Adds `more` to the member's tag, because a request of it in service costs more than
+    /// expected.
     pub fn raise(&mut self, key: K, more: Tag) {
         self.edit(key, |member| member.finish = member.finish.saturating_add(more));
     }
 
-    /// A request that was in service is over, and has cost `cost`.
+    /// Ends a request that was in service and has cost `cost`, and corrects the member's tag.
     pub fn settle(&mut self, key: K, estimate: Cost, weight: Weight, cost: Cost) {
         let (was, is) = (length(estimate, weight), length(cost, weight));
         self.edit(key, |member| {
@@ -279,15 +291,17 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         self.forget();
     }
 
-    /// Something with this start tag was served.
+    /// Advances V after a request with this start tag was served.
     fn go_on(&mut self, start: Tag) {
-        // Out of turn (a reserved slot) V does not overtake those whose turn it was.
+        // If a member was served out of turn (in a reserved slot), V does not overtake those that
+        // wait.
         let least = self.waiting.first().map_or(start, |turn| turn.start.min(start));
         self.virtual_time = self.virtual_time.max(least);
         self.forget();
     }
 
-    /// Changes a member and keeps all orders right.
+    /// Changes a member and keeps the invariants of all orders. Every change goes through here,
+    /// except `pass`.
     fn edit<R>(&mut self, key: K, change: impl FnOnce(&mut Member) -> R) -> R {
         let order = self.order;
         let member = self.members.entry(key).or_insert(Member::ABSENT);
@@ -301,7 +315,7 @@ impl<K: Copy + Ord + Hash> Turns<K> {
         result
     }
 
-    /// Forgets who equals a newcomer, and who is least ahead if there are too many.
+    /// Forgets members that equal a new one, and those least ahead of V if there are too many.
     fn forget(&mut self) {
         if self.is_over() {
             self.virtual_time = self.virtual_time.max(self.latest);

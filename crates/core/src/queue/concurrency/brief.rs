@@ -1,67 +1,75 @@
-//! Whether requests are so brief that nobody notices how many are there.
+//! Finds out whether requests are so brief that a few more in flight make no noticeable difference.
 //!
-//! Where a request takes tens of microseconds, handing it over takes as long as the work. With one
-//! at a time either side waits for the other; with two each seems to take twice as long, though it
-//! is we who come to it later. So times say nothing of so few there, nor is there need to know: by
-//! Little's law whoever comes next waits for `n` that are there for `n / X`, where X of them are
-//! completed a second, and for a few that is no time that anybody notices.
+//! If a request takes tens of microseconds, handing it over takes as long as the work. With one
+//! request at a time, either side waits for the other. With two, each seems to take twice as long,
+//! although it is Evenkeel that reads the answer later. So the times of so few requests are no
+//! evidence, and none is needed: by Little's law a request waits for the `n` requests before it for
+//! `n / X`, if `X` of them are completed per second, and for a few that wait is not noticeable.
 //!
-//! That holds as long as all of them are brief: what one finds before oneself is as long as the
-//! mean in which each has its own length as weight. One long request among many says: not here. And
-//! those that have not ended yet: if more time was spent with the backend than what ended accounts
-//! for, somebody is there for long. Still several long ones may come at once; so there are only a
-//! few for each processor, which is all that is needed for both sides to be busy.
+//! This holds only as long as all requests are brief. The expected length of the request before is
+//! the mean in which each request has its own length as weight, so one long request among many
+//! counts against it. Requests that have not ended count too: if more time was spent with the
+//! backend than the requests that ended account for, some request stays for long. Even so, several
+//! long requests may arrive at once. So only a few are allowed for each processor, which is enough
+//! to keep both sides busy. Figures: docs/adr/0004.
 
 use crate::units::{Nanos, Time};
 
-/// For so long nobody notices that he waits.
+/// The longest wait that is not noticeable.
 const MOMENT: Nanos = Nanos::from_millis(2);
-/// What is before one may take so many times as long.
+/// The weighted mean of the request times may be this many times [`MOMENT`].
 const LONG: f64 = 4.0;
-/// The shortest stretch of time that is judged.
+/// The shortest period that is judged.
 const STRETCH: Nanos = Nanos::from_millis(100);
-/// So many in a row must say that requests are brief: a second. Whoever sends long ones between
-/// brief ones, to have more there at once than is good for others, is not believed.
+/// The number of periods in a row that must show brief requests: a second. A client that sends long
+/// requests between brief ones, to have more of them in flight than is good for others, does not
+/// succeed.
 const FOR: u32 = 10;
-/// So many in a row must say that they are not: in one it may be we who stood still.
+/// The number of periods in a row that must show the opposite: in a single one it may be Evenkeel
+/// itself that was stopped.
 const AGAINST: u32 = 2;
-/// So many in the mean may be there beside those that end.
+/// The mean number of requests in flight that the requests that ended do not account for, up to
+/// which the requests are still brief.
 const STAY: f64 = 0.25;
-/// So many for each processor have room. More get no more done.
+/// The number of requests for each processor that always have room. With more, no more gets done.
 const EACH: usize = 4;
 
-/// Counts requests that end, and how long they took.
+/// Counts the requests that end, and the time they took.
 #[derive(Clone, Debug, Default)]
 pub struct Brief {
     since: Option<Time>,
     count: u32,
-    /// Of their times, in seconds, and of the squares of these.
+    /// The sum of the times of the requests that ended in this period, in seconds, and (`squares`)
+    /// the sum of their squares.
     sum: f64,
     squares: f64,
-    /// How many are there, since when, and the time that all have spent there in this stretch.
+    /// The number of requests in flight; when that was noted (`last`); and the time that all
+    /// requests have spent with the backend in this period, in seconds (`spent`).
     running: usize,
     last: Time,
     spent: f64,
-    /// Whether they are brief, and how many stretches in a row said so, or that they are not.
+    /// Whether requests are brief, and the number of periods in a row that showed it (`spoken_for`)
+    /// or the opposite (`against`). At least one of the two counts is zero.
     holds: bool,
     spoken_for: u32,
     against: u32,
 }
 
 impl Brief {
-    /// So many may be there at once before so many processors, whatever times say; zero where
-    /// requests are not brief.
+    /// The number of requests that may be in flight before this many processors, whatever times
+    /// show; zero if requests are not brief.
     pub fn room(&self, processors: usize) -> usize {
         if self.holds { EACH * processors } else { 0 }
     }
 
-    /// From now on so many are there.
+    /// Notes that `running` requests are in flight from now on.
     pub fn run(&mut self, running: usize, now: Time) {
         self.spent += self.running as f64 * now.since(self.last).as_secs_f64();
         (self.running, self.last) = (running, now);
     }
 
-    /// A request took `elapsed`. Whether a stretch is over, so that `room` may have changed.
+    /// Notes that a request took `elapsed`. Returns whether a period has ended, so that `room` may
+    /// have changed.
     pub fn note(&mut self, elapsed: Nanos, processors: usize, now: Time) -> bool {
         let since = *self.since.get_or_insert(now);
         let seconds = elapsed.as_secs_f64();
@@ -98,7 +106,8 @@ mod tests {
 
     const US: u64 = 1_000;
 
-    /// After `count` requests, one each `apart` microseconds, that take `times` in turns.
+    /// The room after `count` requests, one every `apart` microseconds, that take `times`
+    /// (microseconds) in turn.
     fn after(count: u64, apart: u64, times: &[u64]) -> usize {
         let mut brief = Brief::default();
         for number in 0..=count {

@@ -1,45 +1,46 @@
-//! Whether more in flight raises completions: what windows of a second or so say, and how surely.
+//! Decides whether more requests in flight raise the completion rate, and with what confidence.
 //!
-//! How many requests end in a window is a matter of chance: of n expected ones, the square root
-//! of n more or fewer. So no window is believed for its own sake; what is to be decided waits
-//! until the difference is larger than chance makes it. Knows no time and changes nothing.
+//! The number of requests that end in a window is a matter of chance: if `n` are expected, it
+//! varies by about the square root of `n`. So no single window is decisive; a decision waits until
+//! the difference is larger than chance explains. This module knows no time and changes no limit:
+//! see `concurrency`.
 
-/// How many times the spread of chance a difference must be: one verdict in ten is wrong.
+/// The number of standard deviations that a difference must have. One verdict in ten is wrong.
 const SURE: f64 = 1.3;
-/// The same where times say so too: one in six.
+/// The same if request times point the same way. One verdict in six is wrong.
 const LIKELY: f64 = 1.0;
-/// What was seen longer ago weighs less.
+/// The factor by which earlier evidence fades with each new pair of windows.
 const FADE: f64 = 0.97;
-/// The part of what more in flight could bring at best that makes it worth having.
+/// More in flight is worth it from this part of the largest possible gain on.
 const WORTH: f64 = 0.35;
 
-/// What a window showed.
+/// The measurements of one window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Seen {
-    /// How many were in flight at most.
+    /// The limit: the most requests that were in flight.
     pub limit: usize,
-    /// What was completed per second.
+    /// The work completed per second.
     pub rate: f64,
-    /// How many requests that were.
+    /// The number of requests that ended.
     pub count: u32,
 }
 
 impl Seen {
-    /// This window and another one at the same limit together.
+    /// This window and another one at the same limit, taken together.
     pub fn with(self, other: Seen) -> Seen {
         let (a, b) = (f64::from(self.count), f64::from(other.count));
         let rate = (a + b) / (a / self.rate.max(1e-9) + b / other.rate.max(1e-9)).max(1e-9);
         Seen { rate, count: self.count.saturating_add(other.count), ..self }
     }
 
-    /// How much further in flight this is than `other`.
+    /// The limit as a multiple of that of `other`.
     pub fn growth(&self, other: &Seen) -> f64 {
         self.limit as f64 / other.limit.max(1) as f64
     }
 
-    /// Whether this can be the window after `last`: no less than what the change of the limit
-    /// accounts for and a third, nor more than that and half as much again; by chance a little
-    /// further. Else it is another backend, or other work, that is seen.
+    /// Whether this can be the window after `last`. The rate must not fall by more than a third,
+    /// nor rise by more than a half, beyond what the change of the limit accounts for; chance adds
+    /// a little to both. Otherwise the backend, or its work, has changed.
     pub fn can_follow(&self, last: &Seen) -> bool {
         let growth = self.growth(last);
         let rate = self.rate / last.rate.max(1e-9);
@@ -49,12 +50,13 @@ impl Seen {
         beyond <= 0.0 || beyond * beyond <= 0.25 + 6.0 * chance
     }
 
-    /// Whether the rate is surely above (`Some(true)`) or below `part` of what `other` had.
+    /// Whether the rate is surely above (`Some(true)`) or below (`Some(false)`) `part` times that
+    /// of `other`. `None`: undecided.
     pub fn surely_above(&self, part: f64, other: &Seen) -> Option<bool> {
         self.above(part, other, SURE)
     }
 
-    /// The same, a little less sure: for where something else says so too.
+    /// The same with less confidence, for cases in which other evidence agrees.
     pub fn likely_above(&self, part: f64, other: &Seen) -> Option<bool> {
         self.above(part, other, LIKELY)
     }
@@ -66,27 +68,28 @@ impl Seen {
     }
 }
 
-/// What pairs of windows with less and with more in flight have said.
+/// The evidence from pairs of windows, one with fewer and one with more requests in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
-    /// The gains, each weighed by how sure it is, and these weights.
+    /// The sum of the relative gains, each weighted by its confidence, and (`weight`) the sum of
+    /// the weights.
     gains: f64,
     weight: f64,
 }
 
-/// What it is worth to have more in flight.
+/// Whether it is worth it to have more in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nearly as much more is completed.
+    /// Nearly in proportion more is completed.
     Much,
-    /// It is worth it.
+    /// Worth it.
     Some,
-    /// It is not.
+    /// Not worth it.
     Nothing,
 }
 
 impl Evidence {
-    /// One more pair; what is sure by now.
+    /// Adds a pair of windows. Returns the verdict, as soon as there is one.
     pub fn weigh(&mut self, low: &Seen, high: &Seen) -> Option<Verdict> {
         let part = |a: f64, b: f64| 2.0 * (b - a) / (a + b).max(1e-9);
         let full = part(low.limit as f64, high.limit as f64);

@@ -1,38 +1,40 @@
-//! How long requests take, by route: their 20th percentile now, and what it usually is.
+//! Measures how long requests take, by route: the present 20th percentile, and the usual one.
 //!
-//! Not the least, as one folded route may span 2 to 500 ms, and not the mean, which a few slow
-//! ones move. For each of some routes a histogram over a stretch of time, in buckets that are an
-//! eighth of a doubling wide: to note a request takes some nanoseconds. Routes for which there is
-//! no place, and rare ones, count among all. Decides nothing: see `concurrency`.
+//! The minimum would not do, because one folded route may span 2 to 500 ms, and a few slow requests
+//! move the mean. A limited number of routes has a histogram over a period, with buckets an eighth
+//! of a doubling wide, so recording a request takes some nanoseconds. Routes without a histogram,
+//! and rare ones, are counted only in the total. Decides nothing: see `concurrency`.
 
 use crate::meter::estimate::RouteHash;
 use crate::units::Nanos;
 use alloc::boxed::Box;
 
-/// How many routes have a place; one whose place is taken counts among all only.
+/// The number of routes with a histogram. A route that finds its slot taken counts in the total
+/// only.
 const ROUTES: usize = 64;
-/// Buckets to each doubling, as a power of two.
+/// The number of buckets for each doubling, as a power of two.
 const FINE: u32 = 3;
-/// The shortest time that is told apart: 2^10 ns, a microsecond.
+/// The shortest time that is distinguished, as a power of two: 2^10 ns, about a microsecond.
 const LEAST: u32 = 10;
-/// Up to 2^42 ns, more than an hour.
+/// The number of buckets: they reach up to 2^42 ns, more than an hour.
 const BUCKETS: usize = 32 << FINE;
-/// Which percentile is looked at: one in so many is quicker.
+/// The percentile: one request in this many is quicker.
 const QUICKER: u32 = 5;
-/// Fewer requests of a route than this say nothing of it.
+/// The number of requests below which a route shows nothing.
 const ENOUGH: u32 = 8;
-/// What was usual weighs so much against what is now.
+/// The weight of the usual percentile against a new one.
 const MEMORY: f64 = 7.0;
 
 /// The variance of a time within its bucket, as a part of its square.
 const BUCKET_SPREAD: f64 = 0.125 * 0.125 / 12.0;
-/// Where it is known how much the times of a route differ, so many say something.
+/// The number of requests from which on the mean of a route is compared with an earlier one, if the
+/// variance of the earlier one is known.
 const GLIMPSE: u32 = 4;
-/// How many times the spread of chance a route must be slower by to be surely so: it is looked at
-/// again and again.
+/// The number of standard deviations by which a route must be slower to be surely so. The
+/// comparison is repeated with each request.
 const SURE: f64 = 1.5;
 
-/// One route, or all.
+/// The histogram of one route, or of all.
 #[derive(Clone, Debug)]
 struct Times {
     route: Option<RouteHash>,
@@ -40,25 +42,26 @@ struct Times {
     buckets: [u32; BUCKETS],
     /// The usual 20th percentile, in nanoseconds; zero: not known.
     usual: f64,
-    /// What a request counts in `work`: what was usual when that was last settled.
+    /// The work that a request counts as in `work`: the usual percentile when `learn_anew` was last
+    /// called.
     weight: f64,
-    /// How many windows that was learned from, at most one more than [`MEMORY`].
+    /// The number of windows that `usual` was learned from, at most one more than [`MEMORY`].
     learned: f64,
-    /// What they are compared with before a window is over.
+    /// The mean that later windows are compared with while they run.
     before: Option<Mean>,
 }
 
-/// The mean time of a route in some window.
+/// The mean time of a route in one window.
 #[derive(Clone, Copy, Debug)]
 struct Mean {
     nanos: f64,
-    /// The variance of one of the times, as a part of the mean's square.
+    /// The variance of a single time, as a part of the square of the mean.
     spread: f64,
     count: f64,
 }
 
 impl Mean {
-    /// Whether this is surely more than `times` as long as `other`.
+    /// Whether this mean is surely more than `times` that of `other`.
     fn is_surely(&self, times: f64, other: &Mean) -> bool {
         let ratio = self.nanos / other.nanos;
         let spread = self.spread.max(other.spread);
@@ -84,7 +87,8 @@ impl Times {
         self.buckets[bucket] = self.buckets[bucket].saturating_add(1);
     }
 
-    /// The 20th percentile of what was noted, in nanoseconds, if it was enough.
+    /// The 20th percentile of the recorded times, in nanoseconds; `None` with fewer than
+    /// [`ENOUGH`].
     fn quick(&self) -> Option<f64> {
         if self.count < ENOUGH {
             return None;
@@ -100,7 +104,7 @@ impl Times {
         None
     }
 
-    /// The mean of what was noted, if it was at all enough.
+    /// The mean of the recorded times; `None` with fewer than `enough`.
     fn mean(&self, enough: u32) -> Option<Mean> {
         if self.count < enough {
             return None;
@@ -114,12 +118,12 @@ impl Times {
         }
         let count = f64::from(self.count);
         let nanos = sum / count;
-        // A bucket is an eighth wide, so of less spread than that nothing is known.
+        // A bucket is an eighth of a doubling wide, so a smaller variance cannot be measured.
         let spread = (squares / count / (nanos * nanos) - 1.0).max(BUCKET_SPREAD);
         Some(Mean { nanos, spread, count })
     }
 
-    /// Forgets what was noted, but not what is usual.
+    /// Forgets the recorded times, but not the usual ones.
     fn clear(&mut self) {
         if self.count > 0 {
             self.count = 0;
@@ -128,7 +132,7 @@ impl Times {
     }
 }
 
-/// The times of requests since the last `clear`.
+/// The times of the requests since the last `clear`, and the usual ones.
 #[derive(Clone, Debug)]
 pub(super) struct Latency {
     routes: Box<[Times]>,
@@ -136,13 +140,13 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// Nothing noted, nothing usual.
+    /// No recorded times, and no usual ones.
     pub fn new() -> Latency {
         let routes = (0..ROUTES).map(|_| Times::NONE).collect();
         Latency { routes, all: Box::new(Times::NONE) }
     }
 
-    /// A request on `route` took so long.
+    /// Records that a request on `route` took `elapsed`.
     pub fn note(&mut self, route: RouteHash, elapsed: Nanos) {
         let bucket = bucket(elapsed);
         self.all.note(bucket);
@@ -151,18 +155,20 @@ impl Latency {
             if place.count > 0 {
                 return;
             }
-            // Nobody has come there since the last `clear`.
+            // No request of the other route was recorded since the last `clear`.
             *place = Times { route: Some(route), ..Times::NONE };
         }
         place.note(bucket);
     }
 
-    /// How many requests were noted.
+    /// The number of requests recorded.
     pub fn count(&self) -> u32 {
         self.all.count
     }
 
-    /// How the times are to the usual ones: 2 is twice as long. 1 where nothing is known.
+    /// The present times as a multiple of the usual ones: 2 is twice as long. 1 if no usual time is
+    /// known. If the known routes have less than half of the requests, the total is compared
+    /// instead.
     pub fn ratio(&self) -> f64 {
         let known = |times: &&Times| times.usual > 0.0 && times.count >= ENOUGH;
         let seen: u32 = self.routes.iter().filter(known).map(|times| times.count).sum();
@@ -178,15 +184,16 @@ impl Latency {
         if few { sum(core::slice::from_ref(&self.all)) } else { sum(&self.routes) }
     }
 
-    /// What is now is what the next windows are compared with as they run.
+    /// Makes the present means those that [`Latency::is_slower`] compares later windows with.
     pub fn compare_with(&mut self) {
         for times in &mut self.routes {
             times.before = times.mean(ENOUGH).or(times.before);
         }
     }
 
-    /// Whether requests surely take more than `times` as long as those they are compared with:
-    /// the routes that take up most of the time, each by its mean.
+    /// Whether requests surely take more than `times` as long as in the window that they are
+    /// compared with. Each route is compared by its mean, and the slower ones must have more than
+    /// half of the time.
     pub fn is_slower(&self, times: f64) -> bool {
         let (mut sure, mut all) = (0.0, 0.0);
         for route in self.routes.iter().filter(|route| route.count > 0) {
@@ -200,7 +207,7 @@ impl Latency {
         sure > 0.5 * all
     }
 
-    /// What is now is brought into what is usual.
+    /// Blends the present times into the usual ones.
     pub fn learn(&mut self) {
         self.each(|times, quick| {
             let learned = times.learned.min(MEMORY);
@@ -209,19 +216,19 @@ impl Latency {
         });
     }
 
-    /// What is now is usual.
+    /// Replaces the usual times by the present ones.
     pub fn take_as_usual(&mut self) {
         self.each(|times, quick| (times.usual, times.learned) = (quick, 1.0));
     }
 
-    /// What is now is usual, and from now on requests count as much in `work`: what was counted
-    /// before is not to be compared any more.
+    /// Replaces the usual times by the present ones, and with them the weights in `work`: results
+    /// from before are not comparable any longer.
     pub fn learn_anew(&mut self) {
         self.take_as_usual();
         self.each(|times, quick| times.weight = quick);
     }
 
-    /// Of routes that come for the first time, what is now is usual.
+    /// Takes the present times as usual ones for routes that have none yet.
     pub fn meet(&mut self) {
         self.each(|times, quick| {
             if times.usual == 0.0 {
@@ -238,8 +245,9 @@ impl Latency {
         }
     }
 
-    /// The requests noted, each counting as much as is usual for its route: completions that
-    /// do not depend on the mix. Those of which nothing is known count as all usually do.
+    /// The work of the recorded requests: each counts as the usual time of its route (`weight`), so
+    /// the completed work does not depend on the mix of routes. Requests of unknown routes count as
+    /// the usual time of all.
     pub fn work(&self) -> f64 {
         let known = self.routes.iter().filter(|times| times.weight > 0.0);
         let parts = known.map(|times| (times.count, f64::from(times.count) * times.weight));
@@ -247,7 +255,7 @@ impl Latency {
         work + f64::from(self.all.count - count) * self.all.weight.max(1.0)
     }
 
-    /// A stretch of time begins.
+    /// Begins a new period.
     pub fn clear(&mut self) {
         self.routes.iter_mut().for_each(Times::clear);
         self.all.clear();
@@ -261,7 +269,7 @@ fn bucket(elapsed: Nanos) -> usize {
     ((((doublings - LEAST) << FINE) as usize) + fine).min(BUCKETS - 1)
 }
 
-/// Where a bucket begins, in nanoseconds.
+/// The lower bound of a bucket, in nanoseconds.
 fn bound(bucket: usize) -> f64 {
     let (doublings, fine) = (bucket >> FINE, bucket & ((1 << FINE) - 1));
     let eighths = (1_u64 << LEAST << doublings) / (1 << FINE);

@@ -1,4 +1,5 @@
-//! That requests opened and cancelled leave a member no better off, whatever V does meanwhile.
+//! Property test: a member gains nothing by requests that it opens and cancels, whatever V does in
+//! the meantime.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,19 +10,19 @@ const OTHER: u8 = 2;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Others are served: V goes on.
+    /// Other members are served, so V advances.
     Pass(u64),
-    /// A request that is meant, and costs what it was estimated at.
+    /// A real request, which costs what it was estimated at.
     Ask(u64),
-    /// One that will be cancelled.
+    /// An extra request, which will be cancelled.
     Extra(u64),
-    /// One that waits a while and is gone.
+    /// A request that waits for a while and is cancelled before it is served.
     Peep(u64),
-    /// An extra is over; it has cost nothing.
+    /// An extra request ends, and has cost nothing.
     Cancel(usize),
-    /// An extra turns out to be dearer while it runs.
+    /// The estimate of an extra request rises while it runs.
     Raise(usize, u64),
-    /// One that is meant is over.
+    /// A real request ends.
     Done(usize),
 }
 
@@ -46,7 +47,7 @@ struct World {
 impl World {
     fn new() -> World {
         let mut turns = Turns::new(Order::Start, 10);
-        // Something is always in service, so that nothing is forgotten.
+        // Something is always in service, so that no member is forgotten.
         turns.serve(OTHER, Cost(1), Weight::ONE, None);
         World { turns, id: 0 }
     }
@@ -107,7 +108,7 @@ proptest! {
                     }
                 },
             }
-            // Both see the same others.
+            // Both worlds have the same virtual time.
             now = now.max(with.turns.virtual_time).max(without.turns.virtual_time);
             (with.turns.virtual_time, without.turns.virtual_time) = (now, now);
             prop_assert!(with.start() >= without.start());
