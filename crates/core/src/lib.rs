@@ -1,9 +1,11 @@
-//! Decides what each client of a server is charged, and who waits.
+//! Decides what each client of a server is charged, and which requests have to wait.
 //!
-//! The core does no IO, reads no clock, starts no thread and takes no lock: time is an argument,
-//! state is atomics. So everything here can be simulated, and an embedder gets nothing else.
-//! Start at [`limiter`] for the decision, [`bucket`] for the arithmetic, [`table`] for where the
-//! counts are kept; ARCHITECTURE.md has the journey of one request.
+//! The core does no IO, reads no clock and starts no thread: time is an argument. State that
+//! threads share is in atomics; the only lock is a spin lock for each set of the [`table`]
+//! (`table/set.rs`), which is never held across anything that blocks. So everything here can be
+//! simulated, and an embedder gets nothing that it did not ask for. Start at [`limiter`] for the
+//! decision, [`bucket`] for the arithmetic, [`table`] for the storage of the counts;
+//! ARCHITECTURE.md follows one request through the program.
 
 #![no_std]
 
