@@ -1,10 +1,10 @@
-//! Configuration: as written, checked, as it runs.
+//! Configuration: reads, checks and shows it.
 //!
-//! The only part of the program that reads files of settings and the environment. The way of a
-//! file: `tree` (text to places), `section` (tree to settings, through `reader`), `settings` (what
-//! doors get), `show` (back to YAML). A file of Tempomat or Smockron becomes a native tree first
-//! (`foreign`).
-//! What is wrong is told all at once (`fault`). `source` looks for changes of the file.
+//! This is the only module that reads configuration files and the environment. A file passes
+//! through `tree` (text to nodes with places), `section` (nodes to settings, by means of `reader`),
+//! `settings` (the types that doors receive) and `show` (back to YAML). A file of Tempomat or
+//! Smockron is first converted into a native tree (`foreign`). All faults are collected and
+//! reported at once (`fault`). `source` detects changes of the file.
 
 mod address;
 pub mod cpus;
@@ -27,30 +27,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::Node;
 
-/// A configuration that has no faults.
+/// A configuration without faults. A reload builds a new one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What runs.
+    /// The settings of the doors.
     pub settings: Settings,
-    /// The same as native YAML, defaults filled in: what `show` prints.
+    /// The same configuration as native YAML with all defaults, as `show` prints it.
     pub native: String,
-    /// What does not mean here what it meant elsewhere, with its places: of files of other programs
-    /// only, for in a native file nothing is passed over.
+    /// Warnings about keys of a foreign file that have no effect, or another one, in Evenkeel, each
+    /// with its place. Empty for a native file, which has only faults.
     pub warnings: Vec<String>,
 }
 
-/// Reads a configuration from the bytes of `file`, which is only named in faults. `cpus` is what
-/// the machine has to share out.
+/// Reads a configuration from `bytes`. `file` is only used in messages. `cpus` is the number of
+/// CPUs of the machine.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All faults of the configuration.
 pub fn parse(file: &str, bytes: &[u8], cpus: f64) -> Result<Config, Faults> {
     let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
     decode(file, &root, cpus)
 }
 
-/// Whether a file is a configuration, good or faulty: a section of ours is in it, or it is one of a
-/// program whose place we take. What names a `domain` has rules for the rate limit service.
+/// Whether a file is a configuration, with or without faults: it contains a section of Evenkeel, or
+/// it is a configuration of Tempomat or Smockron. A file with the key `domain` is a rule file of
+/// the rate limit service.
 #[must_use]
 pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
     let Ok(root) = tree::parse(bytes) else { return false };
@@ -63,22 +64,23 @@ pub fn is_configuration(file: &Path, bytes: &[u8]) -> bool {
         && (has_section || Some(&*file.display().to_string()).and_then(native).is_some())
 }
 
-/// Why a configuration that opens no door does not run, and what to do.
+/// Error message for a configuration that opens no door, with its fix.
 pub const NO_DOOR: &str = "no door to open: the configuration has no section `proxy` that listens, \
                            no `check`, `line`, `ratelimit` or `master`; add one, or start \
                            `evenkeel proxy --backend URL`";
 
-/// What keeps a program from starting, and what it starts with all the same.
+/// The result of testing a configuration on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// It would not start.
+    /// Problems that prevent a start.
     pub faults: Vec<Stumble>,
-    /// It would start, or might: what is missing may come before it does.
+    /// Problems that may not prevent a start, because they may be fixed before it. They become
+    /// warnings.
     pub doubts: Vec<Stumble>,
 }
 
 impl Found {
-    /// With what somebody else has found.
+    /// Merges the results of two tests.
     #[must_use]
     pub fn and(mut self, other: Found) -> Found {
         self.faults.extend(other.faults);
@@ -87,12 +89,12 @@ impl Found {
     }
 }
 
-/// Everything that keeps a configuration from running: its own faults, and if it has none, what
-/// the program would stumble over when it starts: no door, a token that cannot be read, and what
-/// `more` finds, each with the way to its key. Returns its warnings, those of a start among them.
+/// Checks whether a configuration can run: its own faults first, and if it has none, the problems
+/// that a start would have: no door, a token that cannot be read, and everything that `more` finds,
+/// each with the path of its key. Returns all warnings, including those of a start.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// All faults and all problems that prevent a start.
 pub fn check(
     file: &str,
     bytes: &[u8],
@@ -121,8 +123,8 @@ pub fn check(
     Ok(warnings)
 }
 
-/// What a start would warn of, or stumble over if it is not mended by then: folders may come with
-/// the program (`StateDirectory=` of a systemd unit).
+/// Problems that a start would warn about, or that would prevent it if they still exist by then.
+/// Folders may be created together with the process (`StateDirectory=` of a systemd unit).
 fn doubts(settings: &Settings) -> Found {
     let mut doubts: Vec<Stumble> = Vec::new();
     let mut folder_of = |way, path: &Path| {
@@ -180,7 +182,7 @@ fn doubts(settings: &Settings) -> Found {
     Found { doubts, ..Found::default() }
 }
 
-/// What a start would stumble over: the way to the key, and what is wrong with what it names.
+/// A problem of a start: the path of the key and a description.
 pub type Stumble = (Way, String);
 
 fn secrets(settings: &Settings) -> Found {
@@ -214,7 +216,7 @@ fn secrets(settings: &Settings) -> Found {
     Found { faults, ..Found::default() }
 }
 
-/// What takes a restart to change: the way to each key.
+/// Restart-only keys: the path of each one.
 const KEPT: [&[&str]; 34] = [
     &["admin"],
     &["store"],
@@ -253,11 +255,12 @@ const KEPT: [&[&str]; 34] = [
 ];
 
 impl Config {
-    /// This configuration as a reload of `running` can take it over, and the keys that have
-    /// changed and stay as they run until a restart.
+    /// The configuration that results from a reload while `running` is active, and the restart-only
+    /// keys that have changed and keep their running values.
     ///
     /// # Errors
-    /// If the two do not go together, such as a backend where the proxy still listens.
+    /// If the new values and the kept ones do not work together, such as a backend at an address
+    /// where the proxy still listens.
     pub fn reloaded(&self, running: &Config) -> Result<(Config, Vec<String>), Faults> {
         let tree = |config: &Config| tree::parse(config.native.as_bytes());
         let fault = |fault| Faults::new(TOGETHER, vec![fault]);
@@ -274,7 +277,7 @@ impl Config {
         let cpus = self.settings.proxy.as_ref().map_or(1.0, |proxy| proxy.cpus);
         let warnings = self.warnings.clone();
         let mut config = Config { warnings, ..decode(TOGETHER, &new, cpus)? };
-        // Those of another file are in no tree.
+        // Rules from `limits_file` are not part of the tree.
         if let (Some(line), Some(read)) = (&mut config.settings.line, &self.settings.line) {
             line.rules = Arc::clone(&read.rules);
         }
@@ -282,8 +285,8 @@ impl Config {
     }
 }
 
-/// Gives the section `new` the value that `key` has in `old`, or none if it has none there. Whether
-/// that changes anything.
+/// Gives `key` in the section `new` the value that it has in `old`, or removes it if it is absent
+/// there. Returns whether that changes anything.
 fn keep(new: &mut Node, old: &Node, key: &str) -> bool {
     let text = |node: Option<&Node>| node.map(|node| show::yaml(&Node::map([("", node.clone())])));
     let before = old.find(&[key]);
@@ -298,32 +301,32 @@ fn keep(new: &mut Node, old: &Node, key: &str) -> bool {
     true
 }
 
-/// What faults of [`Config::reloaded`] name in place of a file.
+/// Replaces the name of the file in faults of [`Config::reloaded`].
 const TOGETHER: &str = "with what stays as it is until a restart";
 
-/// The flags of `evenkeel proxy`: what would otherwise stand in a file.
+/// The flags of `evenkeel proxy`, which replace a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// `proxy.backend`.
+    /// Value of `proxy.backend`.
     pub backend: String,
-    /// `proxy.listen`.
+    /// Values of `proxy.listen`.
     pub listen: Vec<String>,
-    /// `proxy.cpus`.
+    /// Value of `proxy.cpus`.
     pub cpus: Option<String>,
-    /// `proxy.action`.
+    /// Value of `proxy.action`.
     pub action: Option<String>,
-    /// `proxy.cost`.
+    /// Value of `proxy.cost`.
     pub cost: Option<String>,
-    /// `proxy.trusted_proxies`.
+    /// Values of `proxy.trusted_proxies`.
     pub trusted_proxies: Vec<String>,
-    /// `admin.listen`, or `off`.
+    /// Value of `admin.listen`, or `off`.
     pub admin: Option<String>,
 }
 
-/// The configuration that flags stand for.
+/// Builds a configuration from flags.
 ///
 /// # Errors
-/// Everything that is wrong with them.
+/// All faults, with the names of the flags.
 pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
     let one = |key, value: &Option<String>| value.as_ref().map(|text| (key, typed(key, text)));
     let many = |key, values: &[String]| {
@@ -349,7 +352,8 @@ pub fn from_flags(flags: &Flags, cpus: f64) -> Result<Config, Faults> {
     decode("command line", &root, cpus).map_err(as_flags)
 }
 
-/// The flags' keys; a place in this list stands for a place in a file.
+/// Keys of the flags. A node's column is the position in this list, counted from 1, instead of a
+/// place in a file.
 const FLAGS: [&str; 7] =
     ["backend", "listen", "cpus", "action", "cost", "trusted_proxies", "admin"];
 
@@ -361,12 +365,12 @@ fn typed(key: &str, text: &str) -> Node {
     Node { place: flag_place(key), ..Node::text(text) }
 }
 
-/// Speaks of flags where a file has keys.
+/// Replaces the names of keys in the messages by the names of flags.
 fn as_flags(mut faults: Faults) -> Faults {
     for Fault { place, what } in &mut faults.faults {
         let Some(flag) = place.column.checked_sub(1).and_then(|at| FLAGS.get(at)) else { continue };
         let typed = format!("`--{}`", flag.replace('_', "-"));
-        // `--admin` is the `listen` of that section.
+        // `--admin` sets `listen` of the section `admin`.
         let key = if *flag == "admin" { "listen" } else { flag };
         *what = what.replace(&format!("`{flag}`"), &typed).replace(&format!("`{key}`"), &typed);
     }

@@ -1,7 +1,7 @@
-//! Addresses as they are written: where to listen, where the backend is, networks.
+//! Addresses in the configuration: listeners, backends, networks, name servers.
 //!
-//! Nothing is resolved here: reading a configuration asks no name server. A backend's name is
-//! resolved at each connect, by the proxy.
+//! Names are not resolved here: reading a configuration needs no name server. The proxy resolves
+//! the name of a backend at each connect.
 
 use super::reader::Read;
 use super::section::token;
@@ -11,14 +11,14 @@ use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// The longest path that the system takes for a socket, in bytes, and one.
+/// Exclusive upper bound for the path of a Unix socket, in bytes: the system allows 107.
 const SOCKET_PATH_MAX: usize = 108;
 
-/// Where to listen: `127.0.0.1:9970`, `[::1]:9970`, `localhost:9970`; `:9970` and `*:9970` are all
-/// IPv4 addresses of the machine.
+/// Reads an address to listen on: `127.0.0.1:9970`, `[::1]:9970`, `localhost:9970`. `:9970` and
+/// `*:9970` mean all IPv4 addresses of the machine.
 ///
 /// # Errors
-/// If it is none of these.
+/// If the text has none of these forms.
 pub fn listen(text: &str) -> Read<SocketAddr> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -34,7 +34,7 @@ pub fn listen(text: &str) -> Read<SocketAddr> {
     Ok(SocketAddr::from((host, port)))
 }
 
-/// A network, or one address: `10.0.0.0/8`, `::1`.
+/// Reads a network or a single address: `10.0.0.0/8`, `::1`.
 ///
 /// # Errors
 /// If it is neither.
@@ -44,14 +44,14 @@ pub fn network(text: &str) -> Read<IpNet> {
         .map_err(|_| "not a network; write 10.0.0.0/8, 192.0.2.7 or ::1".to_owned())
 }
 
-/// Clients that are exempt.
+/// Clients or requests that are exempt.
 #[derive(Clone, Debug)]
 pub enum Exempt {
-    /// By address.
+    /// All clients in this network.
     Net(IpNet),
-    /// By confirmed name.
+    /// All clients with a confirmed host name that matches.
     Host(HostPattern),
-    /// Whoever sends a cookie of this name.
+    /// All requests with a cookie of this name.
     Cookie(Box<str>),
 }
 
@@ -65,10 +65,10 @@ impl fmt::Display for Exempt {
     }
 }
 
-/// Exempt clients: `ip:` and a network, `host:` and a name, `cookie:` and a name.
+/// Reads an entry of `exempt`: `ip:` and a network, `host:` and a name, or `cookie:` and a name.
 ///
 /// # Errors
-/// If it is neither.
+/// If it has none of these forms.
 pub fn exempt(text: &str) -> Read<Exempt> {
     match text.split_once(':') {
         Some(("ip", rest)) => network(rest).map(Exempt::Net),
@@ -78,30 +78,30 @@ pub fn exempt(text: &str) -> Read<Exempt> {
     }
 }
 
-/// Hosts by name: `host:www.example.com`, `host:*.example.com`.
+/// Reads a pattern of host names: `host:www.example.com`, `host:*.example.com`.
 ///
 /// # Errors
-/// If it is not that.
+/// If it does not have this form.
 pub fn host(text: &str) -> Read<HostPattern> {
     let pattern = text.strip_prefix("host:").and_then(HostPattern::parse);
     pattern.ok_or_else(|| "write host:*.example.com or host:www.example.com".to_owned())
 }
 
-/// A name server: an address, with a port if it is not 53.
+/// Reads the address of a name server; without a port it is 53.
 ///
 /// # Errors
-/// If it is not that.
+/// If it is not an IP address, with or without a port.
 pub fn name_server(text: &str) -> Read<SocketAddr> {
     let with_port = || text.parse::<SocketAddr>().ok();
     let address = text.parse::<IpAddr>().map(|ip| SocketAddr::from((ip, 53))).ok();
     address.or_else(with_port).ok_or_else(|| "write 192.0.2.53 or 127.0.0.1:5353".to_owned())
 }
 
-/// A backend: `http://host`, `http://host:port`, `https://host`, `h2c://host`, `unix:///path`,
-/// `h2c+unix:///path`.
+/// Reads a backend: `http://host`, `http://host:port`, `https://host`, `h2c://host`,
+/// `unix:///path`, `h2c+unix:///path`.
 ///
 /// # Errors
-/// If it is not that.
+/// If it has none of these forms.
 pub fn backend(text: &str) -> Read<Backend> {
     let (scheme, rest) = text.split_once("://").ok_or("write it as http://127.0.0.1:80")?;
     let (scheme, port) = match scheme {
@@ -133,8 +133,8 @@ fn socket_file(scheme: Scheme, path: &str) -> Read<Backend> {
     Ok(Backend { scheme, place: path.to_owned() })
 }
 
-/// Whether requests sent to `backend` would come back in at `listen`, as far as the addresses
-/// tell. A name that resolves to this machine is not seen through.
+/// Whether requests to `backend` would come back to `listen`, judged by the addresses alone. A name
+/// that resolves to this machine is not detected.
 #[must_use]
 pub fn loops(backend: &Backend, listen: SocketAddr) -> bool {
     let local = backend.place.replacen("localhost:", "127.0.0.1:", 1);
@@ -148,8 +148,8 @@ fn local_only(listen: SocketAddr) -> bool {
     listen.ip().is_loopback()
 }
 
-/// Whether two listeners want the same port of the same address. One on `[::]` takes connections
-/// over IPv4 as well.
+/// Whether two listeners need the same port of the same address. A listener on `[::]` also accepts
+/// IPv4 connections.
 #[must_use]
 pub fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let takes = |one: SocketAddr, other: SocketAddr| {

@@ -1,7 +1,8 @@
-//! How many CPUs there are to share out: what the machine has, or less if a cgroup says so.
+//! The number of CPUs to share out: those of the machine, or fewer if a cgroup has a quota.
 //!
-//! A container with a quota of half a CPU on a machine of 64 must not share out 64. Both versions
-//! of cgroups are read, at this process's own place and above it, as far as they are mounted.
+//! A container with a quota of half a CPU on a machine with 64 must not share out 64. Quotas of
+//! cgroups version 1 and 2 are read, for this process's own cgroup and all cgroups above it, if
+//! they are mounted.
 
 pub mod cgroup;
 pub mod processes;
@@ -9,8 +10,8 @@ pub mod processes;
 use std::fs;
 use std::path::Path;
 
-/// CPU-seconds per second that this process may count on: the smaller of the cores it may run on
-/// and the quotas of its cgroups.
+/// CPU-seconds per second that are available to this process: the minimum of the cores that it may
+/// use and the quotas of its cgroups.
 #[must_use]
 pub fn available() -> f64 {
     let cores = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
@@ -18,7 +19,7 @@ pub fn available() -> f64 {
     quotas(&own, Path::new("/sys/fs/cgroup")).into_iter().fold(cores, f64::min)
 }
 
-/// The quotas that hold for the cgroups that `own` (the text of `/proc/self/cgroup`) names.
+/// All quotas of the cgroups in `own`, which is the content of `/proc/self/cgroup`.
 fn quotas(own: &str, root: &Path) -> Vec<f64> {
     let mut quotas = Vec::new();
     for line in own.lines() {
@@ -50,13 +51,13 @@ fn v1_quota(group: &Path) -> Option<f64> {
     parse_v1(&quota, &period)
 }
 
-/// `cpu.max` is `max 100000` or `50000 100000`: microseconds per period.
+/// Parses `cpu.max`: `max 100000` or `50000 100000`, quota and period in microseconds.
 fn parse_v2(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     parse_v1(quota, period)
 }
 
-/// A quota of -1 (or `max`) is none.
+/// Parses quota and period, in microseconds. `None` for -1 or `max`, which mean no quota.
 fn parse_v1(quota: &str, period: &str) -> Option<f64> {
     let quota: u64 = quota.trim().parse().ok()?;
     let period: u64 = period.trim().parse().ok()?;

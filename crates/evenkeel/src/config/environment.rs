@@ -1,9 +1,9 @@
-//! `evenkeel ratelimit`: the reference server's environment variables, as a configuration.
+//! `evenkeel ratelimit`: the reference server's environment variables as a configuration.
 //!
-//! Each variable becomes a key of the `ratelimit` section, so both ways are checked and shown
-//! alike; what is wrong is told with the variable's name. Truths, numbers and durations are
-//! written as the reference's language writes them. Variables of the reference that have no
-//! meaning here (its pools) are passed over.
+//! Each variable becomes a key of the `ratelimit` section, so both forms are checked and shown in
+//! the same way; faults name the variable. Booleans, numbers and durations have the syntax of Go,
+//! the reference's language. Variables of the reference without a meaning here (its pools) are
+//! ignored.
 
 mod figures;
 mod own;
@@ -16,20 +16,20 @@ use super::tree::{Key, Node, Value};
 use super::{Config, decode};
 use std::path::{Path, PathBuf};
 
-/// How a value is written.
+/// The syntax of a variable's value.
 #[derive(Clone, Copy)]
 enum Form {
     Text,
     Truth,
     Duration,
-    /// A duration for which there are bounds here: what 0 stands for, the least and the most, in
-    /// milliseconds.
+    /// A duration with bounds, all in milliseconds: the value that 0 stands for, the minimum and
+    /// the maximum. Values beyond a bound are clamped.
     Bounded(u64, [u64; 2]),
-    /// A number; more than zero is true.
+    /// A number that becomes a boolean: true if it is above zero.
     AboveZero,
 }
 
-/// Variables that are one key each.
+/// Variables that correspond to one key each.
 const PLAIN: [(&str, &str, Form); 17] = [
     ("NEAR_LIMIT_RATIO", "near_limit_ratio", Form::Text),
     ("SHADOW_MODE", "shadow", Form::Truth),
@@ -50,7 +50,7 @@ const PLAIN: [(&str, &str, Form); 17] = [
     ("EVENKEEL_HANDSHAKE_TIMEOUT", "handshake_timeout", Form::Duration),
 ];
 
-/// Those of the section `rlqs`.
+/// Variables of the section `rlqs`.
 const RLQS: [(&str, &str, Form); 2] = [
     ("EVENKEEL_RLQS_TTL", "ttl", Form::Duration),
     ("EVENKEEL_RLQS_STREAMS", "streams", Form::Text),
@@ -59,10 +59,10 @@ const RLQS: [(&str, &str, Form); 2] = [
 const FALSE: &[&str] = &["", "0", "f", "F", "false", "FALSE", "False"];
 const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 
-/// The configuration that the environment stands for; `get` reads a variable.
+/// Builds the configuration from environment variables. `get` returns the value of a variable.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All faults, with the names of the variables.
 pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Result<Config, Faults> {
     let (faults, said, warnings) = (Vec::new(), Vec::new(), Vec::new());
     let mut reader = Reader { get: &get, faults, said, warnings };
@@ -77,8 +77,8 @@ pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Resu
     Ok(config)
 }
 
-/// The same, from this process's own environment, with a warning for each variable with our prefix
-/// that is not known.
+/// Builds the configuration from the environment of this process, with a warning for each unknown
+/// variable that begins with `EVENKEEL_`.
 ///
 /// # Errors
 /// As [`from_environment`].
@@ -92,9 +92,10 @@ pub fn from_process(cpus: f64) -> Result<Config, Faults> {
 struct Reader<'g> {
     get: &'g dyn Fn(&str) -> Option<String>,
     faults: Vec<Fault>,
-    /// Which variables were taken for which key; the column of a node tells its place here.
+    /// The variables and the key for each value. A node's column, starting at 1, is the position in
+    /// this list.
     said: Vec<(String, &'static str)>,
-    /// What is taken otherwise than it is written.
+    /// Warnings about values that are interpreted differently.
     warnings: Vec<String>,
 }
 
@@ -131,14 +132,14 @@ impl Reader<'_> {
         map(root)
     }
 
-    /// A key, and the variables that its value was written in.
+    /// A key with its value. `names` are the variables that the value comes from.
     fn pair(&mut self, key: &'static str, names: &str, text: impl Into<String>) -> (Key, Node) {
         self.said.push((names.to_owned(), key));
         let place = Place { line: 0, column: self.said.len() };
         (named(key), Node { place, ..Node::text(text) })
     }
 
-    /// Variables that are one key each, as far as they are set.
+    /// Adds the keys of all variables in `table` that are set.
     fn plain(&mut self, table: &[(&str, &'static str, Form)], keys: &mut Keys) {
         for (name, key, form) in table {
             if let Some(text) = self.written(name, *form) {
@@ -151,7 +152,7 @@ impl Reader<'_> {
         self.faults.push(Fault::new(Place::default(), what));
     }
 
-    /// A variable that is set to something.
+    /// The value of a variable. `None` if it is unset or empty.
     fn text(&self, name: &str) -> Option<String> {
         (self.get)(name).filter(|text| !text.is_empty())
     }
@@ -172,7 +173,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A variable as a key's value is written.
+    /// Converts the value of a variable into the syntax of a file.
     fn written(&mut self, name: &str, form: Form) -> Option<String> {
         let text = self.text(name)?;
         match form {
@@ -226,7 +227,7 @@ impl Reader<'_> {
         }
     }
 
-    /// gRPC alone, as in the reference.
+    /// TLS for gRPC only, as in the reference.
     fn tls(&mut self, section: &mut Keys) {
         if !self.truth("GRPC_SERVER_USE_TLS", false) {
             return;
@@ -264,7 +265,7 @@ impl Reader<'_> {
             let root = root.display();
             self.fault(format!("RUNTIME_ROOT={root}: the folder it is in is not there; create it"));
         }
-        // As in the reference: without a subdirectory it watches the root and finds nothing.
+        // The reference watches the root if there is no subdirectory, and then finds no rules.
         let path = match below.is_empty() && self.truth("RUNTIME_WATCH_ROOT", true) {
             true => "off".to_owned(),
             false => {
@@ -305,7 +306,7 @@ impl Reader<'_> {
                 "warn"
             }
         };
-        // In the reference, what is not JSON is text.
+        // In the reference, every format but JSON is text.
         let written = self.text_or("LOG_FORMAT", "text");
         let format = match written.to_lowercase().as_str() {
             "json" => "json",
@@ -328,7 +329,7 @@ fn map(entries: Keys) -> Node {
     Node::made(Value::Map(entries))
 }
 
-/// Speaks of the variables `said` where a file has keys.
+/// Replaces the names of keys in the messages by the names of the variables in `said`.
 fn as_variables(mut faults: Faults, said: &[(String, &str)]) -> Faults {
     for Fault { place, what } in &mut faults.faults {
         let variables = place.column.checked_sub(1).and_then(|at| said.get(at));
@@ -339,7 +340,7 @@ fn as_variables(mut faults: Faults, said: &[(String, &str)]) -> Faults {
     faults
 }
 
-/// Nanoseconds of `24h`, `1h30m`, `1.5s`, `150us`, `0`.
+/// Parses `24h`, `1h30m`, `1.5s`, `150us` or `0` into nanoseconds.
 fn duration(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     if text == "0" {
@@ -373,12 +374,12 @@ mod tests {
     use crate::config::settings::{Format, Ratelimit, Settings};
     use std::time::Duration;
 
-    /// The section that variables stand for.
+    /// The `ratelimit` section for these variables.
     pub fn read(variables: &[(&str, &str)]) -> Result<Ratelimit, String> {
         settings(variables).map(|settings| settings.ratelimit.expect("its section"))
     }
 
-    /// All that they stand for.
+    /// All settings for these variables.
     pub fn settings(variables: &[(&str, &str)]) -> Result<Settings, String> {
         let get = |name: &str| {
             let found = variables.iter().find(|(other, _)| *other == name);

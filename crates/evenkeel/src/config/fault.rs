@@ -1,46 +1,46 @@
-//! What is wrong with a configuration, and where.
+//! Faults of a configuration and their places.
 //!
-//! All faults of a file are collected and told at once, each with its place and how to mend it. A
-//! configuration with a fault never runs: there are no warnings that would be overlooked.
+//! All faults of a file are collected and reported at once, each with its place and its fix. A
+//! configuration with a fault never runs.
 
 use std::fmt;
 
-/// A place in a file; both numbers count from 1. Zero: it was not written in a file.
+/// A place in a file. Both numbers start at 1; zero means that the value does not come from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The line.
+    /// Number of the line.
     pub line: usize,
-    /// The column, in characters.
+    /// Number of the column, in characters.
     pub column: usize,
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
-    /// Where.
+    /// Place of the fault.
     pub place: Place,
-    /// What, and how to mend it.
+    /// Description of the fault and of its fix.
     pub what: String,
 }
 
 impl Fault {
-    /// A fault at `place`.
+    /// Creates a fault at `place`.
     pub fn new(place: Place, what: impl Into<String>) -> Fault {
         Fault { place, what: what.into() }
     }
 }
 
-/// Everything that is wrong with one file, in the order of its lines.
+/// All faults of one file, in the order of their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// The file, as it was named.
+    /// Name of the file, as the user gave it.
     pub file: String,
-    /// At least one fault.
+    /// The faults, at least one.
     pub faults: Vec<Fault>,
 }
 
 impl Faults {
-    /// The faults of `file`, sorted by place.
+    /// Collects the faults of `file`, sorted by place and without duplicates.
     #[must_use]
     pub fn new(file: &str, mut faults: Vec<Fault>) -> Faults {
         faults.sort();
@@ -66,10 +66,10 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// Text from a file, short enough and clean enough for a message.
+/// Quotes text from a file for a message. Cuts it at 60 characters and replaces control characters.
 #[must_use]
 pub fn quoted(text: &str) -> String {
-    // Who mistypes an address with a password in it shall not find that in a log.
+    // An address may contain a password, which must not get into a log.
     let hidden = text.split_once("://").zip(text.rsplit_once('@'));
     let hidden = hidden.map(|((scheme, _), (_, host))| format!("{scheme}://***@{host}"));
     let text = hidden.as_deref().unwrap_or(text);
@@ -79,7 +79,7 @@ pub fn quoted(text: &str) -> String {
     format!("`{clean}{more}`")
 }
 
-/// The one of `known` that a name was most likely meant to be, if any is near enough.
+/// The name in `known` that is most similar to `name`, if one is similar enough.
 #[must_use]
 pub fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let short = name.len() <= 64;

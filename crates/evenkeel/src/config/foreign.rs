@@ -1,8 +1,8 @@
-//! Configurations of the programs whose place Evenkeel takes, made into native trees.
+//! Conversion of configurations of Tempomat and Smockron into native trees.
 //!
-//! Each is recognised by its keys, and the tree that comes out is checked once more by `section`
-//! and printed by `show`. What means nothing here is told in a warning. Each kind has a module:
-//! `tempomat` (a `tempomat.json`), `smockron` (the configuration of Smockron's master).
+//! Each kind is recognised by its keys. The resulting tree is checked by `section` and printed by
+//! `show` like a native one. Keys without an equivalent cause a warning. Modules: `tempomat` (a
+//! `tempomat.json`) and `smockron` (the configuration of Smockron's master).
 
 mod smockron;
 mod tempomat;
@@ -10,8 +10,8 @@ mod tempomat;
 use super::fault::{Fault, Place};
 use super::tree::Node;
 
-/// The native tree that means the same as the file; `None` if it is a native one. `cpus` is what
-/// the machine has.
+/// Converts a foreign configuration into a native tree. `None` if the file is a native one. `cpus`
+/// is the number of CPUs of the machine.
 pub fn native(
     file: &str,
     root: &Node,
@@ -25,7 +25,7 @@ pub fn native(
     smockron::is_one(root).then(|| smockron::native(root, faults, notes))
 }
 
-/// A value in the place of what it was made from.
+/// A text node at the place of the node from which it was made.
 fn placed(text: impl Into<String>, place: Place) -> Node {
     Node { place, ..Node::text(text) }
 }

@@ -1,9 +1,10 @@
-//! Reads one section of the tree, key by key, and writes down what it read.
+//! Reads one section of the tree, key by key, and records what it has read.
 //!
-//! Asking for a key makes it known: what nobody asked for is reported as unknown when the section
-//! is closed, with the nearest known key. Each answer, written or default, is also kept as text, so
-//! that `show` prints exactly what runs and cannot forget a key. A fault never stops the reading: a
-//! default takes the place of the faulty value, and the whole is refused at the end.
+//! Each key that the code asks for becomes known. When the section is closed, every other key is
+//! reported as unknown, with the most similar known key. Each value, written or default, is also
+//! kept as text, so that `show` prints exactly the active configuration. A fault does not stop the
+//! reading: the default replaces the faulty value, and the whole configuration is rejected at the
+//! end.
 
 mod outline;
 
@@ -15,30 +16,31 @@ use std::ops::RangeInclusive;
 
 pub use outline::{Form, Outline, Single};
 
-/// A section with more faults than this is not read on: nobody would read them either.
+/// Number of faults after which the keys of a section are no longer checked. More would not be read
+/// anyway.
 const FAULTS_MAX: usize = 100;
 
-/// The longest list of single values: each of them may be looked at for every request.
+/// Maximum length of a list of single values. Some lists are scanned for each request.
 const ENTRIES_MAX: usize = 1024;
 
-/// How a single value is read from its text.
+/// Result of reading a single value from its text. The error says what is expected.
 pub type Read<T> = Result<T, String>;
 
-/// One section being read.
+/// A section while it is read.
 pub struct Section<'n, 'f> {
-    /// Where it begins.
+    /// Place where the section begins.
     pub place: Place,
     name: &'static str,
     entries: &'n [(Key, Node)],
     asked: Vec<&'static str>,
     shown: Vec<(&'static str, Node)>,
     faults: &'f mut Vec<Fault>,
-    /// What it was asked, where somebody wants to know.
+    /// The record of all keys that were asked for, if [`Section::note`] was called.
     outline: Option<Outline>,
 }
 
 impl<'n, 'f> Section<'n, 'f> {
-    /// Opens the section that `node` holds; one that is absent or empty has all its defaults.
+    /// Opens the section in `node`. If it is absent or empty, all keys have their defaults.
     pub fn open(
         name: &'static str,
         node: Option<&'n Node>,
@@ -66,17 +68,17 @@ impl<'n, 'f> Section<'n, 'f> {
         }
     }
 
-    /// From now on it is noted what is asked.
+    /// Starts to record the keys that are asked for.
     pub fn note(&mut self) {
         self.outline.get_or_insert_default();
     }
 
-    /// What was asked; nothing if it was not to be noted.
+    /// Takes the recorded keys; empty if they were not recorded.
     pub fn noted(&mut self) -> Outline {
         self.outline.take().unwrap_or_default()
     }
 
-    /// Makes known what `key` takes besides what it is read as: this word; `None`: any text.
+    /// Records a further value of `key` for the schema: this word, or any text if it is `None`.
     pub fn takes(&mut self, key: &'static str, word: Option<&str>) {
         self.note_form(key, || {
             let words = word.map(str::to_owned).into_iter().collect();
@@ -117,7 +119,7 @@ impl<'n, 'f> Section<'n, 'f> {
         Node::map(self.shown)
     }
 
-    /// Whether the section has this key, with a value.
+    /// Whether the section has this key with a value.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|(k, node)| k.name == key && node.value != Value::Null)
@@ -129,26 +131,26 @@ impl<'n, 'f> Section<'n, 'f> {
         self.entries.iter().any(|(k, _)| k.name == key)
     }
 
-    /// The place of a key's value; the section's own if it has no such key.
+    /// Place of a key's value; the place of the section if it has no such key.
     #[must_use]
     pub fn place_of(&self, key: &str) -> Place {
         self.entries.iter().find(|e| e.0.name == key).map_or(self.place, |e| e.1.place)
     }
 
-    /// Reports something wrong at `key`.
+    /// Reports a fault at `key`.
     pub fn fault(&mut self, key: &str, what: impl Into<String>) {
         let place = self.place_of(key);
         self.faults.push(Fault::new(place, what));
     }
 
-    /// The value of `key` as it stands in the tree.
+    /// The node of `key`. `None` if the key is absent or has no value.
     pub fn node(&mut self, key: &'static str) -> Option<&'n Node> {
         self.allow(key);
         let (_, node) = self.entries.iter().find(|(k, _)| k.name == key)?;
         (node.value != Value::Null).then_some(node)
     }
 
-    /// Makes a key known that is not read here.
+    /// Makes a key known without reading it.
     pub fn allow(&mut self, key: &'static str) {
         if !self.asked.contains(&key) {
             self.asked.push(key);
@@ -156,13 +158,13 @@ impl<'n, 'f> Section<'n, 'f> {
         }
     }
 
-    /// Writes down what runs for `key`, in place of what was written before.
+    /// Records the active value of `key` for `show`. It replaces an earlier record.
     pub fn show(&mut self, key: &'static str, node: Node) {
         self.shown.retain(|(shown, _)| *shown != key);
         self.shown.push((key, node));
     }
 
-    /// A single value, if the key is there and the value is good.
+    /// Reads a single value. `None` if the key is absent or the value is faulty.
     pub fn optional<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Option<T> {
         self.note_single(key, false, &read);
         let node = self.node(key)?;
@@ -173,7 +175,7 @@ impl<'n, 'f> Section<'n, 'f> {
         Some(value)
     }
 
-    /// A single value, or its default.
+    /// Reads a single value, or returns the default.
     pub fn value<T: Display>(
         &mut self,
         key: &'static str,
@@ -190,7 +192,7 @@ impl<'n, 'f> Section<'n, 'f> {
         })
     }
 
-    /// A list; a single value is a list of one. Absent: the default.
+    /// Reads a list or a single value as a list of one. Returns the default if the key is absent.
     pub fn list<T: Display>(
         &mut self,
         key: &'static str,
@@ -210,7 +212,7 @@ impl<'n, 'f> Section<'n, 'f> {
         default
     }
 
-    /// A list; a single value is a list of one, an absent key an empty list.
+    /// Reads a list or a single value as a list of one. Returns an empty list if the key is absent.
     pub fn values<T>(&mut self, key: &'static str, read: impl Fn(&str) -> Read<T>) -> Vec<T> {
         self.note_single(key, true, &read);
         let Some(node) = self.node(key) else { return Vec::new() };
@@ -231,7 +233,7 @@ impl<'n, 'f> Section<'n, 'f> {
         values
     }
 
-    /// A section inside this one. Absent: all its defaults.
+    /// Reads an inner section. If it is absent, all its keys have their defaults.
     pub fn section<T>(
         &mut self,
         key: &'static str,
@@ -246,7 +248,7 @@ impl<'n, 'f> Section<'n, 'f> {
         value
     }
 
-    /// A list of sections under `key`.
+    /// Reads the list of sections `nodes`, which belongs to `key`.
     pub fn sections<T>(
         &mut self,
         key: &'static str,
@@ -265,7 +267,7 @@ impl<'n, 'f> Section<'n, 'f> {
         values
     }
 
-    /// Names, and under each a list of sections; a single section is a list of one.
+    /// Reads a section with names as keys, each with a list of sections or a single one.
     pub fn named<T>(
         &mut self,
         key: &'static str,
@@ -336,10 +338,10 @@ fn unknown(name: &str, section: &str, known: &[&'static str]) -> String {
     }
 }
 
-/// Refuses what lies outside of a range.
+/// Checks that a value is within a range.
 ///
 /// # Errors
-/// If `value` is not in `range`; the text names both ends.
+/// If `value` is not in `range`; the message has both ends.
 pub fn within<T: PartialOrd + Display>(value: T, range: RangeInclusive<T>) -> Read<T> {
     if range.contains(&value) {
         return Ok(value);
@@ -347,7 +349,7 @@ pub fn within<T: PartialOrd + Display>(value: T, range: RangeInclusive<T>) -> Re
     Err(format!("must be from {} to {}", range.start(), range.end()))
 }
 
-/// Reads one of a few words.
+/// Reads one of several words.
 ///
 /// # Errors
 /// If `text` is none of them; the message lists them.

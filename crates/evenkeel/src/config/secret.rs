@@ -1,37 +1,38 @@
-//! Reads a secret that stands in a file of its own, so that it stands in no configuration.
+//! Reads secrets from files of their own, so that they are not part of a configuration.
 //!
-//! It is never shown, logged or put into an error. Who needs it and compares it: the doors.
+//! A secret is never shown, logged or put into an error. The doors use and compare it.
 
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// Lengths of a token that is neither guessed nor absurd, in bytes.
+/// Allowed length of a token, in bytes: long enough not to be guessed, and not excessive.
 const TOKEN_BYTES: RangeInclusive<usize> = 16..=1024;
 
-/// Why there is no token to be had.
+/// Error while reading a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFault {
     /// The file cannot be read.
     #[error("cannot read the token in {path}: {why}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         why: io::Error,
     },
-    /// What stands there is no secret.
+    /// The file does not contain a valid token.
     #[error("{0} must hold a token of 16 to 1024 visible characters")]
     Weak(PathBuf),
-    /// What stands there is not what somebody else asks for.
+    /// The file does not contain valid credentials for another service.
     #[error("{0} must hold `user:password` or a token, on one line of at most 1024 bytes")]
     Credentials(PathBuf),
 }
 
-/// The token in the file at `path`, without the space around it.
+/// Reads the token in the file at `path`, without surrounding white space.
 ///
 /// # Errors
-/// [`SecretFault`] if it cannot be read or is too short, too long or not plain text.
+/// [`SecretFault`] if the file cannot be read, or if the token is too short, too long or not
+/// visible ASCII.
 pub fn token(path: &Path) -> Result<String, SecretFault> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
@@ -44,11 +45,11 @@ pub fn token(path: &Path) -> Result<String, SecretFault> {
     }
 }
 
-/// What somebody else wants to know of us: `user:password`, or a token, from the file at `path`.
-/// How strong it must be is their business.
+/// Reads credentials for another service from the file at `path`: `user:password` or a token. That
+/// service decides how strong they must be.
 ///
 /// # Errors
-/// [`SecretFault`] if it cannot be read or is no line of text.
+/// [`SecretFault`] if the file cannot be read or is not one line of text.
 pub fn credentials(path: &Path) -> Result<String, SecretFault> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;
@@ -57,11 +58,11 @@ pub fn credentials(path: &Path) -> Result<String, SecretFault> {
     good.then(|| line.to_owned()).ok_or_else(|| SecretFault::Credentials(path.to_owned()))
 }
 
-/// The text of an authority's certificate at `path`, without the space in it: what all who trust it
-/// have alike.
+/// Reads the PEM text of an authority's certificate at `path`, without any white space. All
+/// instances that trust this authority get the same text.
 ///
 /// # Errors
-/// [`SecretFault`] if it cannot be read or is no text.
+/// [`SecretFault`] if the file cannot be read or is not text.
 pub fn authority(path: &Path) -> Result<String, SecretFault> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|why| SecretFault::File { path: path.to_owned(), why })?;

@@ -37,8 +37,7 @@ pub use store::Store;
 use tags::{LimitsFile, TagRules};
 use tls::FrontTls;
 
-/// The whole configuration of one process. A config snapshot is immutable; a reload builds a new
-/// one.
+/// The whole configuration of one process. A reload builds a new one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The admin door (metrics, health, JSON). `None` if the file says `admin: off`.

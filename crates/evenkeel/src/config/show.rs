@@ -1,14 +1,14 @@
-//! Writes a tree as YAML that a person would have written.
+//! Writes a tree as readable YAML.
 //!
-//! Sections stand in block form, lists of single values in one line. Text that YAML could take for
-//! something else is quoted as JSON, which YAML is a superset of.
+//! Sections are in block form, lists of single values on one line. Text that YAML could interpret
+//! differently is quoted as JSON, which is a subset of YAML.
 
 pub mod schema;
 
 use super::tree::{Node, Value};
 use std::fmt::Write;
 
-/// The document that `node` is.
+/// Formats `node` as a document.
 #[must_use]
 pub fn yaml(node: &Node) -> String {
     let mut out = String::new();
@@ -42,7 +42,7 @@ fn entry(out: &mut String, key: &str, node: &Node, indent: usize) {
     }
 }
 
-/// A section in a list: its first key stands behind the dash.
+/// Writes a section in a list; its first key follows the dash.
 fn list_item(out: &mut String, item: &Node, indent: usize) {
     let mut section = String::new();
     if let Value::Map(entries) = &item.value {

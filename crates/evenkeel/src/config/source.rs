@@ -1,8 +1,9 @@
-//! The file a configuration comes from, and whether it has changed.
+//! The configuration file, and the detection of its changes.
 //!
-//! The file is looked at by its resolved path, so a symbolic link that is pointed elsewhere (as
-//! Kubernetes does with mounted configurations) is a change like any other. Its bytes are compared,
-//! not its times: some file systems keep times of a second, and a copy may keep the old one.
+//! The file is examined at its resolved path, so a symbolic link with a new target (as Kubernetes
+//! does with mounted configurations) is a change like any other. A different stamp (device, inode,
+//! length, change time) only causes the file to be read again; whether the configuration has
+//! changed is decided by its bytes.
 
 pub mod files;
 pub mod folder;
@@ -20,43 +21,44 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The largest file of limits by prefix, in bytes.
+/// Maximum size of the file that `limits_file` names, in bytes.
 const LIMITS_BYTES_MAX: u64 = 256 << 20;
 
-/// Where a file is looked for if none is named, in this order.
+/// Default paths of the configuration, in this order.
 pub const SEARCHED: [&str; 2] = ["/etc/evenkeel/evenkeel.yaml", "/etc/tempomat.json"];
 
-/// Of a file: device, inode, length and time of change. Of two files, that of each.
+/// Device, inode, length and change time (seconds and nanoseconds) of each file.
 type Stamp = Vec<[i64; 5]>;
 
-/// A file, and what was last seen in it.
+/// A configuration file and its last known state.
 #[derive(Clone, Debug)]
 pub struct Source {
     path: PathBuf,
-    /// Of the resolved file when it was last read: device, inode, length and time of change.
+    /// Stamp of the resolved file when it was last read.
     stamp: Option<Stamp>,
-    /// The same when it was last looked at.
+    /// Stamp when it was last examined.
     seen: Option<Stamp>,
     digest: u64,
-    /// The file with further limits that it named when it was last read.
+    /// Path of the file with further limits, as the configuration named it at the last read.
     listed: Option<PathBuf>,
-    /// A running server must not wait for a pipe that nobody writes to; one that starts may.
+    /// Whether the file was read before. The first read may wait for a pipe; a running process must
+    /// not.
     was_read: bool,
 }
 
-/// What a look at the file showed.
+/// Result of examining the file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Nothing new.
+    /// The file has not changed.
     None,
-    /// It was changed, and is good.
+    /// The file has changed and has no faults.
     Good(Box<Config>),
-    /// It was changed, and is faulty.
+    /// The file has changed and has faults.
     Faulty(Faults),
 }
 
 impl Source {
-    /// A file that has not been looked at.
+    /// A file that has not been examined yet.
     #[must_use]
     pub fn new(path: &Path) -> Source {
         Source {
@@ -69,16 +71,16 @@ impl Source {
         }
     }
 
-    /// The path, as it was named.
+    /// The path as the user gave it.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads the file, changed or not.
+    /// Reads the file, whether it has changed or not.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All faults of the file.
     pub fn load(&mut self, cpus: f64) -> Result<Config, Faults> {
         self.stamp = self.stamps();
         if self.was_read && stamp(&self.path).is_none() && self.path.exists() {
@@ -92,7 +94,8 @@ impl Source {
         config
     }
 
-    /// The configuration in these bytes of the file, with the limits of the file that it names.
+    /// Parses the configuration in `bytes` and reads the file of limits that it names. Adds the
+    /// digest of that file to `seen`.
     fn parsed(&mut self, bytes: &[u8], cpus: f64, seen: &mut u64) -> Result<Config, Faults> {
         let mut config = parse(&self.path.display().to_string(), bytes, cpus)?;
         self.listed = None;
@@ -104,7 +107,7 @@ impl Source {
         Ok(config)
     }
 
-    /// Of the file and of the one that it names; `None` if one of them is not there.
+    /// Stamps of the file and of the file of limits. `None` if one of them does not exist.
     fn stamps(&self) -> Option<Stamp> {
         [Some(&self.path), self.listed.as_ref()]
             .into_iter()
@@ -113,11 +116,11 @@ impl Source {
             .collect()
     }
 
-    /// Whether the program could start with this file, as far as files tell, and its warnings;
-    /// `more` looks for what else it would stumble over.
+    /// Checks whether a process could start with this file, and returns warnings. `more` finds
+    /// further problems of a start.
     ///
     /// # Errors
-    /// Everything that is wrong.
+    /// All faults and problems.
     pub fn check(
         &self,
         cpus: f64,
@@ -138,9 +141,9 @@ impl Source {
         Faults::new(&self.path.display().to_string(), vec![Fault::new(Place::default(), what)])
     }
 
-    /// Reads the file if it was changed since it was last read, and not since the last look: one
-    /// that changes from look to look is still being written. A file that is gone, or that cannot
-    /// be read just now, has not changed: it may be on its way.
+    /// Reads the file if it has changed since it was last read, but not since the last call: a file
+    /// that changes from call to call is still being written. A file that is missing or cannot be
+    /// read at the moment counts as unchanged, because it may be about to be replaced.
     pub fn look(&mut self, cpus: f64) -> Change {
         let stamp = self.stamps();
         let settled = std::mem::replace(&mut self.seen, stamp.clone()) == stamp;
@@ -160,10 +163,11 @@ impl Source {
     }
 }
 
-/// Adds the limits of the file that the section names, and returns its bytes.
+/// Adds the limits of the file that the section names, and returns the bytes of that file; empty if
+/// there is none.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All faults of that file.
 pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
     let mut bytes = Vec::new();
     let Some(path) = line.limits_file.as_ref().map(|file| &file.path) else { return Ok(bytes) };
@@ -172,7 +176,7 @@ pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
         let what = format!("cannot be read: {why}");
         Faults::new(&file, vec![Fault::new(Place::default(), what)])
     };
-    // To open what is no file, a pipe for example, may take for ever.
+    // Opening something other than a file, a pipe for example, may block forever.
     let kind = std::fs::metadata(path).map_err(|error| unread(error.to_string()))?;
     if !kind.is_file() {
         return Err(unread("it is no file".to_owned()));
@@ -187,7 +191,7 @@ pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
     Ok(bytes)
 }
 
-/// There is no file to run: none is named, and none is where one is looked for.
+/// Error: no configuration is named, and none exists at the default paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no configuration: $EVENKEEL_CONFIG is not set, and neither {} nor {} is there; name a file \
@@ -196,8 +200,8 @@ pub fn read_limits(line: &mut Line) -> Result<Vec<u8>, Faults> {
 )]
 pub struct NoFile;
 
-/// The file that `serve` runs if none is named: what the environment says, else the first that is
-/// there.
+/// Path of the configuration for `serve` without an argument: `$EVENKEEL_CONFIG`, or the first
+/// default path that exists.
 ///
 /// # Errors
 /// [`NoFile`] if there is none.
@@ -211,14 +215,15 @@ fn choose(named: Option<OsString>, there: impl Fn(&Path) -> bool) -> Result<Path
     named.or_else(found).ok_or(NoFile)
 }
 
-/// At most one byte more than may be parsed: enough to see that it is too much.
+/// Reads at most one byte more than the parser accepts, so that the parser can detect a file that
+/// is too large.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(tree::CONFIGURATION.bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// `None` for what is no plain file: a pipe can be read once, and there is nothing to look at.
+/// Stamp of a regular file. `None` for anything else: a pipe can be read only once.
 fn stamp(path: &Path) -> Option<[i64; 5]> {
     let meta = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let signed = |n: u64| i64::from_ne_bytes(n.to_ne_bytes());
@@ -231,7 +236,7 @@ fn stamp(path: &Path) -> Option<[i64; 5]> {
     ])
 }
 
-/// Only compared within this process.
+/// Hash of the bytes. It is only compared within this process.
 fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);

@@ -1,10 +1,9 @@
-//! A YAML document as a tree in which every key and value knows its place in the file.
+//! A YAML document as a tree in which every key and value has its place in the file.
 //!
-//! Built from the events of the parser, not through serde: serde stops at the first fault, forgets
-//! which of two equal keys came first, and turns `off` into a truth value. Here every scalar stays
-//! the text that was written. What the keys mean: `reader` and the files that use it; what a text
-//! stands for where that is not known from its key: `scalar`. Bounds: see [`Dialect`]; a file
-//! beyond one of them is a fault, whatever else it holds.
+//! The tree is built from the events of the parser. It does not use serde, because serde stops at
+//! the first fault, loses duplicate keys, and turns `off` into a boolean. Here every scalar keeps
+//! its original text. The meaning of keys is defined by `reader` and its users; `scalar` interprets
+//! text if no key defines its type. A file beyond one of the bounds in [`Dialect`] is a fault.
 
 pub mod scalar;
 
@@ -14,26 +13,26 @@ use scalar::Kind;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What a document may be.
+/// The bounds and the features of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// The largest file, in bytes.
+    /// Maximum size of the file, in bytes.
     pub bytes_max: usize,
-    /// How deep sections may lie in each other.
+    /// Maximum nesting depth.
     pub depth_max: usize,
-    /// The most keys and values that are written.
+    /// Maximum number of keys and values in the text.
     pub nodes_max: usize,
-    /// The most keys and values that aliases repeat.
+    /// Maximum number of keys and values that aliases repeat.
     pub repeated_max: usize,
-    /// More documents may follow; they are not read.
+    /// Whether more documents may follow, which are ignored.
     pub first_of_many: bool,
-    /// `<<` is a key like any other, for the reader to make something of.
+    /// Whether `<<` is a normal key, which the reader interprets.
     pub merge_keys: bool,
-    /// A tag says what a text stands for; one that is not of YAML's schema makes it a text.
+    /// Whether tags define the type of a scalar. A tag outside of YAML's schema makes it a string.
     pub tags: bool,
 }
 
-/// Our own configuration.
+/// The dialect of Evenkeel's own configuration.
 pub const CONFIGURATION: Dialect = Dialect {
     bytes_max: 1 << 20,
     depth_max: 32,
@@ -47,46 +46,46 @@ pub const CONFIGURATION: Dialect = Dialect {
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where it begins.
+    /// Place where the value begins.
     pub place: Place,
-    /// Written without quotes, so that a text may stand for a number or a truth value.
+    /// Whether the value is written without quotes, so that it may stand for a number or a boolean.
     pub plain: bool,
-    /// What it is.
+    /// The value itself.
     pub value: Value,
 }
 
-/// What a value is.
+/// A value of the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing, or `null`.
+    /// No value, or `null`.
     Null,
-    /// A single value, as written.
+    /// A scalar, with its original text.
     Text(String),
     /// A list.
     List(Vec<Node>),
-    /// Keys and values in the order written; a key may be there twice.
+    /// Keys and values in the order of the file. A key may occur twice.
     Map(Vec<(Key, Node)>),
 }
 
 /// A key and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// Where it begins.
+    /// Place where the key begins.
     pub place: Place,
-    /// Written without quotes.
+    /// Whether the key is written without quotes.
     pub plain: bool,
-    /// The name.
+    /// The name of the key.
     pub name: String,
 }
 
 impl Node {
-    /// A value that stands in no file.
+    /// A value that does not come from a file.
     #[must_use]
     pub fn made(value: Value) -> Node {
         Node { place: Place::default(), plain: true, value }
     }
 
-    /// The value at the end of a way through sections; the first if a key is there twice.
+    /// The value at a path of keys. If a key occurs twice, the first one is used.
     #[must_use]
     pub fn find(&self, way: &[&str]) -> Option<&Node> {
         let [key, rest @ ..] = way else { return Some(self) };
@@ -94,20 +93,20 @@ impl Node {
         entries.iter().find(|(k, _)| k.name == *key)?.1.find(rest)
     }
 
-    /// The same, to be changed.
+    /// The mutable value at a path of keys, as [`Node::find`] finds it.
     pub fn find_mut(&mut self, way: &[&str]) -> Option<&mut Node> {
         let [key, rest @ ..] = way else { return Some(self) };
         let Value::Map(entries) = &mut self.value else { return None };
         entries.iter_mut().find(|(k, _)| k.name == *key)?.1.find_mut(rest)
     }
 
-    /// A text that stands in no file.
+    /// A scalar that does not come from a file.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Node {
         Node::made(Value::Text(text.into()))
     }
 
-    /// A section that stands in no file.
+    /// A section that does not come from a file.
     #[must_use]
     pub fn map<'k>(entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
         let key = |name: &str| Key { place: Place::default(), plain: true, name: name.to_owned() };
@@ -115,15 +114,15 @@ impl Node {
     }
 }
 
-/// Reads one document.
+/// Parses a configuration.
 ///
 /// # Errors
-/// The first fault of the text as YAML; a parser cannot go on after it.
+/// The first fault of the YAML syntax; the parser cannot continue after it.
 pub fn parse(bytes: &[u8]) -> Result<Node, Fault> {
     parse_as(bytes, CONFIGURATION)
 }
 
-/// Reads one document of a dialect.
+/// Parses one document of a dialect.
 ///
 /// # Errors
 /// As [`parse`].
@@ -145,7 +144,7 @@ pub fn parse_as(bytes: &[u8], dialect: Dialect) -> Result<Node, Fault> {
         })?;
         let ended = match event {
             Event::DocumentStart(..) => true,
-            // An end that is written takes up room.
+            // A document end that is implied by the end of the text has an empty span.
             Event::DocumentEnd => span.start.index() < span.end.index(),
             _ => false,
         };
@@ -162,8 +161,8 @@ pub fn parse_as(bytes: &[u8], dialect: Dialect) -> Result<Node, Fault> {
     Ok(builder.root.unwrap_or(nothing))
 }
 
-/// Whether nothing but white space stands before it in its line, with a tab in it. Deeper in a
-/// document the parser refuses that.
+/// Whether there is only white space before the token in its line, and a tab in it. Deeper in a
+/// document the parser itself rejects tabs.
 fn is_tab_before(text: &str, span: &Span) -> bool {
     let line = text.lines().nth(span.start.line().saturating_sub(1)).unwrap_or_default();
     let before = line.chars().take(span.start.col());
@@ -183,20 +182,20 @@ fn place(marker: &Marker) -> Place {
     Place { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// A list or section whose end has not come yet.
+/// A list or section that is not complete yet.
 struct Open {
     node: Node,
-    /// The key whose value comes next.
+    /// The key of the next value.
     key: Option<Key>,
     anchor: usize,
-    /// Nodes that had been seen before it.
+    /// Number of nodes before this one.
     nodes_before: usize,
 }
 
-/// What an alias stands for.
+/// The node that an alias repeats.
 struct Anchor {
     node: Rc<Node>,
-    /// How many nodes it is.
+    /// Number of nodes in it, including itself.
     size: usize,
 }
 
@@ -204,9 +203,9 @@ struct Builder {
     dialect: Dialect,
     root: Option<Node>,
     open: Vec<Open>,
-    /// What aliases may repeat.
+    /// The nodes that aliases can repeat, by the number of their anchor.
     anchors: HashMap<usize, Anchor>,
-    /// Written, and repeated by aliases.
+    /// Number of nodes in the text. The next field counts the nodes that aliases repeat.
     nodes: usize,
     repeated: usize,
 }
@@ -274,7 +273,7 @@ impl Builder {
         self.attach(open.node)
     }
 
-    /// An alias stands for a copy of what its anchor names.
+    /// Replaces an alias by a copy of the node of its anchor.
     fn repeat(&mut self, anchor: usize, place: Place) -> Result<(), Fault> {
         let Some(named) = self.anchors.get(&anchor) else {
             return Err(Fault::new(place, "an alias inside of what it names"));
@@ -300,13 +299,13 @@ impl Builder {
         if self.nodes > nodes_max { Err(Fault::new(place, what())) } else { Ok(()) }
     }
 
-    /// Keys and values so far, with what aliases repeat.
+    /// Number of all nodes so far, including those that aliases repeat.
     fn all(&self) -> usize {
         self.nodes + self.repeated
     }
 
-    /// Our own configuration has no tags but those of YAML's own schema, which say nothing that
-    /// matters there; others would be promises unkept.
+    /// Reports a tag in a dialect without tags. Tags of YAML's core schema are accepted and
+    /// ignored, because they make no difference there.
     fn known_tag(&self, tag: Option<&Tag>, place: Place) -> Result<(), Fault> {
         match tag {
             Some(tag) if !self.dialect.tags && !tag.is_yaml_core_schema() => {
@@ -326,7 +325,7 @@ impl Builder {
         }
     }
 
-    /// Puts a finished node where it belongs: into what is open, or at the root.
+    /// Adds a finished node to the innermost open node, or makes it the root.
     fn attach(&mut self, node: Node) -> Result<(), Fault> {
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
@@ -364,10 +363,10 @@ fn key(node: Node, dialect: Dialect) -> Result<Key, Fault> {
     }
 }
 
-/// The text of a scalar with a tag, and whether it stands for a number, truth value or null.
+/// The text of a scalar with a tag, and whether it may stand for a number, boolean or null.
 fn tagged(tag: &Tag, text: String) -> Result<(String, bool), String> {
     scalar::tagged(&tag.suffix_in_namespace(SCHEMA).unwrap_or_default(), text)
 }
 
-/// What the names of YAML's own tags begin with.
+/// Prefix of the names of YAML's own tags.
 const SCHEMA: &str = "tag:yaml.org,2002:";

@@ -1,9 +1,8 @@
-//! What a cgroup (version 2) has used of the CPUs, and in which cgroups the processes behind a port
-//! are.
+//! CPU time that a cgroup (version 2) has used, and the cgroups of the processes behind a port.
 //!
-//! Both are read off the system's own files, wherever they are mounted: on systems with both
-//! versions the second lies beside the first. Whoever asks decides what to make of it:
-//! `run/cgroup.rs`, `evenkeel check`.
+//! Both come from the files of the system, wherever they are mounted: on systems with both versions
+//! of cgroups, version 2 is mounted next to version 1. The users are `run/cgroup.rs` and
+//! `evenkeel check`.
 
 use super::processes;
 use crate::config::settings::Backend;
@@ -14,25 +13,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Where cgroups are mounted on most systems.
+/// The usual mount point of cgroups.
 const USUAL: &str = "/sys/fs/cgroup";
 
-/// The cgroup of whoever is in none.
+/// The root cgroup, for processes that are in no other.
 const ROOT: &str = "/";
 
-/// Where they were found, once they were.
+/// The mount that was found. It is searched only once, but not cached while it is missing.
 static MOUNTED: OnceLock<Mount> = OnceLock::new();
 
-/// A place where cgroups of version 2 are mounted.
+/// A mount of cgroups version 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     point: PathBuf,
-    /// The cgroup that is shown there, of all that there are: one of them in some containers.
+    /// The cgroup at the mount point. In some containers it is not the root of the hierarchy.
     root: PathBuf,
 }
 
 impl Mount {
-    /// As the system says, or where they mostly are.
+    /// The mount of this system, or the usual one if none is found.
     fn here() -> Mount {
         if let Some(mount) = MOUNTED.get() {
             return mount.clone();
@@ -44,7 +43,8 @@ impl Mount {
         }
     }
 
-    /// The one that shows most, in a text like that of `/proc/self/mountinfo` (proc(5)).
+    /// Finds the mount with the largest part of the hierarchy, in a text like
+    /// `/proc/self/mountinfo` (proc(5)).
     fn among(table: &str) -> Option<Mount> {
         let mounts = table.lines().filter_map(|line| {
             let (mount, kind) = line.split_once(" - ")?;
@@ -66,7 +66,7 @@ impl Mount {
     }
 }
 
-/// A path as it stands in that table: some signs are written as a backslash and three octal digits.
+/// Decodes a path of that table: some characters are written as a backslash and three octal digits.
 fn path(field: &str) -> PathBuf {
     let mut parts = field.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -83,17 +83,17 @@ fn path(field: &str) -> PathBuf {
     plain.into()
 }
 
-/// The file that says what the cgroup at `path` has used; a path is that of `/proc/PID/cgroup`, or
-/// one below where they are mounted.
+/// The file with the CPU time of the cgroup at `path`. The path is one of `/proc/PID/cgroup`, or a
+/// path below the mount point.
 #[must_use]
 pub fn file(path: &Path) -> PathBuf {
     Mount::here().file(path)
 }
 
-/// CPU time that the cgroup has used since it was made.
+/// CPU time that the cgroup has used since it was created.
 ///
 /// # Errors
-/// If there is none, or it does not say.
+/// If the cgroup does not exist, or its file has no line `usage_usec`.
 pub fn used(path: &Path) -> io::Result<Nanos> {
     let text = fs::read_to_string(file(path))?;
     usage(&text).ok_or_else(|| io::Error::other("it has no line usage_usec"))
@@ -105,7 +105,8 @@ fn usage(text: &str) -> Option<Nanos> {
     Some(Nanos(micros.saturating_mul(1_000)))
 }
 
-/// What `cost` may name for `backend`, for people: the cgroups behind it whose use can be read.
+/// Advice for people: the values of `cost` that are possible for `backend`, which are the cgroups
+/// of its processes that can be read.
 #[must_use]
 pub fn written(backend: &Backend) -> Option<String> {
     advice(backend, &behind(backend), |path| used(Path::new(path)).is_ok())
@@ -116,7 +117,7 @@ fn advice(
     groups: &[String],
     is_readable: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    // The root is the whole machine, and has no figures where cgroups are of version 1.
+    // The root cgroup is the whole machine, and has no statistics if cgroups are of version 1.
     let useful = groups.iter().filter(|path| *path != ROOT && is_readable(path));
     let written: Vec<String> = useful.map(|path| format!("`cost: cgroup:{path}`")).collect();
     let what = match written.is_empty() {
@@ -131,8 +132,8 @@ fn advice(
     Some(format!("the processes behind {backend} {what}"))
 }
 
-/// What is wrong with measuring `backend` by the cgroup at `path`, for people: its processes are
-/// elsewhere, as far as can be seen.
+/// Warning for people: the processes of `backend` are not in the cgroup at `path`. `None` if they
+/// are, or if no process is visible.
 #[must_use]
 pub fn elsewhere(path: &Path, backend: &Backend) -> Option<String> {
     let groups = behind(backend);
@@ -145,8 +146,8 @@ pub fn elsewhere(path: &Path, backend: &Backend) -> Option<String> {
     })
 }
 
-/// The cgroups of processes that listen where `backend` is, as far as we may look; none if it is
-/// not on this machine.
+/// Cgroups of the processes that listen at the address of `backend`, as far as this process may see
+/// them. Empty if the backend is not on this machine.
 #[must_use]
 pub fn behind(backend: &Backend) -> Vec<String> {
     let local = ["localhost", "127.0.0.1", "::1", "0.0.0.0"].contains(&backend.host());

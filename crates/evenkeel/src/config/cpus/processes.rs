@@ -1,24 +1,24 @@
-//! Processes of this machine by the sockets that they have, as far as we may look.
+//! Finds processes of this machine by their sockets, as far as this process may see them.
 //!
-//! Sockets are found in the tables of `/proc/net`, and those who have them by the links of
-//! `/proc/PID/fd`.
+//! Sockets are found in the tables of `/proc/net`, and their owners by the links in `/proc/PID/fd`.
 
 use crate::config::settings::openings::Socket;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-/// The state of a socket that listens, in `/proc/net/tcp`.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
-/// That of one that takes datagrams from everybody, in `/proc/net/udp`.
+/// State of an unconnected socket in `/proc/net/udp`, which receives datagrams from any sender.
 const BOUND: &str = "07";
 
-/// The folders in `/proc` of those who listen on `port` of TCP.
+/// Folders in `/proc` of the processes that listen on the TCP port `port`.
 pub fn listening_on(port: u16) -> Vec<PathBuf> {
     having(&sockets(["/proc/net/tcp", "/proc/net/tcp6"], LISTENS, port))
 }
 
-/// Whether those who have this socket run a program called as this one is.
+/// Whether all processes that have this socket open run a program with the same file name as this
+/// one. False if no such process is visible.
 #[must_use]
 pub fn are_ours(socket: &Socket) -> bool {
     let holders = match socket {
@@ -37,7 +37,7 @@ pub fn are_ours(socket: &Socket) -> bool {
     let is_ours = |process: &PathBuf| {
         let program = fs::read_link(process.join("exe")).ok();
         let name = program.as_ref().and_then(|path| path.file_name()?.to_str());
-        // One that has been upgraded runs a file that is gone.
+        // After an upgrade, the old process runs a file that no longer exists.
         name.is_some_and(|name| {
             own.is_some() && name.strip_suffix(" (deleted)").or(Some(name)) == own
         })
@@ -60,7 +60,7 @@ fn sockets(tables: [&str; 2], state: &str, port: u16) -> BTreeSet<String> {
     tables.flat_map(|table| listed(&table, state, port)).collect()
 }
 
-/// The sockets of a table in this state on `port`, as `/proc/PID/fd` links to them.
+/// The sockets of a table with this state and port, in the form of the links in `/proc/PID/fd`.
 fn listed(table: &str, state: &str, port: u16) -> Vec<String> {
     let sockets = table.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -71,7 +71,8 @@ fn listed(table: &str, state: &str, port: u16) -> Vec<String> {
     sockets.collect()
 }
 
-/// The sockets that are the file at `path`, or were bound beside it and moved there.
+/// The sockets that are bound to `path`, or that were bound to `path` with `.new` appended and then
+/// renamed.
 fn bound_to(table: &str, path: &str) -> BTreeSet<String> {
     let sockets = table.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

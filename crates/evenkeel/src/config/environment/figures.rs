@@ -1,13 +1,13 @@
-//! Where figures go, as the reference is told of it.
+//! The variables about metrics: StatsD and Prometheus.
 //!
-//! Its mogrifiers become other names of figures in `statsd`, in the order in which they are listed;
-//! the reference tries them in any. How any variable is read: `environment`.
+//! The reference's mogrifiers become rules that rename metrics in `statsd`, in the order of their
+//! list; the reference tries them in no fixed order. How a variable is read: `environment`.
 
 use super::{Form, Keys, Reader, map, named};
 use crate::config::tree::{Node, Value};
 
 impl Reader<'_> {
-    /// The sections `statsd` and `prometheus`.
+    /// Adds the sections `statsd` and `prometheus`.
     pub(super) fn figures(&mut self, section: &mut Keys) {
         let silent = self.truth("DISABLE_STATS", false);
         let dog = self.truth("USE_DOG_STATSD", false);
@@ -67,7 +67,7 @@ impl Reader<'_> {
     }
 }
 
-/// `a:b,c:d`
+/// Splits `a:b,c:d` into a list.
 fn list(text: &str) -> Node {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     Node::made(Value::List(items.map(Node::text).collect()))

@@ -1,14 +1,15 @@
-//! Variables with our own prefix: an unknown one is a warning that names the nearest known one.
+//! Variables with the prefix `EVENKEEL_`: an unknown one causes a warning with the most similar
+//! known name.
 //!
-//! The reference's variables have no prefix, so a misspelt one cannot be recognised. Kubernetes
-//! sets variables for each service, which begin with the service's name: those are no mistakes.
+//! The reference's variables have no prefix, so a misspelt one cannot be detected. Kubernetes sets
+//! variables for each service that begin with the service's name; those cause no warning.
 
 use crate::config::fault::nearest;
 
-/// What the names of our own variables begin with.
+/// Prefix of Evenkeel's own variables.
 const PREFIX: &str = "EVENKEEL_";
 
-/// Every variable of our own, of this command and of others.
+/// All variables of Evenkeel, for this command and others.
 const KNOWN: [&str; 15] = [
     "EVENKEEL_ADMIN",
     "EVENKEEL_COMPATIBLE_KEYS",
@@ -27,7 +28,7 @@ const KNOWN: [&str; 15] = [
     "EVENKEEL_TOKEN_FILE",
 ];
 
-/// A warning, if the variable is one of ours by its prefix and not known.
+/// A warning if the variable has the prefix and is unknown.
 pub(super) fn doubt(name: &str) -> Option<String> {
     if !name.starts_with(PREFIX) || KNOWN.contains(&name) || of_kubernetes(name) {
         return None;
@@ -37,8 +38,8 @@ pub(super) fn doubt(name: &str) -> Option<String> {
     Some(format!("unknown variable {}{nearest}", name.escape_debug()))
 }
 
-/// `..._SERVICE_HOST`, `..._SERVICE_PORT`, `..._SERVICE_PORT_GRPC`, `..._PORT`,
-/// `..._PORT_8081_TCP_ADDR`.
+/// Whether the variable is one that Kubernetes sets: `..._SERVICE_HOST`, `..._SERVICE_PORT`,
+/// `..._SERVICE_PORT_GRPC`, `..._PORT`, `..._PORT_8081_TCP_ADDR`.
 fn of_kubernetes(name: &str) -> bool {
     let port = |rest: &str| rest.is_empty() || rest.starts_with('_');
     name.ends_with("_SERVICE_HOST")

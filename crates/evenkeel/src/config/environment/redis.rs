@@ -1,23 +1,23 @@
-//! The reference's variables for Redis, as the `store` section.
+//! The reference's variables for Redis, converted into the `store` section.
 //!
-//! They are asked for by `BACKEND_TYPE=redis` or a `REDIS_URL`. Each instance has one connection
-//! for each thread, over which all goes at once, so what the reference says of pools and pipelines
-//! has no meaning here. As a server that takes the reference's place, this one writes its keys,
-//! unless it is told not to.
+//! The section exists if `BACKEND_TYPE=redis` or `REDIS_URL` is set. Each thread of an instance has
+//! one connection, which carries all commands at once, so the reference's variables about pools and
+//! pipelines have no meaning here. By default Evenkeel uses the reference's keys, because it
+//! replaces that server.
 
 use super::{Form, Keys, Reader, map, named};
 use crate::config::section::escaped;
 use crate::config::tree::{Node, Value};
 
-/// The sockets that the reference takes where nothing is said.
+/// Default sockets of the reference.
 const SOCKETS: [(&str, &str); 2] = [
     ("REDIS_", "/var/run/nutcracker/ratelimit.sock"),
     ("REDIS_PERSECOND_", "/var/run/nutcracker/ratelimitpersecond.sock"),
 ];
 
-/// Variables that are one key each.
+/// Variables that correspond to one key each.
 const PLAIN: [(&str, &str, Form); 7] = [
-    // In the reference 0 is no bound of its own.
+    // In the reference 0 means no timeout of its own.
     ("REDIS_TIMEOUT", "connect_timeout", Form::Bounded(60_000, [10, 60_000])),
     ("EVENKEEL_STORE_DEADLINE", "deadline", Form::Duration),
     ("EVENKEEL_STORE_PERIOD", "period", Form::Duration),
@@ -28,7 +28,7 @@ const PLAIN: [(&str, &str, Form); 7] = [
 ];
 
 impl Reader<'_> {
-    /// The section, if it is asked for.
+    /// The `store` section, if the variables ask for one.
     pub(super) fn store(&mut self) -> Option<Node> {
         let kind = self.text_or("BACKEND_TYPE", "");
         match kind.as_str() {
@@ -61,7 +61,8 @@ impl Reader<'_> {
         Some(map(keys))
     }
 
-    /// One of the two places where counters may be.
+    /// The keys of one place for counters: 0 is the main store, 1 the one for windows of one
+    /// second.
     fn place(&mut self, which: usize) -> Keys {
         let (start, socket) = SOCKETS[which];
         let variable = |name: &str| format!("{start}{name}");
@@ -112,7 +113,8 @@ impl Reader<'_> {
     }
 }
 
-/// An address as the section has it. What is no URL is a host and a port, or a socket's path.
+/// Converts an address into the syntax of the section. A text that is no URL is a host and port, or
+/// the path of a socket.
 fn address(part: &str, login: Option<&str>, tls: bool) -> String {
     let login = login.map_or(String::new(), |login| {
         let (user, password) = login.split_once(':').unwrap_or(("", login));

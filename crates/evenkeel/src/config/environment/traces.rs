@@ -1,14 +1,14 @@
-//! Traces, as the reference is told of them and as OpenTelemetry's specification has it.
+//! The variables about traces: those of the reference and those of OpenTelemetry's specification.
 //!
-//! The reference says whether there are any and what the service is called; where they go is said
-//! by the variables of OpenTelemetry's exporters, of which those for traces alone go before those
-//! for all signals. How any variable is read: `environment`.
+//! The reference's variables define whether requests are traced and the name of the service. The
+//! variables of OpenTelemetry's exporters define the collector; those for traces take precedence
+//! over those for all signals. How a variable is read: `environment`.
 
 use super::{Keys, Reader, map, named};
 use crate::config::tree::{Node, Value};
 use percent_encoding::percent_decode_str;
 
-/// Variables of the exporter, each for traces alone and for all signals.
+/// Variables of the exporter, without their prefix; each exists for traces and for all signals.
 const EXPORTER: [(&str, &str, &str); 6] = [
     ("COMPRESSION", "compression", ""),
     ("TIMEOUT", "timeout", "ms"),
@@ -17,7 +17,7 @@ const EXPORTER: [(&str, &str, &str); 6] = [
     ("CLIENT_CERTIFICATE", "cert", ""),
     ("CLIENT_KEY", "key", ""),
 ];
-/// Variables of the batches.
+/// Variables of the batch processor.
 const BATCHES: [(&str, &str, &str); 3] = [
     ("OTEL_BSP_SCHEDULE_DELAY", "every", "ms"),
     ("OTEL_BSP_MAX_QUEUE_SIZE", "queue", ""),
@@ -25,7 +25,7 @@ const BATCHES: [(&str, &str, &str); 3] = [
 ];
 
 impl Reader<'_> {
-    /// The section `traces`, if there are to be any.
+    /// The `traces` section, if traces are enabled.
     pub(super) fn traces(&mut self) -> Option<Node> {
         if !self.truth("TRACING_ENABLED", false) {
             return None;
@@ -50,7 +50,7 @@ impl Reader<'_> {
         keys.extend(endpoint.map(|text| self.pair("endpoint", name, text)));
         let name = "TRACING_SAMPLING_RATE";
         let sampling = self.text(name).map(|text| match text.parse::<f64>() {
-            // Over 1 is all and under 0 none.
+            // Values above 1 mean all requests, values below 0 none.
             Ok(part) if !part.is_nan() => part.clamp(0.0, 1.0).to_string(),
             _ => text,
         });
@@ -75,13 +75,14 @@ impl Reader<'_> {
         Some(map(keys))
     }
 
-    /// A variable of the exporter.
+    /// A variable of the exporter: for traces, or else for all signals.
     fn exporter(&self, name: &str) -> Option<String> {
         let own = self.text(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"));
         own.or_else(|| self.text(&format!("OTEL_EXPORTER_OTLP_{name}")))
     }
 
-    /// The endpoint for traces is taken as it is; that for all signals is where theirs begin.
+    /// The endpoint for traces is used unchanged. With HTTP, `/v1/traces` is appended to the
+    /// endpoint for all signals.
     fn endpoint(&self, protocol: &str) -> Option<String> {
         if let Some(own) = self.text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") {
             return Some(own);

@@ -1,16 +1,17 @@
-//! Rules from a server, as the reference is told of it.
+//! The variables about rules from an xDS server.
 //!
-//! Its variables for how it waits between attempts have keys of their own here: what it calls the
-//! connection's interval and what it calls the client's back-off. How any variable is read:
-//! `environment`.
+//! The reference's delays between attempts have separate keys here: the retry interval of the
+//! connection (`retry`) and the back-off of the client (`retry_stream`, `retry_max`). How a
+//! variable is read: `environment`.
 
 use super::{Form, Keys, Reader, map, named};
 use crate::config::tree::{Node, Value};
 
-/// The longest wait, in milliseconds.
+/// The longest delay, in milliseconds.
 const WAIT_MAX: u64 = 366 * 86_400_000;
 
-/// Variables that are one key each. Of a wait of 0 the reference makes the same.
+/// Variables that correspond to one key each. The replacements for a delay of 0 are those of the
+/// reference.
 const PLAIN: [(&str, &str, Form); 4] = [
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "retry", Form::Bounded(1, [1, WAIT_MAX])),
     ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "retry_stream", Form::Bounded(100, [1, WAIT_MAX])),
@@ -18,7 +19,7 @@ const PLAIN: [(&str, &str, Form); 4] = [
     ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", Form::Text),
 ];
 
-/// The same of TLS.
+/// Variables of the section `tls`.
 const TLS: [(&str, &str, Form); 4] = [
     ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "cert", Form::Text),
     ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key", Form::Text),
@@ -27,10 +28,10 @@ const TLS: [(&str, &str, Form); 4] = [
 ];
 
 impl Reader<'_> {
-    /// The section `xds`.
+    /// Adds the section `xds`.
     pub(super) fn xds(&mut self, section: &mut Keys) {
         let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
-        // How gRPC writes that a name is to be resolved, which it is anyway.
+        // The prefix asks gRPC to resolve the name, which happens here in any case.
         let server = server.strip_prefix("dns:///").unwrap_or(&server).to_owned();
         let pairs = [
             ("metadata", "CONFIG_GRPC_XDS_NODE_METADATA", "="),
@@ -61,7 +62,8 @@ impl Reader<'_> {
         map(files)
     }
 
-    /// `a=b,c=d`, as a list of `a:b`.
+    /// Converts a list of pairs such as `a=b,c=d` into a list of `a:b`; `sign` is the separator
+    /// within a pair.
     fn pairs(&self, name: &str, sign: &str) -> Node {
         let text = self.text_or(name, "");
         let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());

@@ -1,28 +1,29 @@
-//! The configuration of Smockron's master, read as that read it.
+//! The configuration of Smockron's master, interpreted as Smockron did.
 //!
-//! What it says of domains, of where to listen and of StatsD is carried over; its algorithm since
-//! 2014 is `gcra`. What it says of Redis does nothing, and is warned of. What differs, key by key:
+//! Domains, listening addresses and StatsD options are converted; the algorithm, Smockron's since
+//! 2014, is `gcra`. The Redis options have no effect and cause a warning. Differences key by key:
 //! docs/guide/from-smockron.md.
 
 use super::super::fault::{Fault, Place, quoted};
 use super::super::tree::{Key, Node, Value};
 use super::placed;
 
-/// Its sections. `statsd` and `stats` are one, by version.
+/// Sections of Smockron. `statsd` and `stats` are the same section in different versions.
 const SECTIONS: [&str; 5] = ["server", "datastore", "domains", "statsd", "stats"];
-/// Native sections that it may hold besides.
+/// Native sections that are allowed in addition.
 const PASSED: [&str; 4] = ["admin", "log", "state", "store"];
-/// Native sections that open doors: with one of these it is a native file.
+/// Native sections that open doors. A file with one of them is a native file.
 const DOORS: [&str; 7] = ["proxy", "line", "check", "ratelimit", "master", "gatekeeper", "peers"];
-/// Keys of a domain; the last is ours.
+/// Keys of a rule. `algorithm` is an extension of Evenkeel.
 const RULE: [&str; 4] = ["rate", "interval", "burst", "algorithm"];
-/// Where it listened if the file did not say, and the port if that did not.
+/// Default address of Smockron.
 const LISTEN: &str = "0.0.0.0";
 const PORT: u16 = 10_004;
-/// StatsD's port, and its host, if the file does not say.
+/// Default host and port of StatsD.
 const STATSD: (&str, &str) = ("localhost", "8125");
 
-/// Whether a file is one: it has a section that only those have, and none that opens a door.
+/// Whether a file is such a configuration: it has a section that only Smockron has, and no section
+/// that opens a door.
 pub fn is_one(root: &Node) -> bool {
     let Value::Map(entries) = &root.value else { return false };
     let has = |of: &[&str]| entries.iter().any(|(key, _)| of.contains(&key.name.as_str()));
@@ -32,7 +33,7 @@ pub fn is_one(root: &Node) -> bool {
     !has(&DOORS) && (sure || (has(&["datastore"]) && all(&known)))
 }
 
-/// The native tree that means the same.
+/// Converts the file into a native tree with the same meaning.
 pub fn native(root: &Node, faults: &mut Vec<Fault>, notes: &mut Vec<Fault>) -> Node {
     let mut file = File { faults, notes };
     let entries = entries(root);
@@ -63,13 +64,13 @@ fn entries(node: &Node) -> &[(Key, Node)] {
     }
 }
 
-/// The value of a key; of several the last. `null` counts as absent.
+/// The value of a key; if it occurs several times, the last one. `null` counts as absent.
 fn last<'a>(entries: &'a [(Key, Node)], name: &str) -> Option<&'a Node> {
     let found = entries.iter().rev().find(|(key, _)| key.name == name);
     found.map(|(_, node)| node).filter(|node| node.value != Value::Null)
 }
 
-/// A file being read.
+/// A file while it is converted.
 struct File<'a> {
     faults: &'a mut Vec<Fault>,
     notes: &'a mut Vec<Fault>,
@@ -84,7 +85,7 @@ impl File<'_> {
         self.notes.push(Fault::new(place, what));
     }
 
-    /// Tells what means nothing here.
+    /// Warns about keys that have no effect.
     fn look_at_keys(&mut self, entries: &[(Key, Node)]) {
         for (key, _) in entries {
             let name = key.name.as_str();
@@ -103,7 +104,8 @@ impl File<'_> {
         self.note(key.place, format!("{name} is no key of Smockron's master and does nothing"));
     }
 
-    /// Where accounting and control are bound: `[scheme://]host[:port]`, and the next port.
+    /// Addresses of the accounting and the control socket: `[scheme://]host[:port]`, and the next
+    /// port.
     fn listen(&mut self, server: Option<&Node>, start: Place) -> [Node; 2] {
         for (key, _) in server.map_or(&[][..], entries) {
             if !["listen", "allow"].contains(&key.name.as_str()) {
@@ -133,7 +135,7 @@ impl File<'_> {
         [on(port), on(port.saturating_add(u16::from(port > 0)))]
     }
 
-    /// Options of node-statsd: where to, and what the names begin with that its dashboards have.
+    /// Options of node-statsd: the address, and the prefix of metric names that its dashboards use.
     fn statsd(&mut self, node: &Node) -> Option<[Node; 2]> {
         if let Value::Text(text) = &node.value {
             let port = if text.contains(':') { "" } else { ":8125" };
@@ -177,7 +179,8 @@ impl File<'_> {
         Node { place: node.place, ..Node::made(entries) }
     }
 
-    /// A rule with its interval as a rate: what is left out is told when the native tree is read.
+    /// Converts a rule; its interval becomes a rate. Missing keys are reported when the native tree
+    /// is read.
     fn rule(&mut self, rule: &Node) -> Node {
         let Value::Map(entries) = &rule.value else { return rule.clone() };
         for (key, _) in entries {
@@ -208,7 +211,7 @@ impl File<'_> {
     }
 }
 
-/// Host and port of `host[:port]`; an address of IPv6 stands in brackets.
+/// Splits `host[:port]`. An IPv6 address is in brackets.
 fn port(text: &str) -> Option<(&str, u16)> {
     let end = text.rfind(']').map_or(0, |at| at + 1);
     match text[end..].find(':') {

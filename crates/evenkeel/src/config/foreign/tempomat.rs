@@ -1,9 +1,9 @@
-//! A `tempomat.json`, read as Tempomat read it and written as a native configuration.
+//! A `tempomat.json`, interpreted as Tempomat did and converted into a native configuration.
 //!
-//! Whatever made Tempomat run makes this run: names of keys in any case, keys that nobody knows,
-//! the last of two equal ones. What means nothing here is told in a warning, never a fault. What
-//! comes out is a tree like that of a native file, so that `section` checks it once more and `show`
-//! prints it. What the figures were in the original: docs/guide/from-tempomat.md.
+//! Every file that Tempomat accepted is accepted: keys in any case, unknown keys, the last of
+//! several equal keys. Keys without effect cause a warning, never a fault. The result is a tree
+//! like that of a native file, so `section` checks it again and `show` prints it. Meaning of the
+//! numbers in the original: docs/guide/from-tempomat.md.
 
 use super::super::fault::{Fault, Place, quoted};
 use super::super::tree::{Key, Node, Value};
@@ -12,7 +12,7 @@ use evenkeel_core::table::EXACT_KEYS_MAX;
 use evenkeel_core::units::Nanos;
 use std::path::Path;
 
-/// Its keys.
+/// All keys of Tempomat.
 const KEYS: [&str; 13] = [
     "debug",
     "delayThresholdSec",
@@ -29,10 +29,10 @@ const KEYS: [&str; 13] = [
     "hashMaxLen",
 ];
 
-/// Of these, what might as well be a slip in a native file.
+/// Those of these keys that could also be a mistake in a native file.
 const COMMON: [&str; 3] = ["backend", "debug", "graphite"];
 
-/// Keys of its early versions, which only watched.
+/// Keys of early versions of Tempomat, which only monitored.
 const EARLY: [&str; 8] = [
     "lowCreditThreshold",
     "statsFile",
@@ -44,10 +44,10 @@ const EARLY: [&str; 8] = [
     "userAgentCPUs",
 ];
 
-/// Native sections that it may hold besides: what Tempomat had nothing of.
+/// Native sections that are allowed in addition, because Tempomat had nothing similar.
 const PASSED: [&str; 3] = ["admin", "log", "state"];
 
-/// Each limit: its name, its key, the key of its share, its burst.
+/// The limits: name, key template, key of the share, and burst.
 const LIMITS: [(&str, &str, &str, &str); 4] = [
     ("Slash32", "ip/32", "slash32Share", "30s"),
     ("Slash24", "ip/24", "slash24Share", "30s"),
@@ -55,17 +55,18 @@ const LIMITS: [(&str, &str, &str, &str); 4] = [
     ("UserAgent", "user-agent", "userAgentShare", "120s"),
 ];
 
-/// What is held is reported from this wait on, in seconds, if the file does not say.
+/// Default of `delayThresholdSec`: the wait from which clients are reported as held, in seconds.
 const DELAY_THRESHOLD: f64 = 3.0;
-/// Entries per table if the file does not say.
+/// Default of `hashMaxLen`: entries per table.
 const HASH_MAX_LEN: f64 = 1_000.0;
-/// Where it listens if the file does not say.
+/// Default of `listenPort`.
 const PORT: f64 = 8_888.0;
-/// A day, in seconds: the longest time here.
+/// The longest time here, one day, in seconds.
 const DAY: f64 = 86_400.0;
 
-/// Whether `file` with this content is a `tempomat.json`: it has a key that only those have, or all
-/// its keys are of those and it is JSON by its name.
+/// Whether `file` is a `tempomat.json`: it has a key that only Tempomat has, it has this name and
+/// no section `proxy`, or all its keys are possible in Tempomat and it is JSON or has a key such as
+/// `debug`.
 #[must_use]
 pub fn is_one(file: &str, root: &Node) -> bool {
     let Value::Map(entries) = &root.value else { return false };
@@ -80,7 +81,8 @@ pub fn is_one(file: &str, root: &Node) -> bool {
         || (!entries.is_empty() && (json || telling) && all(&COMMON))
 }
 
-/// The native tree that means the same. `cpus` is what the machine has.
+/// Converts the file into a native tree with the same meaning. `cpus` is the number of CPUs of the
+/// machine.
 pub fn native(root: &Node, cpus: f64, faults: &mut Vec<Fault>, notes: &mut Vec<Fault>) -> Node {
     let entries: &[(Key, Node)] = match &root.value {
         Value::Map(entries) => entries,
@@ -98,10 +100,10 @@ pub fn native(root: &Node, cpus: f64, faults: &mut Vec<Fault>, notes: &mut Vec<F
     Node::map(passed.into_iter().chain([metrics, proxy]))
 }
 
-/// The keys and values of a section.
+/// Keys and values of a section.
 type Entries = Vec<(&'static str, Node)>;
 
-/// A file being read.
+/// A file while it is converted.
 struct File<'a> {
     entries: &'a [(Key, Node)],
     faults: &'a mut Vec<Fault>,
@@ -109,7 +111,7 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// The value of a key; of several the last. `null` counts as absent.
+    /// The value of a key; if it occurs several times, the last one. `null` counts as absent.
     fn node(&self, name: &str) -> Option<&'a Node> {
         let found = self.entries.iter().rev().find(|(key, _)| key.name.eq_ignore_ascii_case(name));
         found.map(|(_, node)| node).filter(|node| node.value != Value::Null)
@@ -123,7 +125,7 @@ impl<'a> File<'a> {
         self.notes.push(Fault::new(place, what));
     }
 
-    /// Tells which keys mean nothing here.
+    /// Warns about keys that have no effect.
     fn look_at_keys(&mut self) {
         for (key, _) in self.entries {
             let is = |of: &[&str]| of.iter().any(|name| name.eq_ignore_ascii_case(&key.name));
@@ -156,7 +158,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// A number that is not negative, or else the default.
+    /// Reads a number that is not negative; otherwise returns the default.
     fn number(&mut self, name: &str, default: f64) -> f64 {
         let Some((text, place)) = self.text(name) else { return default };
         match text.parse::<f64>() {
@@ -171,7 +173,7 @@ impl<'a> File<'a> {
 
     fn metrics(&mut self) -> Node {
         let held_above = self.number("delayThresholdSec", DELAY_THRESHOLD).min(DAY);
-        // Cut to whole milliseconds, as it was there.
+        // Truncated to whole milliseconds, as Tempomat did.
         let held_above = Nanos::from_millis((held_above * 1_000.0) as u64);
         let mut metrics = vec![("held_above", Node::text(held_above.to_string()))];
         let graphite = self.text("graphite").filter(|(text, _)| !text.is_empty());
@@ -225,8 +227,8 @@ impl<'a> File<'a> {
         PORT
     }
 
-    /// The CPUs, unless they are the machine's, and the limits. A share above 1 makes the CPUs more
-    /// and all shares less: what each comes to is the same.
+    /// The number of CPUs, unless it is that of the machine, and the limits. If a share is above 1,
+    /// the CPUs are multiplied and all shares divided by it, so that the products stay the same.
     fn limits(&mut self, machine: f64) -> (Option<f64>, Vec<Entries>) {
         let count = self.number("cpuCount", 0.0);
         let shares = LIMITS.map(|(_, _, key, _)| match self.number(key, 0.0) {
@@ -256,8 +258,9 @@ impl<'a> File<'a> {
         (cpus, limits.collect())
     }
 
-    /// How many names are kept, and how many keys: never more than `hashMaxLen`. A large table has
-    /// half as many places again as keys that it is made for, so it is made for fewer.
+    /// Number of names and number of keys that are kept, never more than `hashMaxLen`. A large
+    /// table allocates one and a half times the slots of the keys that it is made for, so it is
+    /// made for fewer keys.
     fn keys_max(&mut self) -> (usize, usize) {
         let most = HASH_LEN_MAX as f64;
         let mut length = self.number("hashMaxLen", HASH_MAX_LEN).trunc();
@@ -280,7 +283,8 @@ impl<'a> File<'a> {
         (length, keys)
     }
 
-    /// Commas between; what is no address never matched anybody.
+    /// Addresses separated by commas. Entries that are no addresses are dropped with a warning,
+    /// because they never matched a client.
     fn trusted_proxies(&mut self) -> Node {
         let Some((text, place)) = self.text("trustedProxies") else {
             return Node::made(Value::List(Vec::new()));
@@ -305,12 +309,12 @@ impl<'a> File<'a> {
     }
 }
 
-/// The most names and keys.
+/// Maximum number of names and keys.
 const HASH_LEN_MAX: usize = 1 << 20;
-/// The place of what the file does not say.
+/// Place of values that are not in the file.
 const START: Place = Place { line: 1, column: 1 };
 
-/// All addresses of this machine, those of IPv6 included where it has any.
+/// The address for all interfaces: IPv6 and IPv4 if the machine has IPv6, otherwise IPv4.
 fn everywhere() -> &'static str {
     let six = std::fs::read_to_string("/proc/net/if_inet6");
     if six.is_ok_and(|text| !text.trim().is_empty()) { "[::]" } else { "0.0.0.0" }

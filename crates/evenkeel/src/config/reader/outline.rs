@@ -1,51 +1,51 @@
-//! What a reader was asked: which keys, in which form, with which words and defaults.
+//! The record of the keys that a reader was asked for: their forms, words and defaults.
 //!
-//! Noted only where somebody wants to know (`config::schema`). Advice and words are what the reader
-//! itself says of a value that nobody could have meant.
+//! It is only made for the schema (`config::show::schema`). Words and advice are taken from the
+//! reader's own message about an impossible value.
 
 use super::Read;
 use std::collections::BTreeMap;
 
-/// What no key takes, to hear what it takes.
+/// A value that no key accepts. The message about it describes the accepted values.
 const NONSENSE: &str = "\u{1}";
 
-/// What a message lists words after.
+/// Text before the list of words in a message.
 const WORDS: &str = "must be one of: ";
 
 /// The keys of a section.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outline(BTreeMap<&'static str, Form>);
 
-/// In which forms a key was asked for. None at all: it is known, and nobody has read it.
+/// All forms in which a key was read. Without any form, the key is known but was not read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Form {
     /// A single value.
     pub single: Option<Single>,
-    /// A list of such values, too.
+    /// Also a list of such values.
     pub many: bool,
     /// A section.
     pub section: Option<Box<Outline>>,
     /// A list of sections.
     pub sections: Option<Box<Outline>>,
-    /// Names, with a list of sections each.
+    /// Names, each with a list of sections.
     pub named: Option<Box<Outline>>,
 }
 
 /// A single value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Single {
-    /// What it may be.
+    /// The words that are accepted.
     pub words: Vec<String>,
-    /// It may be other text, of some form.
+    /// Whether other text is accepted too.
     pub free: bool,
-    /// What is said of a value that is not good.
+    /// The message about an invalid value.
     pub advice: Option<String>,
-    /// What it is if nobody says; several where that depends on other keys, or on the machine.
+    /// The default. There are several if it depends on other keys or on the machine.
     pub defaults: Vec<String>,
 }
 
 impl Single {
-    /// As `read` takes it.
+    /// Derives words and advice from the message of `read` about an impossible value.
     pub fn heard<T>(read: impl Fn(&str) -> Read<T>) -> Single {
         let advice = read(NONSENSE).err();
         let words = advice.as_deref().and_then(|advice| advice.strip_prefix(WORDS));
@@ -87,7 +87,7 @@ impl Form {
         inner(&mut self.named, other.named);
     }
 
-    /// Whether anybody has read it.
+    /// Whether any form of the key was read.
     #[must_use]
     pub fn is_known(&self) -> bool {
         let inner = [&self.section, &self.sections, &self.named];
@@ -96,17 +96,17 @@ impl Form {
 }
 
 impl Outline {
-    /// Every key with its form, in order.
+    /// All keys with their forms, sorted by key.
     pub fn keys(&self) -> impl Iterator<Item = (&'static str, &Form)> {
         self.0.iter().map(|(key, form)| (*key, form))
     }
 
-    /// Notes that `key` was asked for in this form, too.
+    /// Records a further form of `key`.
     pub fn note(&mut self, key: &'static str, form: Form) {
         self.0.entry(key).or_default().merge(form);
     }
 
-    /// Takes over what was noted elsewhere.
+    /// Merges another record into this one.
     pub fn merge(&mut self, other: Outline) {
         other.0.into_iter().for_each(|(key, form)| self.note(key, form));
     }

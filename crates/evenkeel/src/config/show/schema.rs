@@ -1,18 +1,16 @@
-//! The JSON schema of the configuration, for editors: which keys there are, in which form, and
-//! which words they take.
+//! The JSON schema of the configuration, for editors: keys, their forms and the accepted words.
 //!
-//! It is read off the reader itself, which notes what it is asked while it reads a few
-//! configurations that have every section: so no key can be in the one and not in the other. It
-//! knows forms and words, not ranges and not what goes with what; that is what `check` is for. A
-//! value that stands alone is taken for a list of one, as the reader does.
+//! It is derived from the reader, which records what it is asked while it reads a few
+//! configurations with all sections. So schema and reader always have the same keys. The schema has
+//! no ranges and no dependencies between keys; `check` verifies those. Like the reader, it accepts
+//! a single value as a list of one.
 
 pub use crate::config::reader::Outline;
 use crate::config::reader::{Form, Single};
 use crate::config::{section, tree};
 use serde_json::{Map, Value, json};
 
-/// Configurations that between them ask for every key. What they say does not matter, nor whether
-/// it is good.
+/// Configurations that together ask for every key. Their values do not matter, nor do their faults.
 const PROBES: [&str; 4] = [
     "
 metrics: {statsd: a:1, graphite: a:1, otlp: {tls: {}}}
@@ -53,10 +51,10 @@ gatekeeper: [{identifier: ip/32, log_info: path}]
     "admin: {listen: 127.0.0.1:1}",
 ];
 
-/// What an editor calls it.
+/// Title of the schema in an editor.
 const TITLE: &str = "Evenkeel's configuration";
 
-/// The schema, in the draft that editors know (7).
+/// The schema, in draft 7, which editors support.
 #[must_use]
 pub fn schema() -> Value {
     let mut schema = object(&outline());
@@ -67,13 +65,13 @@ pub fn schema() -> Value {
     schema
 }
 
-/// What the reader asks for.
+/// All keys that the reader asks for.
 #[must_use]
 pub fn outline() -> Outline {
     let mut outline = Outline::default();
     for probe in PROBES {
         if let Ok(root) = tree::parse(probe.as_bytes()) {
-            // What differs between machines is nobody's default.
+            // A default that differs between machines is not part of the schema.
             for cpus in [1.0, 64.0] {
                 outline.merge(section::outline(&root, cpus));
             }
@@ -82,7 +80,7 @@ pub fn outline() -> Outline {
     outline
 }
 
-/// A section: these keys and no others; an empty one has all defaults.
+/// A section with these keys and no others; an empty one is valid.
 fn object(outline: &Outline) -> Value {
     let properties: Map<String, Value> =
         outline.keys().map(|(key, form)| (key.to_owned(), of(form))).collect();
@@ -119,12 +117,12 @@ fn of(form: &Form) -> Value {
     schema
 }
 
-/// One, or a list.
+/// One value, or a list of such values.
 fn several(one: Value) -> Value {
     json!({"anyOf": [one.clone(), {"type": ["array", "null"], "items": one}]})
 }
 
-/// A single value. YAML's numbers and truth values are text to the reader.
+/// A single value. Numbers and booleans of YAML are text for the reader.
 fn scalar(single: &Single) -> Value {
     if single.free {
         return json!({"type": ["string", "number", "boolean", "null"]});

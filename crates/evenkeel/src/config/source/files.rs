@@ -1,61 +1,61 @@
-//! A few files that belong together, as one thing that changes: a certificate and its key.
+//! A few files that belong together and change together: a certificate and its key.
 //!
-//! As with the configuration, they are looked at by their resolved paths and their contents are
-//! compared. Programs that renew certificates write one file after the other, so files that
-//! change from look to look are still being written. What is in them: `tls`.
+//! As with the configuration, their resolved paths are examined and their contents are compared.
+//! Programs that renew certificates write one file after the other, so files that change from call
+//! to call are still being written. The contents are interpreted by `tls`.
 
 use super::{digest, stamp};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The largest file, in bytes. A bundle of all public authorities has a quarter of it.
+/// Maximum size of a file, in bytes; four times that of a bundle of all public authorities.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// One file.
+/// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its path, as it was named.
+    /// The path as it was given.
     pub path: PathBuf,
-    /// What it holds.
+    /// The content of the file.
     pub bytes: Vec<u8>,
 }
 
-/// A file that cannot be had.
+/// A file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {path}: {why}")]
 pub struct Unread {
-    /// Its path, as it was named.
+    /// The path as it was given.
     pub path: PathBuf,
-    /// Why not.
+    /// The error of the system.
     pub why: io::Error,
 }
 
-/// What tells one state of the files from another.
+/// Stamps of the files, to detect changes. `None` for a file that does not exist.
 type Stamps = Vec<Option<[i64; 5]>>;
 
-/// Files, and what was last seen of them.
+/// A set of files and its last known state.
 #[derive(Clone, Debug)]
 pub struct Files {
     paths: Vec<PathBuf>,
-    /// When they were last read.
+    /// Stamps when the files were last read.
     read: Stamps,
-    /// When they were last looked at.
+    /// Stamps when the files were last examined.
     seen: Stamps,
     digest: Vec<u64>,
 }
 
 impl Files {
-    /// Files that have not been looked at.
+    /// A set of files that has not been examined yet.
     #[must_use]
     pub fn new(paths: Vec<PathBuf>) -> Files {
         Files { paths, read: Vec::new(), seen: Vec::new(), digest: Vec::new() }
     }
 
-    /// Reads all of them, changed or not; in the order in which they were named.
+    /// Reads all files, whether they have changed or not, in the order of their paths as given.
     ///
     /// # Errors
-    /// The first that cannot be read, or is too large.
+    /// The first file that cannot be read or is too large.
     pub fn read(&mut self) -> Result<Vec<File>, Unread> {
         self.read = self.stamps();
         let files = self.files()?;
@@ -63,9 +63,9 @@ impl Files {
         Ok(files)
     }
 
-    /// Reads all of them if any was changed since they were last read, and none since the last
-    /// look. One that is gone, or that cannot be read just now, has not changed: it may be on its
-    /// way.
+    /// Reads all files if any of them has changed since the last read, and none since the last
+    /// call. If a file is missing or cannot be read at the moment, the set counts as unchanged,
+    /// because the file may be about to be replaced.
     pub fn look(&mut self) -> Option<Vec<File>> {
         let stamps = self.stamps();
         let settled = self.seen == stamps;
@@ -96,7 +96,7 @@ impl Files {
 
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let meta = fs::metadata(path)?;
-    // To open a pipe would wait for somebody who writes to it.
+    // Opening a pipe would block until another process writes to it.
     if !meta.is_file() {
         return Err(io::Error::other("it is no plain file"));
     }

@@ -1,10 +1,10 @@
-//! The files of a folder as one thing that changes: the rules of the rate limit service.
+//! The files below a folder, which change together: the rules of the rate limit service.
 //!
-//! Every regular file below it counts, whatever it is called; links to files are followed, links
-//! to folders are not entered, and what cannot be read is told and left out. A mounted Kubernetes
-//! ConfigMap holds its files twice, once below a `..` folder: such names are passed over always.
-//! Contents are compared, not times, and a folder that changes from look to look is still being
-//! written. What the files say is not this module's business.
+//! Every regular file counts, whatever its name. Links to files are followed, links to folders are
+//! not. A file that cannot be read is logged and skipped. A mounted Kubernetes ConfigMap contains
+//! its files twice, once below a folder with a name that begins with `..`, so such names are always
+//! skipped. Changes are detected by path, inode, length and change time of all files; a folder that
+//! changes from call to call is still being written. The contents are not interpreted here.
 
 use crate::config::is_configuration;
 use std::collections::hash_map::DefaultHasher;
@@ -14,35 +14,35 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The most files that are read.
+/// Maximum number of files.
 pub const FILES_MAX: usize = 10_000;
-/// The largest file, in bytes; a larger one is a fault of whatever reads it.
+/// Maximum size of a file, in bytes. The caller reports a larger one.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
-/// The most that all files may hold, in bytes.
+/// Maximum size of all files together, in bytes.
 pub const BYTES_MAX: u64 = 256 << 20;
-/// How deep folders may lie in each other.
+/// Maximum nesting depth of folders.
 const DEPTH_MAX: usize = 32;
 
-/// One file.
+/// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its path, as it was found.
+    /// The path as it was found.
     pub name: String,
-    /// What it holds: at most a byte more than [`FILE_BYTES_MAX`].
+    /// The content, at most one byte more than [`FILE_BYTES_MAX`].
     pub bytes: Vec<u8>,
 }
 
-/// A folder, or a single file, and what was last seen of it.
+/// A folder or a single file, and its last known state.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Names that begin with a dot are passed over.
+    /// Whether names that begin with a dot are skipped.
     ignore_dot_files: bool,
     read: u64,
     seen: u64,
 }
 
-/// The configurations that lie in a folder itself, in the order of their names; none if it is none.
+/// The configurations directly in a folder, in the order of their names. Empty if it is no folder.
 #[must_use]
 pub fn configurations(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -57,23 +57,23 @@ pub fn configurations(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Folder {
-    /// A folder that has not been looked at.
+    /// A folder that has not been examined yet.
     #[must_use]
     pub fn new(path: &Path, ignore_dot_files: bool) -> Folder {
         let path = path.to_owned();
         Folder { path, ignore_dot_files, read: 0, seen: 0 }
     }
 
-    /// Where it is.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All files, in the order of their names.
+    /// Reads all files, in the order of their names. A folder that does not exist has no files.
     ///
     /// # Errors
-    /// If there are too many, or they are too large. A folder that is not there has no files.
+    /// If there are too many files, or their total size is too large.
     pub fn read(&mut self) -> io::Result<Vec<File>> {
         let stamps = self.stamps();
         self.read = stamps;
@@ -81,7 +81,8 @@ impl Folder {
         self.files()
     }
 
-    /// All files if any was changed since they were last read, and none since the last look.
+    /// Reads all files if any of them has changed since the last read, and none since the last
+    /// call.
     ///
     /// # Errors
     /// As [`Folder::read`].
@@ -117,7 +118,7 @@ impl Folder {
         Ok(files)
     }
 
-    /// What tells one state of all files from another.
+    /// A hash over paths and metadata of all files, to detect changes.
     fn stamps(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for path in self.paths().unwrap_or_default() {
@@ -164,7 +165,8 @@ impl Folder {
     }
 }
 
-/// At most one byte more than may be parsed: enough to see that it is too much.
+/// Reads at most one byte more than allowed, so that the caller can detect a file that is too
+/// large.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;

@@ -1,9 +1,9 @@
-//! A mapping file, as statsd_exporter reads it: other names and labels for Prometheus.
+//! A mapping file in the format of statsd_exporter: other names and labels for Prometheus.
 //!
-//! Each mapping has a `match`, by default a text in which `*` stands for one part between dots, or
-//! a regular expression (`match_type: regex`); a `name`; and `labels`. What it says of histograms
-//! and of how long series live means nothing here, where all figures are counters, and is passed
-//! over. What is done with it: `settings::rename`.
+//! Each mapping has a `match` (by default a glob in which `*` stands for one part between dots, or
+//! a regular expression with `match_type: regex`), a `name` and `labels`. Options of histograms and
+//! of the lifetime of series have no effect, because all metrics here are counters, and are
+//! ignored. The rules are applied by `settings::rename`.
 
 use super::files::Files;
 use crate::config::fault::{Fault, Faults, Place};
@@ -13,7 +13,7 @@ use crate::config::settings::rename::{Rename, Template};
 use crate::config::tree::{self, Node, Value};
 use std::path::Path;
 
-/// Keys that mean nothing here.
+/// Keys that are accepted and ignored.
 const PASSED_OVER: [&str; 12] = [
     "timer_type",
     "observer_type",
@@ -28,13 +28,13 @@ const PASSED_OVER: [&str; 12] = [
     "glob_disable_ordering",
     "match_metric_type",
 ];
-/// How a match is written.
+/// The words of `match_type`, and whether each one means a regular expression.
 const KINDS: [(&str, bool); 2] = [("glob", false), ("regex", true)];
 
-/// Reads the file.
+/// Reads a mapping file.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All faults of the file.
 pub fn read(path: &Path) -> Result<Vec<Rename>, Faults> {
     let file = path.display().to_string();
     let read = Files::new(vec![path.to_owned()]).read();
@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> Result<Vec<Rename>, Faults> {
     parse(&file, &bytes)
 }
 
-/// Reads its bytes; `file` is only named in faults.
+/// Parses the bytes of a mapping file. `file` is only used in messages.
 ///
 /// # Errors
 /// As [`read`].
@@ -67,14 +67,14 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Rename>, Faults> {
     let rules = section.sections("mappings", nodes, |mapping| rule(mapping, regex));
     section.close();
     if faults.is_empty() {
-        // What is not for counters is for nothing that is told here.
+        // Mappings for other metrics than counters have no effect here and are dropped.
         Ok(rules.into_iter().flatten().collect())
     } else {
         Err(Faults::new(file, faults))
     }
 }
 
-/// `None`: it is faulty, or for figures of another kind.
+/// Reads a mapping. `None` if it is faulty, or for metrics other than counters.
 fn rule(mapping: &mut Section<'_, '_>, regex: bool) -> Option<Rename> {
     PASSED_OVER
         .iter()
@@ -135,7 +135,7 @@ fn tags(
     tags
 }
 
-/// A text in which `*` stands for one part between dots.
+/// Compiles a glob: `*` stands for one part between dots.
 fn glob(text: &str) -> Result<Pattern, String> {
     let parts: Vec<String> = text.split('*').map(regex_lite::escape).collect();
     Pattern::new(&format!("^{}$", parts.join("([^.]*)")))

@@ -1,30 +1,30 @@
-//! What a scalar stands for: the numbers, truth values and nulls of YAML 1.1, and tags.
+//! The type of a scalar: numbers, booleans and nulls of YAML 1.1, and tags.
 //!
-//! Rule files of the rate limit service are read as the reference server's library reads them:
-//! `0x10`, `010` and `0b11` are whole numbers, `_` may stand between digits, `yes` and `on` are
-//! true, dates are texts. A tag goes before all of this. Our own configuration has no tags, and its
-//! keys say themselves what a text stands for (`reader`).
+//! Rule files of the rate limit service are interpreted like the reference server's library does:
+//! `0x10`, `010` and `0b11` are integers, `_` may separate digits, `yes` and `on` are true, dates
+//! are strings. A tag takes precedence. Evenkeel's own configuration has no tags, and there each
+//! key defines its type (`reader`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What a text without quotes stands for.
+/// The type and value of a scalar without quotes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// `null`, `~`, or no text.
+    /// `null`, `~`, or empty text.
     Null,
-    /// `true`, `no`, `on` and the like.
+    /// `true`, `no`, `on` and similar words.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Whole(i64),
-    /// Any other number, also a whole one that 64 bits cannot hold.
+    /// Any other number, also an integer beyond 64 bits.
     Float(f64),
-    /// None of these.
+    /// None of these: a string.
     Text,
 }
 
 impl Kind {
-    /// What `text` stands for.
+    /// Interprets `text`.
     #[must_use]
     pub fn of(text: &str) -> Kind {
         match text {
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// `12`, `-0x1F`, `0o17`, `017`, `0b11`.
+/// Parses `12`, `-0x1F`, `0o17`, `017`, `0b11`.
 fn whole(text: &str) -> Option<Kind> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (digits, radix) = match digits.get(..2) {
@@ -71,23 +71,24 @@ fn whole(text: &str) -> Option<Kind> {
     }
 }
 
-/// `1.5`, `.5`, `1.`, `1e3`; no names such as `inf`.
+/// Parses `1.5`, `.5`, `1.`, `1e3`, but no names such as `inf`.
 fn float(text: &str) -> Option<Kind> {
     let number = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
     let number = text.chars().all(number).then(|| text.parse::<f64>().ok())??;
     number.is_finite().then_some(Kind::Float(number))
 }
 
-/// A scalar with a tag: its text, and whether it stands for what [`Kind::of`] says or for itself.
+/// Applies a tag to a scalar. Returns its text, and whether [`Kind::of`] interprets it; if not, it
+/// is a string.
 ///
 /// # Errors
-/// If the text is not what the tag says.
+/// If the text does not fit the tag.
 pub fn tagged(tag: &str, text: String) -> Result<(String, bool), String> {
     let kind = Kind::of(&text);
     let fits = match (tag, kind) {
         ("null", Kind::Null) | ("bool", Kind::Bool(_)) | ("int", Kind::Whole(_)) => true,
         ("float", Kind::Float(_)) => true,
-        // As a float it is written with a point.
+        // A float always has a decimal point.
         ("float", Kind::Whole(number)) => return Ok((format!("{:?}", number as f64), true)),
         ("timestamp", Kind::Text) if is_date(&text) => return Ok((text, false)),
         ("binary", _) => return unpacked(&text).map(|text| (text, false)),
@@ -106,7 +107,7 @@ fn unpacked(text: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "the value of !!binary is no text in UTF-8".to_owned())
 }
 
-/// Whether a text begins with a date: what follows is no business of a text.
+/// Whether a text begins with a date. The rest of the text is not checked in detail.
 fn is_date(text: &str) -> bool {
     let mut parts = text.splitn(3, '-');
     let mut number = |lengths: std::ops::RangeInclusive<usize>| {
