@@ -1,10 +1,10 @@
-//! The reverse proxy: HTTP/1.1 and HTTP/2, with TLS or without, in front and behind; every request
-//! charged through the engine.
+//! The reverse proxy: HTTP/1.1 and HTTP/2, with or without TLS, towards clients and backends. Every
+//! request is charged through the engine.
 //!
-//! One thread per core, each with its own runtime, its own listening socket (`SO_REUSEPORT`) and
-//! its own connections to the backend: a request never leaves its thread. This file binds, starts
-//! and stops; a thread is `worker.rs`, a connection is `front.rs`, a request is `exchange.rs`, who
-//! is asked is `backends.rs`.
+//! Evenkeel runs one thread per core. Each thread has its own runtime, its own listening socket
+//! (`SO_REUSEPORT`) and its own connections to the backends, so a request never leaves its thread.
+//! This file binds, starts and stops. A thread is `worker.rs`, a connection `front.rs`, a request
+//! `exchange.rs`, the choice of a backend `backends.rs`.
 
 mod abort;
 mod account;
@@ -48,36 +48,36 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use worker::{House, Worker};
 
-/// Most tasks that a thread runs before it asks the system what is ready, however many wait. Each
-/// takes microseconds, so timers are late by a millisecond or two at most; to ask as often as the
-/// runtime does by itself costs a busy thread some hundredths of its time.
+/// The maximum number of task polls between two looks at the system's event queue. Each poll takes
+/// microseconds, so timers are late by a millisecond or two at most. The runtime's default interval
+/// is shorter and costs a busy thread some percent of its time.
 const POLLS_PER_LOOK: u32 = 256;
 
 /// Why the proxy could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The settings name no address.
+    /// The settings contain no address.
     #[error("proxy.listen names no address; write one, such as 0.0.0.0:8888")]
     NoAddress,
-    /// An address cannot be listened on.
+    /// The proxy cannot listen on an address.
     #[error("cannot listen on {address}: {error}; {advice}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error that the system returned.
         error: io::Error,
-        /// What to do about it.
+        /// What the operator can do about it.
         advice: &'static str,
     },
-    /// The certificates cannot be used.
+    /// The certificates cannot be loaded.
     #[error("certificates of the proxy: {0}")]
     Tls(#[from] crate::tls::pem::Fault),
-    /// The system gives no thread or no event queue.
+    /// The system refuses a thread or an event queue.
     #[error("cannot start a thread of the proxy: {0}; raise the limits on threads and open files")]
     Thread(io::Error),
 }
 
-/// What the threads are to do.
+/// The current instructions to all threads: the settings and the phase.
 #[derive(Clone)]
 struct Order {
     settings: Arc<Proxy>,
@@ -88,24 +88,24 @@ struct Order {
 #[derive(Clone, Copy)]
 enum Phase {
     Serve,
-    /// Accept no more, end what runs, until then.
+    /// Accept no more connections, and let running requests finish until this time.
     Drain(Instant),
     Stop,
 }
 
-/// A proxy that runs.
+/// A running proxy.
 pub struct Running {
     addresses: Vec<SocketAddr>,
     orders: watch::Sender<Order>,
-    /// Closed when the last thread has ended.
+    /// The channel closes when the last thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     house: Arc<House>,
-    /// The certificates, looked after.
+    /// The certificates, reloaded when their files change.
     live: Mutex<Option<Live<Arc<ServerConfig>>>>,
 }
 
-/// How TLS is spoken with the backends, if one of them speaks it.
+/// Returns the TLS configuration for backends, or `None` if no backend uses TLS.
 fn secured(settings: &Proxy) -> Result<Secured, crate::tls::pem::Fault> {
     if !settings.backends.iter().any(Backend::is_secured) {
         return Ok(None);
@@ -114,7 +114,7 @@ fn secured(settings: &Proxy) -> Result<Secured, crate::tls::pem::Fault> {
     Ok(Some((config, settings.backend_tls.client.name.as_deref().map(Arc::from))))
 }
 
-/// How many threads a proxy has: one per core that this process may use, at least one.
+/// Returns the number of threads of a proxy: one per core that this process may use, at least one.
 #[must_use]
 pub fn threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get)
@@ -133,8 +133,8 @@ pub fn start(
     start_on(settings, (engine, None), watch, &Sockets::default())
 }
 
-/// The same on those of `sockets` that listen where the settings say; the others are bound, and
-/// noted there. Limits are counted in `store`, if there is one.
+/// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
+/// bound and recorded there. If there is a `store`, limits are counted in it.
 ///
 /// # Errors
 /// An address cannot be listened on, or the system gives no thread. Nothing runs then.
@@ -188,7 +188,7 @@ pub fn start_on(
     Ok(running)
 }
 
-/// Everything that a thread is born with.
+/// What a thread needs to start.
 struct Seat {
     listeners: Vec<(TcpListener, Option<Shown>)>,
     lane: Lane,
@@ -213,9 +213,9 @@ impl Seat {
                 Ok(runtime) => {
                     let _ = ready.send(Ok(()));
                     runtime.block_on(self.run());
-                    // A name that is still being looked up is not waited for.
+                    // Do not wait for a name that is still being resolved.
                     runtime.shutdown_background();
-                    // Only now has everything ended that ran on it.
+                    // Dropped only now: everything that ran on the runtime has ended.
                     drop(alive);
                 }
                 Err(error) => {
@@ -250,7 +250,7 @@ impl Seat {
     }
 }
 
-/// Follows orders until the thread may end.
+/// Follows the orders until the thread may end.
 async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::Receiver<Order>) {
     let mut until = None;
     loop {
@@ -279,26 +279,27 @@ async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::R
 }
 
 impl Running {
-    /// Where it listens, in the order of the settings, with the ports that the system gave.
+    /// Returns the addresses that the proxy listens on, in the order of the settings, with the
+    /// ports that the system assigned.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Client connections open now.
+    /// Returns the number of client connections that are open now.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.house.connections.load(Ordering::Relaxed)
     }
 
-    /// Client connections that were open still when their thread ended.
+    /// Returns the number of client connections that were still open when their thread ended.
     #[must_use]
     pub fn cut(&self) -> usize {
         self.house.cut.load(Ordering::Relaxed)
     }
 
-    /// Takes over changed settings for the requests that follow. Listeners stay as they are,
-    /// whatever `listen` says.
+    /// Applies changed settings to the requests that follow. The listeners stay as they are, even
+    /// if `listen` has changed.
     pub fn reload(&self, settings: &Proxy) {
         let settings = Arc::new(settings.clone());
         self.orders.send_modify(|order| {
@@ -312,26 +313,26 @@ impl Running {
         });
     }
 
-    /// Takes over certificates whose files have changed; to be called once a second.
+    /// Reloads certificates if their files have changed. Call this once a second.
     pub fn look(&self, now: Time) {
         self.live.lock().iter_mut().for_each(|live| live.look(now));
     }
 
-    /// Accepts no more, lets running requests end for at most `timeout`, then closes everything.
-    /// Returns at once; [`Running::ended`] says when it is done.
+    /// Accepts no more connections, gives running requests at most `timeout` to finish, then closes
+    /// everything. Returns at once; [`Running::ended`] reports when it is done.
     pub fn drain(&self, timeout: Duration) {
         let until = Clock::deadline(timeout);
         self.orders.send_modify(|order| order.phase = Phase::Drain(until));
     }
 
-    /// Closes everything, whatever runs.
+    /// Closes everything at once, including running requests.
     pub fn stop_now(&self) {
         self.orders.send_modify(|order| order.phase = Phase::Stop);
     }
 
-    /// Until all threads have ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until all threads have ended, after [`Running::drain`] or [`Running::stop_now`].
     pub async fn ended(&self) {
-        // Nothing is ever sent: it ends when the last sender is dropped.
+        // Nothing is ever sent: `recv` returns when the last sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
@@ -340,16 +341,18 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop_now();
         for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has said so on standard error.
+            // A thread that panicked has reported that on standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// Addresses that are bound, and the listeners of each thread, each with its address's place.
+/// The bound addresses, and for each thread its listeners, each with the index of its address in
+/// `proxy.listen`.
 type Bound = (Vec<SocketAddr>, Vec<Vec<(usize, TcpListener)>>);
 
-/// Listeners for each address and each of `count` threads, and the addresses they got.
+/// Binds `count` listeners, one per thread, for each address. Returns them with the bound
+/// addresses.
 fn bind_all(
     addresses: &[SocketAddr],
     count: usize,

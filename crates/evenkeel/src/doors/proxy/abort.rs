@@ -1,9 +1,9 @@
-//! Aborts are not free: what a client leaves behind runs on at its charge.
+//! Aborted requests: if a client disconnects, the rest of its request runs on and is charged to it.
 //!
-//! When a client goes away while the backend works for it, the rest of the exchange becomes a task
-//! of its own: the answer is awaited and thrown away, for at most `timeouts.abort_linger` and
-//! [`DRAIN_BYTES`]; then the connection to the backend is closed. Until then the request counts.
-//! An answer that is only held is none of this: its request is done.
+//! If a client disconnects while the backend works for it, the rest of the exchange becomes a task
+//! of its own. The task reads the answer and throws it away, for at most `timeouts.abort_linger`
+//! and [`DRAIN_BYTES`], then closes the connection to the backend. Until then the request counts as
+//! running. An answer that is only being held is not affected: its request is done.
 
 use super::account::Account;
 use super::headers;
@@ -14,19 +14,19 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// How much of an answer that nobody wants is read to save its connection, in bytes. More is
-/// dearer than a connection.
+/// The maximum number of bytes of an unwanted answer that are read to save its connection. Reading
+/// more costs more than a new connection.
 const DRAIN_BYTES: usize = 1 << 20;
 
-/// What is left of an exchange.
+/// The remainder of an exchange.
 pub(super) enum Rest {
-    /// The backend has not answered.
+    /// The backend has not begun its answer.
     Head(Wire),
-    /// It has begun to.
+    /// The backend has begun its answer.
     Body(Wire),
 }
 
-/// Lets an exchange without a client run to its end.
+/// Lets an exchange without a client run to its end, as a task of its own.
 pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
     worker.watch.proxy.aborted.increment(1);
     let limit = worker.site().timeouts.abort_linger;
@@ -43,23 +43,23 @@ pub(super) fn run_on(worker: &Rc<Worker>, account: &Account, rest: Rest) {
     });
 }
 
-/// How an exchange without a client has ended.
+/// The outcome of an exchange without a client.
 enum Ended {
-    /// All of the answer has come: its connection can be used again.
+    /// The whole answer has arrived; the connection can be used again.
     Through(Wire),
-    /// The answer is one without an end, so the request is done with its head.
+    /// The answer is an endless stream, so the request was done with its head.
     Left,
     Broken,
 }
 
-/// Runs to the end of the answer.
+/// Reads and discards the answer to its end.
 async fn end(rest: Rest, worker: &Worker, account: &Account) -> Ended {
     let mut wire = match rest {
         Rest::Body(wire) => wire,
         Rest::Head(mut wire) => {
             let answered = poll_fn(|cx| wire.poll_answer(worker, cx)).await;
             let Ok((mut answer, _)) = answered else { return Ended::Broken };
-            // What it costs is taken down; there is nobody to hold the answer from.
+            // Record the cost. No client is left to hold the answer from.
             let _ = account.head(answer.headers_mut(), true);
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS
                 || headers::is_stream(answer.headers())
@@ -73,7 +73,7 @@ async fn end(rest: Rest, worker: &Worker, account: &Account) -> Ended {
     if drain(&mut wire, account).await { Ended::Through(wire) } else { Ended::Broken }
 }
 
-/// Reads a body to its end. False if it breaks off or is too long.
+/// Reads a body to its end. Returns false if it breaks off or is longer than [`DRAIN_BYTES`].
 async fn drain(wire: &mut Wire, account: &Account) -> bool {
     let mut left = DRAIN_BYTES;
     loop {

@@ -1,7 +1,8 @@
-//! Answers of the proxy's own making: refusals and faults, small, in the form the client accepts.
+//! Answers that the proxy itself makes: refusals and errors. They are small and in the format that
+//! the client accepts.
 //!
-//! They are never cached, and making one touches neither disk nor log. What they say:
-//! `client::form`. What is forwarded from the backend: `exchange.rs`.
+//! They are never cached, and making one touches neither disk nor log. Their texts are in
+//! `client::form`. Answers forwarded from the backend are in `exchange.rs`.
 
 use super::download::Body;
 use crate::client::form::{self, Form};
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 
-/// Tells a client that a limit refused its request.
+/// Makes the answer to a request that a limit refused.
 pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response<Body> {
     let (form, status) = (Form::of(headers), form::refused(refusal.by_rate));
     let seconds = refusal.retry_after_secs;
@@ -19,20 +20,21 @@ pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response<Body> 
     response
 }
 
-/// Tells a client what went wrong.
+/// Makes the answer to a request that failed with `status`.
 pub(super) fn fault(headers: &HeaderMap, status: StatusCode) -> Response<Body> {
     let form = Form::of(headers);
     small(status, form, form.fault(status))
 }
 
-/// Tells a client that there is no room for its request at the moment.
+/// Makes the answer to a request for which there is no room at the moment (503, try again in one
+/// second).
 pub(super) fn busy(headers: &HeaderMap) -> Response<Body> {
     let mut response = fault(headers, StatusCode::SERVICE_UNAVAILABLE);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
-/// Has the connection closed after this answer.
+/// Marks this answer as the last one on its connection.
 pub(super) fn last(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

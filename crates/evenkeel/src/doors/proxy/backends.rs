@@ -1,12 +1,12 @@
-//! The servers behind: which of them is asked, and which is left alone for a while.
+//! The choice of a backend, and which backends are left out for a while.
 //!
-//! Each thread counts for itself which server it has sent how many requests, and which has failed:
-//! the one with the fewest is asked, in turns where several have as few. One that cannot be
-//! reached, or fails three requests in a row, is left out, at first for a second and then for twice
-//! as long each time, up to [`OUT_MAX`]; after that the next request tries it. If all are out, the
-//! one that comes back first is asked: a fault of ours never costs a client its request. Nobody is
-//! asked how it is (active checks). Connections: `pool.rs`, `sessions.rs`, `reach.rs`; whether a
-//! request is sent again: `exchange.rs`.
+//! Each thread counts for itself how many requests it runs on each backend and which backends
+//! failed. It picks the backend with the fewest requests, in turn among equals. A backend that is
+//! unreachable or fails three requests in a row is left out: for one second the first time, then
+//! twice as long each time up to [`OUT_MAX`]. After that the next request tries it. If all backends
+//! are left out, the one that returns first is used, so a wrong guess of the proxy never costs a
+//! client its request. There are no active health checks. Connections: `pool.rs`, `sessions.rs`,
+//! `reach.rs`. Whether a request is sent again: `exchange.rs`.
 
 mod pool;
 mod reach;
@@ -27,24 +27,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
-/// Failures in a row after which a server is left out, if it can be reached at all.
+/// The number of failures in a row after which a reachable backend is left out.
 const FAILURES_MAX: u32 = 3;
 
-/// How long it is left out the first time, and at most, in milliseconds.
+/// How long a backend is left out the first time, and the maximum, in milliseconds.
 const OUT_FIRST: u64 = 1_000;
 const OUT_MAX: u64 = 30_000;
 
-/// How TLS is spoken with servers, where it is.
+/// The TLS configuration for backends, and the server name to verify if the settings override it.
+/// `None` if no backend uses TLS.
 pub(super) type Secured = Option<(Arc<ClientConfig>, Option<Arc<str>>)>;
 
-/// How requests share a connection to a server.
+/// How requests share a connection to a backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// Each has one while it runs (HTTP/1.1).
+    /// Each request has a connection to itself while it runs (HTTP/1.1).
     Alone,
-    /// Each is a stream of one (HTTP/2).
+    /// Each request is a stream of a shared connection (HTTP/2).
     Streams,
-    /// As the server wants it, which TLS agrees on.
+    /// Negotiated with the backend during the TLS handshake (ALPN).
     Agreed,
 }
 
@@ -60,27 +61,28 @@ impl Manner {
     }
 }
 
-/// One server.
+/// One backend, with the state that this thread keeps about it.
 pub(super) struct Backend {
-    /// Where it is.
+    /// The address and scheme from the settings.
     at: settings::Backend,
-    /// The same, as it is logged.
+    /// The name of the backend in logs and metrics.
     pub(super) name: Box<str>,
-    /// Its address, where its host needs no resolving.
+    /// The address, if the host is an IP address and needs no resolving.
     address: Option<SocketAddr>,
-    /// How it is spoken with under TLS, and by which name.
+    /// The TLS configuration and the server name to verify; `None` without TLS.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     manner: Manner,
-    /// Whether the last connection that the server could choose for is shared.
+    /// Whether the last connection that the backend could choose the protocol for was HTTP/2.
     shares: Cell<bool>,
     pool: Pool,
     sessions: Sessions,
-    /// Requests that this thread has there.
+    /// The number of requests that this thread has on this backend.
     running: Cell<usize>,
     failures: Cell<u32>,
-    /// Until when it is left out, in the worker's milliseconds, and how long that is.
+    /// The time until which the backend is left out, in the worker's milliseconds, and the length
+    /// of that period in milliseconds.
     out: Cell<Option<(u64, u64)>>,
-    /// It is not among those of the settings any more.
+    /// The backend is no longer in the settings, or the thread stops: no connection is kept.
     retired: Cell<bool>,
 }
 
@@ -108,8 +110,8 @@ impl Backend {
         }
     }
 
-    /// A connection that is ready now, for the task of `cx`. `switches`: it has to be one that
-    /// is not shared.
+    /// Returns a connection that is ready now, for the task of `cx`. `switches`: the request asks
+    /// for another protocol, so the connection must not be shared.
     fn idle(self: &Rc<Backend>, cx: &mut Context<'_>, switches: bool) -> Option<Wire> {
         if self.may_share(switches) {
             let session = self.sessions.with_room()?;
@@ -118,7 +120,8 @@ impl Backend {
         self.pool.take(cx).map(Wire::Whole)
     }
 
-    /// Whether a connection that is made for a request may be for others too.
+    /// Whether a connection made for a request may also carry other requests. `switches`: the
+    /// request asks for another protocol.
     fn may_share(&self, switches: bool) -> bool {
         match self.manner {
             Manner::Alone => false,
@@ -127,40 +130,40 @@ impl Backend {
         }
     }
 
-    /// Whether another protocol may follow there.
+    /// Whether a connection to this backend can switch to another protocol.
     fn may_switch(&self) -> bool {
         self.manner != Manner::Streams
     }
 
-    /// Gives a connection back.
+    /// Returns a connection to the pool.
     fn keep(&self, wire: Wire, now: u64) {
         if let (Wire::Whole(connection), false) = (wire, self.retired.get()) {
             self.pool.put(connection, now);
         }
     }
 
-    /// A request is sent there.
+    /// Counts a request that is sent to this backend.
     pub(super) fn begins(&self) {
         self.running.set(self.running.get() + 1);
     }
 
-    /// It is over.
+    /// Ends the count of one request.
     pub(super) fn ends(&self) {
         self.running.set(self.running.get().saturating_sub(1));
     }
 
-    /// It has answered.
+    /// The backend has answered: forgets its failures.
     pub(super) fn is_well(&self) {
         self.failures.set(0);
         self.out.set(None);
     }
 
-    /// It has failed a request; `unreachable`: no connection could be made.
+    /// The backend has failed a request. `unreachable`: no connection could be made.
     pub(super) fn has_failed(&self, unreachable: bool, now: u64) {
         self.failures.set(self.failures.get() + 1);
         if unreachable || self.failures.get() >= FAILURES_MAX {
             let before = self.out.get();
-            // Requests that fail while it is out say nothing more.
+            // Failures while the backend is left out prolong nothing.
             if before.is_none_or(|(until, _)| now >= until) {
                 let long = before.map_or(OUT_FIRST, |(_, long)| (2 * long).min(OUT_MAX));
                 self.out.set(Some((now + long, long)));
@@ -168,7 +171,7 @@ impl Backend {
         }
     }
 
-    /// Zero if it may be asked, else until when it is left out.
+    /// Returns zero if the backend may be used, else the time until which it is left out.
     fn out_until(&self, now: u64) -> u64 {
         self.out.get().map_or(0, |(until, _)| if now < until { until } else { 0 })
     }
@@ -181,24 +184,25 @@ impl Backend {
     }
 }
 
-/// All of them, as one thread knows them.
+/// All backends of the settings, with the state that one thread keeps about them.
 pub(super) struct Backends {
     all: Vec<Rc<Backend>>,
-    /// Whose turn it is where all else is equal.
+    /// The index of the backend to prefer among equals.
     next: Cell<usize>,
-    /// Stands in where an HTTP/1.0 request names no host.
+    /// The `Host` for HTTP/1.0 requests that name none.
     pub(super) host: HeaderValue,
 }
 
-/// Servers that one request has been sent to, a bit each.
+/// The backends that one request has been sent to, one bit each. A bit is an index into the `all`
+/// of this one [`Backends`], so it is not valid after a reload.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tried(u64);
 
 const _: () = assert!(BACKENDS_MAX <= u64::BITS as usize, "a bit for each");
 
 impl Backends {
-    /// Those of the settings. What is known of those that were there `before` is kept; the others
-    /// are let go.
+    /// Creates the backends of the settings. Backends that exist in `before` keep their state; the
+    /// others of `before` are retired.
     pub(super) fn new(
         settings: &[settings::Backend],
         secured: &Secured,
@@ -216,8 +220,8 @@ impl Backends {
         Backends { all, next: Cell::new(0), host }
     }
 
-    /// The one to ask, which is then among those `tried`; `None` when all have been. Of a request
-    /// that `switches`, to another protocol, first those are asked where one may follow.
+    /// Chooses a backend and adds it to `tried`. Returns `None` if all have been tried. If the
+    /// request asks for another protocol (`switches`), backends that can switch come first.
     pub(super) fn choose(
         &self,
         tried: &mut Tried,
@@ -239,17 +243,17 @@ impl Backends {
         self.all.get(best)
     }
 
-    /// Whether one of them may be spoken HTTP/2 with.
+    /// Whether any backend may be used over HTTP/2.
     pub(super) fn speak_http2(&self) -> bool {
         self.all.iter().any(|backend| backend.may_share(false))
     }
 
-    /// Whether there is another one than those `tried`.
+    /// Whether there is a backend that is not in `tried`.
     pub(super) fn has_more(&self, tried: Tried) -> bool {
         (tried.0.count_ones() as usize) < self.all.len()
     }
 
-    /// Lets go of connections that are old or closed.
+    /// Drops connections that are old or closed.
     pub(super) fn prune(&self, now: u64) {
         for backend in &self.all {
             backend.pool.prune(now);
@@ -257,7 +261,7 @@ impl Backends {
         }
     }
 
-    /// Lets go of all connections, and keeps none from now on.
+    /// Drops all connections, and keeps none from now on.
     pub(super) fn retire(&self) {
         self.all.iter().for_each(|backend| backend.retire());
     }

@@ -1,9 +1,8 @@
 //! A request's body on its way to the backend.
 //!
-//! A frame is passed on when the backend takes it, and not read before; only the beginning of a
-//! body is collected, before there is a backend that could wait for it (`kept.rs`). What the time
-//! costs in which a backend waits for the rest: `engine/charge/delivery.rs`. The answer's body:
-//! `download.rs`.
+//! A frame is read when the backend takes it, not before. Only the beginning of a body is buffered,
+//! before a backend is chosen that could wait for it (`kept.rs`). How the time is charged in which
+//! a backend waits for the rest: `engine/charge/delivery.rs`. The answer's body: `download.rs`.
 
 mod kept;
 
@@ -45,14 +44,14 @@ pub(super) enum Broken {
     Http(#[from] hyper::Error),
 }
 
-/// What polling a body for its next frame gives.
+/// The result of polling a body for its next frame.
 pub(super) type Polled = Option<Result<Frame<Bytes>, Broken>>;
 
 /// The request's body.
 pub(super) enum Upload {
-    /// There is none.
+    /// The request has no body.
     Nothing,
-    /// It comes from the client.
+    /// The body comes from the client.
     Stream(Box<Stream>),
 }
 
@@ -62,13 +61,13 @@ pub(super) struct Stream {
     link: Rc<Link>,
     worker: Rc<Worker>,
     account: Account,
-    /// It is a call in which client and backend may talk by turns.
+    /// The request is an RPC call in which client and backend may take turns.
     is_call: bool,
-    /// Bytes that may still come.
+    /// The number of bytes that may still come (`bounds.body_bytes`).
     allowed: u64,
-    /// What came of it before the backend was asked.
+    /// The beginning that was buffered before a backend was chosen.
     kept: Kept,
-    /// A frame that waits for room before the backend, which it gave up while none came.
+    /// A frame that waits for a slot, because the request gave up its slot while no frame came.
     waiting: Option<(Frame<Bytes>, Turn)>,
 }
 
@@ -95,16 +94,16 @@ impl Upload {
         }))
     }
 
-    /// Whether there is none.
+    /// Whether the request has no body.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Upload::Nothing)
     }
 
-    /// Waits until the body is whole, as long as it has at most `bound` bytes. `by_turns`: client
-    /// and backend may talk by turns.
+    /// Waits until the whole body is buffered, if it has at most `bound` bytes. `by_turns`: client
+    /// and backend may take turns, so a body that is an RPC call is not waited for.
     ///
     /// # Errors
-    /// If it breaks off, does not come or is too long.
+    /// The body breaks off, does not arrive in time or is too long.
     pub(super) async fn gather(
         &mut self,
         headers: &HeaderMap,
@@ -144,7 +143,7 @@ impl Stream {
         }
     }
 
-    /// Keeps what comes until there is all of it, or as much as there is room for.
+    /// Buffers frames until the body is complete or the buffer holds `room` bytes.
     fn poll_gather(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         while !self.is_over() && self.kept.has_room(room) {
             match ready!(self.poll_client(cx)).transpose()? {
@@ -155,7 +154,7 @@ impl Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// The next frame that the client sends, if it may send it.
+    /// Returns the next frame from the client, after checking the bounds.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
         if self.is_over() {
             return Poll::Ready(None);
@@ -184,10 +183,10 @@ impl Stream {
         }
     }
 
-    /// Whether a body without another frame has come to its end. The library ends one so, too,
-    /// whose stream is reset with NO_ERROR, and only END_STREAM is the end of a request (RFC 9113,
-    /// 8.1). Over HTTP/1.1 it reports a connection that ends too early as an error, and a body in
-    /// chunks has no other end than this one.
+    /// Whether a body that yields no further frame has really ended. hyper also ends a body in this
+    /// way if the stream is reset with NO_ERROR, but only END_STREAM ends a request (RFC 9113,
+    /// 8.1). Over HTTP/1.1, hyper reports a connection that ends too early as an error, and a
+    /// chunked body has no other end than this one.
     fn has_ended(&self) -> bool {
         let in_chunks = !self.link.is_stream() && self.body.size_hint().exact().is_none();
         in_chunks || self.body.is_end_stream()
@@ -203,12 +202,12 @@ impl Stream {
         hint
     }
 
-    /// The client sends no more.
+    /// Whether the client sends no more frames.
     fn is_over(&self) -> bool {
         self.kept.whole || self.body.is_end_stream()
     }
 
-    /// Passes a frame on, as soon as there is room for this request again.
+    /// Passes a frame on as soon as this request has a slot again.
     fn enter(&mut self, frame: Frame<Bytes>, cx: &mut Context<'_>) -> Poll<Polled> {
         if self.account.is_answered() {
             return Poll::Ready(Some(Ok(self.passed(frame))));
@@ -249,9 +248,9 @@ impl Stream {
         Ok(frame)
     }
 
-    /// A frame goes to the backend.
+    /// Accounts for a frame that goes to the backend.
     fn passed(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
-        // What is said by turns comes in short pieces, each of which is waited for.
+        // An RPC call comes in short pieces, and the backend waits for each of them.
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         self.account.delivers(if self.is_call { usize::MAX } else { bytes });
         if self.kept.is_empty() && self.is_over() {
@@ -260,7 +259,7 @@ impl Stream {
         frame
     }
 
-    /// All of it is with the backend, which works from now on unless it has answered already.
+    /// The backend has the whole body. It works from now on, unless it has already answered.
     fn sent(&mut self) {
         if self.link.upload.end() && self.account.sent() {
             self.link.head.begin(self.worker.now());

@@ -1,9 +1,9 @@
-//! Extended CONNECT: a WebSocket that a client asks for on a stream of HTTP/2 (RFC 8441).
+//! Extended CONNECT: a client opens a WebSocket on an HTTP/2 stream (RFC 8441).
 //!
-//! It is made the request with `Upgrade` that it would be with HTTP/1.1, so limits, routes and the
-//! backend see no difference, and the answer is made one to a CONNECT. The handshake's key is ours
-//! then, and so is looking at what the backend makes of it (RFC 6455, 4.1): HTTP/2 leaves both
-//! out. What follows the answer: `front/streams.rs`.
+//! The request is rewritten as the `Upgrade` request that it would be in HTTP/1.1, so limits,
+//! routes and the backend see no difference. The answer is rewritten as the answer to a CONNECT.
+//! HTTP/2 has no handshake key, so the proxy makes one and checks the backend's reply to it (RFC
+//! 6455, 4.1). What follows the answer: `front/streams.rs`.
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;
@@ -14,25 +14,25 @@ use http::{HeaderMap, Method, StatusCode};
 use hyper::ext::Protocol;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// The protocol whose handshake has a key.
+/// The protocol that has a handshake key.
 const WEBSOCKET: &[u8] = b"websocket";
 
-/// What a server puts behind the key before it hashes it (RFC 6455, 1.3).
+/// The string that a server appends to the key before hashing it (RFC 6455, 1.3).
 const MARK: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 const SEC_WEBSOCKET_KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const SEC_WEBSOCKET_ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 
-/// What is remembered of a request that was made one with `Upgrade`: the key that its server has
-/// to show that it has seen, if it is a WebSocket.
+/// The state of a request that was rewritten as an `Upgrade` request: for a WebSocket, the key that
+/// the backend must confirm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handshake(Option<[u8; 16]>);
 
-/// Makes a request with `Upgrade` of an extended CONNECT. Any other is left as it is.
+/// Rewrites an extended CONNECT as a request with `Upgrade`. Any other request is unchanged.
 ///
 /// # Errors
-/// The status to answer with: another protocol than `allowed` (501; RFC 9220, 3), or no random
-/// numbers (503).
+/// The status to answer with: 501 if the protocol is not in `allowed` (RFC 9220, 3), 400 if its
+/// name is not a valid header value, or 503 if there are no random numbers.
 pub(super) fn translate(
     head: &mut Parts,
     allowed: &[String],
@@ -58,7 +58,7 @@ pub(super) fn translate(
 }
 
 impl Handshake {
-    /// `None` if the system has no random numbers.
+    /// Returns `None` if the system has no random numbers.
     fn new(protocol: &HeaderValue) -> Option<Handshake> {
         if !protocol.as_bytes().eq_ignore_ascii_case(WEBSOCKET) {
             return Some(Handshake(None));
@@ -72,9 +72,9 @@ impl Handshake {
         HeaderValue::try_from(BASE64.encode(self.0?)).ok()
     }
 
-    /// Makes the head of an answer that has switched protocols one to a CONNECT, after it was made
-    /// ready for the client. False if its sender has not read the key, or has switched to another
-    /// protocol.
+    /// Rewrites the head of an answer that has switched protocols as an answer to a CONNECT. Call
+    /// this after the head was prepared for the client. Returns false if the backend has not
+    /// confirmed the key or has switched to another protocol.
     pub(super) fn answer(self, status: &mut StatusCode, headers: &mut HeaderMap) -> bool {
         let only = {
             let mut lines = headers.get_all(SEC_WEBSOCKET_ACCEPT).iter();
@@ -90,7 +90,7 @@ impl Handshake {
     }
 }
 
-/// What a server makes of a key.
+/// Computes a server's `Sec-WebSocket-Accept` for a key.
 fn accept(key: &HeaderValue) -> String {
     let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     hash.update(key.as_bytes());

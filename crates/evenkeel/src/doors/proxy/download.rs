@@ -1,12 +1,12 @@
 //! The answer's body on its way to the client.
 //!
-//! A frame is read when the client's side asks for it. While it does not, because the client takes
-//! nothing, up to [`AHEAD_BYTES_MAX`] are read all the same: the backend may be at work behind a
-//! head that it sent early, and the meter runs for as long as there is more to come from it. Only
-//! a backend that we do not read from waits for the client, so only then does the meter rest, and
-//! is the slot for others.
+//! A frame is read when the client's side asks for it. If it does not, because the client reads
+//! nothing, up to [`AHEAD_BYTES_MAX`] are read anyway: the backend may still be working after it
+//! sent an early head, and the clock runs until the end of its answer. Only a backend that the
+//! proxy does not read from waits for the client, so only then does the clock stop and the slot
+//! become free for others.
 //!
-//! When a client goes away: `abort.rs`.
+//! If the client disconnects: `abort.rs`.
 
 use super::abort;
 use super::account::Account;
@@ -26,34 +26,34 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// The most that is read of an answer before its client takes it, in bytes. More: memory for each
-/// client that reads slowly. Less: more clients keep a slot while they do.
+/// The maximum number of bytes that are read ahead of the client. A larger value costs memory for
+/// each client that reads slowly. With a smaller value, more slow clients keep a slot.
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What a frame takes besides its data, in bytes.
+/// The memory that a frame takes in addition to its data, in bytes.
 const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
 
 /// The answer's body.
 pub(super) enum Body {
-    /// All of it at once.
+    /// The whole body at once.
     Whole(Option<Bytes>),
-    /// It comes from the backend.
+    /// The body comes from the backend.
     Stream(Rc<RefCell<Download>>),
 }
 
-/// A body that comes from the backend, with the connection that it comes on.
+/// A body that comes from the backend, with its connection.
 pub(super) struct Download {
-    /// `None` when it is through or given up.
+    /// `None` if the body is complete or given up.
     source: Option<Wire>,
-    /// What has come and is not asked for yet, and how many bytes that takes.
+    /// Frames that have arrived and were not asked for yet, and their size in bytes.
     ahead: VecDeque<Frame<Bytes>>,
     ahead_bytes: usize,
     link: Rc<Link>,
     worker: Rc<Worker>,
     account: Account,
-    /// Whether the client is being sent the answer; before, it is held.
+    /// Whether the answer is being sent to the client. False while it is held.
     released: bool,
-    /// Why it breaks off when it is asked for the next time.
+    /// The error to return the next time a frame is asked for.
     broken: Option<Broken>,
 }
 
@@ -79,7 +79,7 @@ impl Download {
     /// Holds the answer until `over`.
     ///
     /// # Errors
-    /// It breaks off meanwhile.
+    /// The answer breaks off in the meantime.
     pub(super) async fn hold(&mut self, over: impl Future<Output = ()>) -> Result<(), Failure> {
         let mut over = pin!(over);
         poll_fn(|cx| match self.poll_ahead(cx) {
@@ -93,10 +93,10 @@ impl Download {
         .await
     }
 
-    /// The hold is over: the client gets the answer.
+    /// Ends the hold and returns the body for the client.
     ///
     /// # Errors
-    /// If it is known to be broken by now, and the client can be told so.
+    /// The answer is already known to be broken, so the client can still get an error status.
     pub(super) async fn release(mut self) -> Result<Body, Failure> {
         self.released = true;
         poll_fn(|cx| Poll::Ready(self.look_ahead(cx))).await?;
@@ -127,7 +127,7 @@ impl Download {
         Err(failure)
     }
 
-    /// The client takes nothing at the moment: reads on for as long as there is room.
+    /// Reads ahead as far as there is room. Called when the client takes nothing at the moment.
     pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) {
         if let Err(failure) = self.poll_ahead(cx) {
             self.give_up(&failure);
@@ -157,7 +157,7 @@ impl Download {
         Ok(())
     }
 
-    /// What comes from the backend next. The meter runs while we wait for it.
+    /// Returns the next frame from the backend. The clock runs while the proxy waits for it.
     fn poll_backend(
         &mut self,
         cx: &mut Context<'_>,
@@ -229,19 +229,20 @@ impl Download {
         if failure.fault == BackendFault::Idle {
             return Poll::Ready(Some(Err(Broken::BackendLate)));
         }
-        // A moment later: hyper throws away what it has not written yet when a body fails, and a
-        // client without a byte of its answer takes it that nothing was done for its request.
+        // The error is returned one poll later: when a body fails, hyper throws away what it has
+        // not written yet. A client that got no byte of its answer would conclude that nothing was
+        // done for its request.
         self.broken = Some(Broken::BackendEnded);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Nothing is left to be handed over but an error.
+    /// Whether nothing is left to hand over except an error.
     fn is_over(&self) -> bool {
         self.source.is_none() && self.ahead.is_empty()
     }
 
-    /// All of it has come: the account is closed, the connection is free.
+    /// The whole body has arrived: closes the account and returns the connection to the pool.
     fn finish(&mut self) {
         if let Some(wire) = self.source.take() {
             self.worker.keep(wire);
@@ -249,7 +250,8 @@ impl Download {
         self.account.settle();
     }
 
-    /// The backend failed, unless the client's own body did: its connection is closed.
+    /// Gives up the body and closes its connection. The backend failed, unless the client's own
+    /// body did.
     fn give_up(&mut self, failure: &Failure) {
         if let Some(wire) = self.source.take().filter(|_| !self.link.upload.has_failed()) {
             self.worker.failed(&self.link, &wire.far().backend.name, failure);
@@ -273,7 +275,7 @@ impl Download {
     }
 }
 
-/// What a frame takes that is kept.
+/// The size of a buffered frame, in bytes.
 fn bytes_of(frame: &Frame<Bytes>) -> usize {
     FRAME_BYTES + frame.data_ref().map_or(0, Bytes::len)
 }

@@ -1,7 +1,9 @@
-//! One request from its head to its answer: who asks, may it run, the backend's word, the hold.
+//! One request from its head to its answer: find the client, ask the engine, ask the backend, hold
+//! the answer.
 //!
-//! It decides nothing: the engine does. What may pass of a head: `headers.rs`; what becomes of the
-//! bodies: `body.rs`; of a request whose client has gone: `abort.rs`.
+//! This file decides nothing about limits; the engine does. Which header fields may pass:
+//! `headers.rs`. The bodies: `body.rs` and `download.rs`. A request that its client has abandoned:
+//! `abort.rs`.
 
 use super::abort;
 use super::account::Account;
@@ -30,13 +32,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Connections tried for one request before the backend counts as unreachable.
+/// The maximum number of connections tried for one request before it fails.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// The head of an answer, and what in it may have to be taken out.
+/// The head of an answer, and which of its fields may have to be removed.
 type Answer = (Response<()>, Found);
 
-/// What the limits can see of a request.
+/// The attributes of a request that limits can match.
 struct Seen<'a> {
     client: IpAddr,
     head: &'a Parts,
@@ -82,7 +84,7 @@ pub(super) async fn serve(
     let (response, maker) = match answered(&worker, &link, &site, head, body).await {
         Ok(response) => (response, Maker::Backend),
         Err(response) => {
-            // An answer of our own is handed over whole.
+            // The answer is made by Evenkeel, so it is handed over as a whole.
             link.done(worker.now());
             tell(&link, response.status());
             (*response, Maker::Evenkeel)
@@ -95,7 +97,7 @@ pub(super) async fn serve(
     Ok(if closes && !link.end_connection() { answer::last(response) } else { response })
 }
 
-/// The backend's answer, or one of our own.
+/// Returns the backend's answer, or as an error one that Evenkeel made.
 async fn answered(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
@@ -113,7 +115,8 @@ async fn answered(
     worker.watch.seen(link.peer(), forwards, worker.time());
     let (account, delay) = admitted(worker, link, site, &head).await?;
     if let Some(at) = delay {
-        // A client that goes away meanwhile has this future dropped, and with it the place it took.
+        // If the client disconnects in the meantime, this future is dropped and with it the place
+        // that the request took.
         Box::pin(tokio::time::sleep_until(worker.clock.instant(at))).await;
     }
     let mut upload = Upload::new(body, link, worker, &account, site.bounds.body_bytes);
@@ -156,7 +159,7 @@ async fn answered(
     Err(told(worker, link, accept, &failure))
 }
 
-/// What the client is told for want of an answer.
+/// Makes the answer to a request that has no answer from the backend, and records the failure.
 fn told(
     worker: &Worker,
     link: &Link,
@@ -174,7 +177,7 @@ fn told(
     Box::new(answer::fault(&headers, status))
 }
 
-/// Tells what a client did wrong; who is over a limit is told of as a decision.
+/// Logs what a client did wrong. A request over a limit is logged elsewhere, as a decision.
 fn tell(link: &Link, status: StatusCode) {
     if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
         let (client, status) = (link.client.get(), status.as_u16());
@@ -182,7 +185,7 @@ fn tell(link: &Link, status: StatusCode) {
     }
 }
 
-/// A fault of the client's, after which the connection is closed.
+/// Makes the answer to a client error, after which the connection is closed.
 fn fatal(worker: &Worker, headers: &HeaderMap, status: StatusCode) -> Box<Response<Body>> {
     worker.watch.proxy.bad_requests.increment(1);
     Box::new(answer::last(answer::fault(headers, status)))
@@ -207,7 +210,7 @@ fn check(
     Ok(found)
 }
 
-/// Asks the engine. Returns the account, and until when the request has to wait.
+/// Asks the engine. Returns the account, and the time until which the request has to wait.
 async fn admitted(
     worker: &Worker,
     link: &Link,
@@ -241,14 +244,14 @@ async fn admitted(
 /// Why there is no answer from the backend.
 pub(super) struct Failure {
     pub(super) fault: BackendFault,
-    /// What the system or the parser says.
+    /// The error from the system or the parser, if any.
     pub(super) error: Option<Box<dyn Error>>,
-    /// Which one there is none from, if it came so far.
+    /// The backend that failed, if one was chosen.
     by: Option<Rc<Backend>>,
 }
 
 impl Failure {
-    /// The backend did nothing at all.
+    /// A failure without an underlying error or a backend.
     pub(super) fn new(fault: BackendFault) -> Failure {
         Failure { fault, error: None, by: None }
     }
@@ -257,12 +260,12 @@ impl Failure {
         Failure { fault, error: Some(Box::new(error)), by: None }
     }
 
-    /// It is this one's.
+    /// Names the backend that failed.
     pub(super) fn by(self, backend: &Rc<Backend>) -> Failure {
         Failure { by: Some(Rc::clone(backend)), ..self }
     }
 
-    /// What the client is told; its own fault where its body was at fault.
+    /// Returns the status for the client. It is a client error if the client's body was at fault.
     fn status(&self, link: &Link) -> StatusCode {
         match self.fault {
             BackendFault::ConnectTimeout | BackendFault::AnswerTimeout | BackendFault::Idle => {
@@ -280,15 +283,17 @@ impl From<wire::Fault> for Failure {
     }
 }
 
-/// The backend has switched protocols without having read what was asked.
+/// The backend has switched protocols without having read the request.
 #[derive(Debug, thiserror::Error)]
 #[error("sec-websocket-accept of the answer does not follow from sec-websocket-key")]
 struct KeyUnread;
 
-/// Sends a request to a backend and awaits the head of the answer. It is sent once more only if
-/// nothing has come of an answer and doing it twice does no harm; then to the same one if it has
-/// not looked at it, or the connection was from the pool, which may have been closed meanwhile,
-/// else, or if that one cannot be reached any more, to another.
+/// Sends a request to a backend and awaits the head of the answer.
+///
+/// The request is sent again only if no part of an answer has arrived and repeating it does no
+/// harm. It goes to the same backend if that backend has not processed it, or if the connection was
+/// reused and may have been closed in the meantime. Otherwise, or if that backend is now
+/// unreachable, it goes to another one.
 async fn ask_backend(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
@@ -336,14 +341,15 @@ async fn ask_backend(
     Err(Failure::new(BackendFault::Closed))
 }
 
-/// Begins once more on `wire` what `before` has failed.
+/// Sends the request of the failed `before` again on `wire`.
 fn repeat(wire: &mut Wire, before: &mut Wire, worker: &Rc<Worker>) -> Result<(), Failure> {
     let begun = wire.repeat(before, worker);
     begun.then_some(()).ok_or_else(|| Failure::new(BackendFault::Closed).by(&wire.far().backend))
 }
 
-/// A connection to the backend whose turn it is, or to the next that can be reached: without a
-/// connection nothing is sent, so that does no harm. Says whether it has been used before.
+/// Returns a connection to the backend chosen next, or to the next one that is reachable. Without a
+/// connection nothing is sent, so trying the next one does no harm. Also returns whether the
+/// connection has been used before.
 async fn first_connection(
     worker: &Rc<Worker>,
     link: &Link,
@@ -362,7 +368,8 @@ async fn first_connection(
     Err(failed.unwrap_or(Failure::new(BackendFault::Connect)))
 }
 
-/// A connection to the backend that was asked before, or to another if it cannot be reached.
+/// Returns a connection to the backend that was asked before, or to another one if it is
+/// unreachable.
 async fn connection_again(
     worker: &Rc<Worker>,
     link: &Link,
@@ -379,8 +386,8 @@ async fn connection_again(
     first_connection(worker, link, site, tried).await
 }
 
-/// Counts against a backend that no connection to it could be made, and tells of it unless that is
-/// told with the answer.
+/// Counts a failed connection attempt against a backend. Logs it if another backend is tried;
+/// otherwise it is logged with the answer.
 fn unreachable(
     worker: &Worker,
     link: &Link,
@@ -403,7 +410,7 @@ async fn answer_on(
     link: &Rc<Link>,
     account: &Account,
 ) -> Result<(Answer, Wire), Ended> {
-    // Of what is sent again the client may have sent all by now.
+    // When a request is sent again, the client may already have sent all of it.
     if !link.upload.runs() {
         link.head.begin(worker.now());
         account.work();
@@ -418,7 +425,8 @@ async fn answer_on(
     answered
 }
 
-/// Waits for the head of the answer; if the client goes away meanwhile, hands over to `abort`.
+/// Waits for the head of the answer. If the client disconnects in the meantime, the exchange is
+/// handed over to `abort`.
 struct Waiting<'a> {
     wire: Option<Wire>,
     worker: &'a Rc<Worker>,
@@ -426,10 +434,10 @@ struct Waiting<'a> {
     account: &'a Account,
 }
 
-/// How it came that there is no answer.
+/// Why there is no answer.
 enum Ended {
     Late,
-    /// What nobody can pass on.
+    /// An answer that cannot be passed on.
     Unfit,
     Failed(Wire, wire::Fault),
 }
@@ -457,7 +465,7 @@ impl Future for Waiting<'_> {
         }
         self.link.heard();
         Poll::Ready(match (polled, self.wire.take()) {
-            // Nobody asked for another protocol.
+            // The request did not ask for another protocol.
             (Poll::Ready(Ok((head, _))), Some(_))
                 if head.status().is_informational() && !self.link.may_switch() =>
             {
@@ -482,7 +490,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Charges for the answer and holds it as long as the engine says, before its head goes out.
+/// Charges for the answer and holds it until the time that the engine set, before its head goes
+/// out.
 async fn held(
     worker: &Rc<Worker>,
     link: &Rc<Link>,
@@ -501,7 +510,8 @@ async fn held(
         return Box::pin(switched(worker, link, (head, found), wire, (account, until))).await;
     }
     if link.handshake().is_some() && head.status.is_success() {
-        // It has not switched; to a CONNECT, success would say that it has (RFC 9113, 8.5).
+        // The backend has not switched; to a CONNECT, a success status would say that it has (RFC
+        // 9113, 8.5).
         head.status = StatusCode::NOT_IMPLEMENTED;
     }
     if headers::is_stream(&head.headers) {
@@ -517,8 +527,8 @@ async fn held(
     Ok(Response::from_parts(head, download.release().await?))
 }
 
-/// The backend switches protocols: what follows is neither HTTP nor on the meter, and is carried as
-/// it is once the head is with the client.
+/// Handles an answer that switches protocols. The bytes that follow are not HTTP and not charged.
+/// They are carried unchanged once the client has the head.
 async fn switched(
     worker: &Rc<Worker>,
     link: &Rc<Link>,

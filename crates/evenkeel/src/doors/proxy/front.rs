@@ -1,8 +1,7 @@
-//! How a client's connection is served: what is spoken on it is found out first, TLS or not,
-//! HTTP/1.1 or HTTP/2.
+//! Serves a client's connection. First it detects the protocol: TLS or not, HTTP/1.1 or HTTP/2.
 //!
-//! HTTP/2 is spoken where TLS has agreed on it (ALPN), and without TLS where a client begins with
-//! it ("prior knowledge"). Streams: `streams.rs`. What is done with a request: `exchange.rs`.
+//! HTTP/2 is used if TLS has negotiated it (ALPN), and without TLS if the client begins with it
+//! ("prior knowledge"). Streams: `streams.rs`. What is done with a request: `exchange.rs`.
 
 mod begun;
 pub(super) mod gathered;
@@ -32,26 +31,26 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// What is shown to clients under TLS, which changes with its files.
+/// The TLS configuration with the certificates for clients; replaced when their files change.
 pub(super) type Shown = Arc<ArcSwap<Arc<ServerConfig>>>;
 
-/// A head's bound where the settings name none: hyper wants some number.
+/// The bound of a head in bytes if the settings have none, because hyper needs a number.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// The least that hyper takes as a connection's buffer.
+/// The smallest connection buffer that hyper accepts, in bytes.
 const BUFFER_BYTES_MIN: usize = 8192;
 
-/// The first byte of TLS: a handshake.
+/// The first byte of a TLS connection: the content type of a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// What ALPN calls HTTP/2.
+/// The ALPN name of HTTP/2.
 const HTTP2: &[u8] = b"h2";
 
-/// What a browser is told that speaks HTTP where TLS is expected.
+/// The answer to a browser that speaks plain HTTP to a TLS port.
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
     content-length: 43\r\nconnection: close\r\n\r\nThis port is for HTTPS. Begin with https://\n";
 
-/// What a client is told whose request does not get any further.
+/// The answer to a request that did not arrive in time.
 const HEAD_LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\n\
     content-length: 38\r\nconnection: close\r\n\r\nThe request took too long to send it.\n";
 
@@ -105,7 +104,8 @@ impl Worker {
         }
     }
 
-    /// Reads what a trusted front says of the connection first. False if it does not.
+    /// Reads the PROXY protocol header that a trusted front sends before the first byte. Returns
+    /// false if it sends none.
     async fn introduced(&self, begun: &mut Begun, link: &Link) -> bool {
         loop {
             match preface::read(begun.bytes()) {
@@ -117,7 +117,7 @@ impl Worker {
                     }
                     return true;
                 }
-                // A look whether anybody is there.
+                // The peer connected and sent nothing, such as a health check.
                 Preface::More if begun.bytes().is_empty() => return false,
                 Preface::More | Preface::Bad => {
                     self.watch.unintroduced(link.peer(), self.time());
@@ -127,7 +127,7 @@ impl Worker {
         }
     }
 
-    /// The connection under TLS.
+    /// Does the TLS handshake. Returns `None` if it fails or the link is closed.
     async fn secured(
         &self,
         mut begun: Begun,
@@ -136,7 +136,7 @@ impl Worker {
     ) -> Option<TlsStream<Begun>> {
         if begun.bytes().first() != Some(&TLS_HANDSHAKE) {
             self.watch.proxy.turned(Turned::Tls).increment(1);
-            // Whoever does not take it has lost nothing by it.
+            // If the client does not read this answer, nothing is lost.
             let _ = begun.write_all(NOT_TLS).await;
             let _ = begun.shutdown().await;
             return None;
@@ -168,8 +168,9 @@ impl Worker {
         }
     }
 
-    /// Serves requests one after the other. While none comes for long, there is nothing of hyper:
-    /// its buffers and the place of an exchange take many times what the connection itself does.
+    /// Serves requests one after the other. While the connection is idle for long, no hyper
+    /// connection exists: its buffers and the memory for an exchange take many times what the
+    /// connection itself needs.
     async fn serve<S>(self: &Rc<Worker>, stream: ClientStream<S>, link: &Rc<Link>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -186,7 +187,7 @@ impl Worker {
         }
     }
 
-    /// Serves requests until the connection ends, or rests: then it is given back.
+    /// Serves requests until the connection ends or goes idle. If it goes idle, returns the stream.
     async fn serve_on<S>(
         self: &Rc<Worker>,
         stream: ClientStream<S>,
@@ -229,7 +230,7 @@ impl Worker {
         None
     }
 
-    /// hyper has answered by itself what it could not read as a request.
+    /// Counts and logs a request that hyper could not parse and has answered by itself.
     fn ended(&self, link: &Link, end: hyper::Result<()>) {
         if let Some(error) = end.err().filter(hyper::Error::is_parse) {
             self.watch.proxy.bad_requests.increment(1);
@@ -249,7 +250,7 @@ impl Worker {
         builder
     }
 
-    /// Most bytes of a head.
+    /// The maximum size of a head, in bytes.
     fn header_bytes(&self) -> usize {
         match self.site().bounds.header_bytes {
             0 => HEADER_BYTES_MAX,
@@ -258,8 +259,8 @@ impl Worker {
     }
 }
 
-/// Tells a client that its head is late, as far as it takes that at once, and closes its
-/// connection.
+/// Sends a client the answer that its head is late, as far as the client reads it at once, and
+/// closes its connection.
 async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &Link) {
     let mut told = false;
     poll_fn(|cx| {
@@ -283,7 +284,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Each of as many connections as may be open has one of them.
+    /// The future of each connection contains these, so their size counts for every open
+    /// connection.
     #[test]
     fn what_a_connection_and_a_request_keep_is_small() {
         let link = size_of::<Link>();

@@ -1,14 +1,14 @@
-//! What of a head may pass, in both directions, and what the proxy adds.
+//! Which header fields may pass in both directions, and which the proxy adds.
 //!
-//! Hop-by-hop fields end here (RFC 9110, 7.6.1), also those that `Connection` names. To the
-//! backend: `Host` as it came, `X-Forwarded-For` with the peer appended, `X-Forwarded-Proto` and
-//! `X-Forwarded-Host` unless a trusted peer set them. What a peer that is not trusted says of
-//! forwarding is taken out whole, and from all what is spelled with underscores or other signs,
-//! which CGI backends read as hyphens: no client can write an address that the backend would
-//! believe. `Proxy` ends here, which CGI programs read as the variable `HTTP_PROXY`. `Via` is not
-//! added. Trailers are held to the same, and to RFC 9110, 6.5.1.
+//! Hop-by-hop fields end here (RFC 9110, 7.6.1), also those that `Connection` names. The backend
+//! gets `Host` unchanged, `X-Forwarded-For` with the peer appended, and `X-Forwarded-Proto` and
+//! `X-Forwarded-Host` unless a trusted peer set them. All forwarding fields of an untrusted peer
+//! are removed. Variants of them with underscores or other symbols, which CGI backends read as
+//! hyphens, are removed from every request: no client can forge an address that the backend would
+//! believe. `Proxy` ends here, because CGI programs read it as the variable `HTTP_PROXY`. `Via` is
+//! not added. The same rules hold for trailers, and those of RFC 9110, 6.5.1.
 //!
-//! Which address is the client's: `client/address.rs`.
+//! How the client's address is found: `client/address.rs`.
 
 use crate::client::address::closed_forwarded;
 use crate::engine::Quota;
@@ -27,8 +27,8 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const PROXY: HeaderName = HeaderName::from_static("proxy");
 
-/// What may not stand in trailers (RFC 9110, 6.5.1): what frames a message, says where it goes,
-/// changes or conditions a request, proves who asks, steers an answer or says how to read it.
+/// Fields that must not occur in trailers (RFC 9110, 6.5.1): framing, routing, request modifiers
+/// and conditions, authentication, response control and content format.
 const NOT_IN_TRAILERS: [&str; 40] = [
     "accept",
     "accept-charset",
@@ -72,16 +72,18 @@ const NOT_IN_TRAILERS: [&str; 40] = [
     "www-authenticate",
 ];
 
-/// How the media types of streams begin.
+/// Prefixes of the media types of streams.
 const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"application/grpc"];
 
-/// Longest `Connection` header that is looked into, in names; more is refused. Real ones have two.
+/// The maximum number of names in `Connection`. A request with more is refused. Real ones have two.
 const CONNECTION_NAMES_MAX: usize = 32;
 
-/// Checks what hyper's parser leaves to us and brings the head into the one form that is
-/// forwarded: origin-form target, one `Host`. The status is what a faulty one is answered with.
-/// Returns what there is in it besides.
-/// `secure`: it came under TLS.
+/// Checks what hyper's parser does not check, and brings the head into the one form that is
+/// forwarded: an origin-form target and one `Host`. Returns the kinds of fields in it. `secure`:
+/// the request came over TLS.
+///
+/// # Errors
+/// The status to answer a malformed request with.
 pub(super) fn normalise(head: &mut Parts, secure: bool) -> Result<Found, StatusCode> {
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
@@ -100,7 +102,8 @@ pub(super) fn normalise(head: &mut Parts, secure: bool) -> Result<Found, StatusC
     Ok(found)
 }
 
-/// A body in any coding but `chunked` alone would reach the backend without its label.
+/// Only `chunked` alone is accepted: a body in any other coding would reach the backend without its
+/// label.
 fn check_coding(headers: &HeaderMap) -> Result<(), StatusCode> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
@@ -110,8 +113,8 @@ fn check_coding(headers: &HeaderMap) -> Result<(), StatusCode> {
     }
 }
 
-/// HTTP/2 may split what HTTP/1.1 knows as one line (RFC 9113, 8.2.3). Of several lines that come
-/// over HTTP/1.1, backends read the first, the last or all.
+/// HTTP/2 may split a field that is one line in HTTP/1.1 (RFC 9113, 8.2.3). If several lines arrive
+/// over HTTP/1.1, some backends read the first, others the last or all.
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(header::COOKIE).iter().nth(1).is_some() {
         let lines: Vec<&[u8]> =
@@ -122,9 +125,9 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// `GET http://host/path`: the target's host counts, whatever `Host` says (RFC 9112, 3.2.2). In
-/// HTTP/2, where every target has this form, the two must be the same (RFC 9113, 8.3.1), and a
-/// front that ended TLS may say `https`.
+/// Rewrites `GET http://host/path`: the host of the target wins, whatever `Host` says (RFC 9112,
+/// 3.2.2). In HTTP/2 every target has this form and both must be the same (RFC 9113, 8.3.1). There
+/// the scheme may be `https` without TLS, for a front that ended TLS.
 fn take_absolute_form(head: &mut Parts, secure: bool) -> Result<(), StatusCode> {
     let bad = StatusCode::BAD_REQUEST;
     let streams = head.version == Version::HTTP_2;
@@ -160,8 +163,8 @@ fn check_host(head: &Parts) -> Result<(), StatusCode> {
     }
 }
 
-/// Whether this is a name or an address, and a port of digits if there is a colon: some backends
-/// pass over what else stands there, others take it for a part of the name.
+/// Whether this is a host name or an address, and digits as a port if there is a colon. Some
+/// backends ignore other text in the port, others read it as part of the name.
 fn is_host(host: &[u8]) -> bool {
     let literal = host.starts_with(b"[");
     let end = match literal {
@@ -182,28 +185,31 @@ fn is_host_byte(byte: u8) -> bool {
         || matches!(byte, b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')
 }
 
-/// The host that a request names, as it was sent.
+/// Returns the host that a request names, unchanged; empty if it is missing or not UTF-8.
 pub(super) fn host(headers: &HeaderMap) -> &str {
     let host = headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
     str::from_utf8(host).unwrap_or_default()
 }
 
-/// What is known of the peer when a head is made ready for the backend.
+/// Facts about the peer for preparing a head for the backend.
 pub(super) struct Peer<'a> {
-    /// Its address as a header value.
+    /// The peer's address as a header value.
     pub(super) address: &'a HeaderValue,
-    /// Whether it came under TLS.
+    /// Whether the request came over TLS.
     pub(super) secure: bool,
-    /// Whether it is believed.
+    /// Whether the peer's forwarding fields are believed.
     pub(super) trusted: bool,
-    /// The header that only trusted peers may send, besides the usual ones.
+    /// The additional header that only trusted peers may send, if one is configured.
     pub(super) own_header: Option<&'a str>,
-    /// Stands in where an HTTP/1.0 request names no host.
+    /// The `Host` for HTTP/1.0 requests that name none.
     pub(super) backend: &'a HeaderValue,
 }
 
-/// Makes a request's head, in which `found` is, ready for the backend, but for what `introduce`
-/// says. An error is the status to answer with.
+/// Prepares a request's head for the backend; `found` are the kinds of fields in it. The fields
+/// about the client are added later by [`introduce`].
+///
+/// # Errors
+/// The status to answer with.
 pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result<(), StatusCode> {
     let headers = &mut head.headers;
     if found.has(Found::HOP_BY_HOP) {
@@ -227,14 +233,14 @@ pub(super) fn forward(head: &mut Parts, found: Found, peer: &Peer<'_>) -> Result
         headers.remove(PROXY);
     }
     if found.has(Found::EXPECT) {
-        // The continue was, or will be, said by us.
+        // The proxy itself sends `100 Continue`.
         headers.remove(header::EXPECT);
     }
     Ok(())
 }
 
-/// The one protocol that a request, in which `found` is, asks to switch to, if that is among
-/// `allowed`.
+/// Returns the one protocol that a request asks to switch to, if it is in `allowed`. `found`: the
+/// kinds of fields in the head.
 pub(super) fn upgrade(head: &Parts, found: Found, allowed: &[String]) -> Option<HeaderValue> {
     if !found.has(Found::UPGRADE) || head.version == Version::HTTP_10 {
         return None;
@@ -248,14 +254,15 @@ pub(super) fn upgrade(head: &Parts, found: Found, allowed: &[String]) -> Option<
     (asked && allowed.iter().any(known)).then(|| protocol.clone())
 }
 
-/// Asks for `protocol`, after a head was made ready.
+/// Adds the request to switch to `protocol` to a prepared head.
 pub(super) fn ask_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.remove(header::TE);
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, protocol);
 }
 
-/// Makes the head of an answer that switches protocols, in which `found` is, ready for the client.
+/// Prepares the head of an answer that switches protocols for the client. `found`: the kinds of
+/// fields in it.
 pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: Found) {
     let protocol = headers.get(header::UPGRADE).cloned();
     answer(StatusCode::SWITCHING_PROTOCOLS, headers, found);
@@ -265,8 +272,8 @@ pub(super) fn answer_upgrade(headers: &mut HeaderMap, found: Found) {
     }
 }
 
-/// Whether an answer may go on for as long as somebody listens: a stream of events (WHATWG HTML,
-/// 9.2), or a call of gRPC, of which those that end have done their work when the head comes.
+/// Whether an answer may have no end: a stream of events (WHATWG HTML, 9.2) or a gRPC call. A gRPC
+/// call that does end has done its work when the head arrives.
 pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let value = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is = |kind: &&[u8]| {
@@ -276,23 +283,23 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     STREAMS.iter().any(is)
 }
 
-/// Makes the head of an answer, in which `found` is, ready for the client.
+/// Prepares the head of an answer for the client. `found`: the kinds of fields in it.
 pub(super) fn answer(status: StatusCode, headers: &mut HeaderMap, found: Found) {
     if status == StatusCode::NO_CONTENT {
-        // It has none (RFC 9110, 8.6); in HTTP/2 that would be an answer that breaks off.
+        // A 204 has no length (RFC 9110, 8.6). In HTTP/2 a length would make it a truncated answer.
         headers.remove(header::CONTENT_LENGTH);
     }
     if !found.has(Found::HOP_BY_HOP) {
         return;
     }
-    // An answer that names too much in Connection loses what is named as far as we look.
+    // If an answer names too many fields in `Connection`, no hop-by-hop field is removed.
     let _ = drop_hop_by_hop(headers, found, None);
     if found.has(Found::PROXY_AUTHENTICATE) {
         headers.remove(header::PROXY_AUTHENTICATE);
     }
 }
 
-/// Tells how a client stands by its quotas (draft-ietf-httpapi-ratelimit-headers-10).
+/// Adds the client's quotas (draft-ietf-httpapi-ratelimit-headers-10).
 pub(super) fn quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
     let joined = |one: fn(&Quota) -> String| quotas.iter().map(one).collect::<Vec<_>>().join(", ");
     let policy = joined(|q| format!("\"{}\";q={};w={}", q.name, q.requests, q.window_secs));
@@ -304,7 +311,7 @@ pub(super) fn quotas(headers: &mut HeaderMap, quotas: &[Quota]) {
     }
 }
 
-/// Takes out of trailers what may not stand there; `own`: the header that names the client.
+/// Removes the fields that must not occur in trailers. `own`: the header that names the client.
 pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
     let found = Found::look(trailers);
     if found.has(Found::HOP_BY_HOP) {
@@ -317,7 +324,8 @@ pub(super) fn trailers(trailers: &mut HeaderMap, own: Option<&str>) {
     });
 }
 
-/// Whether a request, in which `found` is, says anything about who it is forwarded for.
+/// Whether a request contains an address of the client that it is forwarded for. `found`: the kinds
+/// of fields in it.
 pub(super) fn forwards(headers: &HeaderMap, found: Found) -> bool {
     found.has(Found::FORWARDING)
         && (headers.contains_key(X_FORWARDED_FOR)
@@ -325,8 +333,8 @@ pub(super) fn forwards(headers: &HeaderMap, found: Found) -> bool {
             || headers.contains_key(header::FORWARDED))
 }
 
-/// What one look over the names of a head found, a bit each: most heads have little that must be
-/// removed, and each removal costs a search.
+/// The kinds of fields found in one pass over a head, one bit each. Most heads have few fields to
+/// remove, and each removal costs a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found(u16);
 
@@ -339,13 +347,13 @@ impl Found {
     const PROXY_CONNECTION: Found = Found(1 << 5);
     const PROXY_AUTHORIZATION: Found = Found(1 << 6);
     const PROXY_AUTHENTICATE: Found = Found(1 << 7);
-    /// Any of the above.
+    /// All hop-by-hop fields: the union of the bits above.
     const HOP_BY_HOP: Found = Found((1 << 8) - 1);
     const FORWARDING: Found = Found(1 << 8);
     const EXPECT: Found = Found(1 << 9);
     const PROXY: Found = Found(1 << 10);
 
-    /// Fields besides `Connection` that end here, both ways.
+    /// Fields in addition to `Connection` that end here, in both directions.
     const DROPPED: [(Found, HeaderName); 6] = [
         (Found::KEEP_ALIVE, KEEP_ALIVE),
         (Found::PROXY_CONNECTION, PROXY_CONNECTION),
@@ -355,12 +363,12 @@ impl Found {
         (Found::UPGRADE, header::UPGRADE),
     ];
 
-    /// What there is in `headers`.
+    /// Returns the kinds of fields in `headers`.
     pub(super) fn look(headers: &HeaderMap) -> Found {
         headers.keys().fold(Found::default(), |found, name| Found(found.0 | Found::of(name).0))
     }
 
-    /// Finds one more.
+    /// Adds the kind of one more field.
     pub(super) fn add(&mut self, name: &HeaderName) {
         self.0 |= Found::of(name).0;
     }
@@ -389,14 +397,14 @@ impl Found {
         }
     }
 
-    /// Whether any of these is there.
+    /// Whether any of the kinds `any` was found.
     fn has(self, any: Found) -> bool {
         self.0 & any.0 != 0
     }
 }
 
-/// Whether a backend might take this header for word about the client. Any sign counts as a
-/// hyphen: to CGI, underscores do, to some servers every sign does.
+/// Whether a backend might read this field as a statement about the client. Any symbol counts as a
+/// hyphen: CGI treats underscores so, and some servers every symbol.
 fn is_forwarding(name: &[u8]) -> bool {
     let alike = |start: &[u8]| {
         let same = |(b, s): (&u8, &u8)| b == s || (*s == b'-' && !b.is_ascii_alphanumeric());
@@ -409,12 +417,13 @@ fn is_forwarding(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a name has other signs than hyphens. No honest proxy writes an address under it.
+/// Whether a name has symbols other than hyphens. No honest proxy writes an address under such a
+/// name.
 fn is_disguised(name: &[u8]) -> bool {
     name.iter().any(|b| !b.is_ascii_alphanumeric() && *b != b'-')
 }
 
-/// Whether two names are the same to those who take every sign for a hyphen.
+/// Whether two names are equal to a reader that takes every symbol for a hyphen.
 fn is_alike(name: &[u8], other: &[u8]) -> bool {
     let sign = |byte: &u8| !byte.is_ascii_alphanumeric();
     let same = |(a, b): (&u8, &u8)| a == b || (sign(a) && sign(b));
@@ -429,7 +438,8 @@ fn drop_where(headers: &mut HeaderMap, which: impl Fn(&[u8]) -> bool) {
     }
 }
 
-/// `own`: the header that names the client, which no `Connection` takes out.
+/// Removes hop-by-hop fields. `own`: the header that names the client, which `Connection` cannot
+/// remove.
 fn drop_hop_by_hop(
     headers: &mut HeaderMap,
     found: Found,
@@ -449,8 +459,8 @@ fn drop_hop_by_hop(
     Ok(())
 }
 
-/// The fields that `Connection` names. Not those that frame a message or say where it goes: to
-/// take them out at a client's word would let it change what the backend reads.
+/// Returns the fields that `Connection` names, except those that frame a message or route it:
+/// removing them would let a client change what the backend reads.
 fn named_in_connection(
     headers: &HeaderMap,
     own: Option<&str>,
@@ -483,14 +493,14 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Tells `say` what the backend is told of who asks, besides what is in `headers`, which are ready
-/// for it. (A map would be dearer: each entry takes a search.)
+/// Calls `say` for each field that the backend gets about the client in addition to the prepared
+/// `headers`. (Adding them to the map would cost more: each entry takes a search.)
 pub(super) fn introduce(
     headers: &HeaderMap,
     peer: &Peer<'_>,
     mut say: impl FnMut(&HeaderName, &[u8]),
 ) {
-    // Only of a trusted peer is anything left.
+    // Forwarding fields remain only if the peer is trusted.
     let said = |name: &HeaderName| peer.trusted && headers.contains_key(name);
     match headers.get(header::HOST) {
         Some(_) if said(&X_FORWARDED_HOST) => {}
@@ -505,7 +515,7 @@ pub(super) fn introduce(
     }
 }
 
-/// Appends the peer to what it says itself, all lines joined to one.
+/// Appends the peer to the chain that it sent, joining all lines into one.
 fn add_to_chain(headers: &mut HeaderMap, address: &HeaderValue) {
     if headers.contains_key(X_FORWARDED_FOR) {
         let lines = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
@@ -561,7 +571,7 @@ mod tests {
         sent(head, &peer).expect("passes")
     }
 
-    /// The fields that the backend sees.
+    /// The fields that the backend receives.
     fn sent(mut head: Parts, peer: &Peer<'_>) -> Result<HeaderMap, StatusCode> {
         let found = Found::look(&head.headers);
         forward(&mut head, found, peer)?;

@@ -1,12 +1,11 @@
-//! One client connection: what it waits for and since when.
+//! The state of one client connection or stream: what it waits for, and since when.
 //!
-//! No timer is armed per request. Whoever begins to wait notes the worker's coarse time in a cell;
-//! the worker's sweep, a few times a second, looks at all links and wakes whoever has waited too
-//! long. So a timeout costs a request two stores, and is late by at most one sweep.
+//! No timer is armed per request. A task that begins to wait stores the worker's coarse time in a
+//! cell. The worker's sweep checks all links a few times a second and wakes the tasks that have
+//! waited too long. So a timeout costs a request two stores, and is late by at most one sweep.
 //!
-//! A stream of an HTTP/2 connection has a link of its own, over the connection's. What is done with
-//! a request: `exchange.rs`; how its bytes move: `front/stream.rs`; where links are kept:
-//! `list.rs`.
+//! A stream of an HTTP/2 connection has its own link, which points to the connection's. A request:
+//! `exchange.rs`. Its bytes: `front/stream.rs`. Where links are kept: `list.rs`.
 
 pub(super) mod list;
 mod upload;
@@ -26,27 +25,28 @@ use std::time::Duration;
 pub(super) use upload::UploadFault;
 use upload::UploadState;
 
-/// How long a connection that is being closed is read from, so that the peer gets to read our
-/// last answer before its unread bytes make the system reset the connection.
+/// How long a connection that is being closed is read from, so that the peer can read the last
+/// answer before its unread bytes make the system reset the connection.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How long a head may take when all room is taken. Connections that send nothing, or a byte now
-/// and then, would otherwise keep everybody out for `timeouts.header`.
+/// How long a head may take when there is no room for more connections. Otherwise connections that
+/// send nothing, or a byte now and then, would block all others for `timeouts.header`.
 const HEAD_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A connection that is idle for so long gives back its buffers.
+/// The idle time after which a connection releases its buffers.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
-/// A stream whose client takes nothing for so long counts as a connection of its own.
+/// A stream whose client reads nothing for this time counts as a connection of its own.
 pub(super) const STREAM_PATIENCE: Duration = Duration::from_millis(100);
 
-/// So many streams that their client takes back before the answer, and half of all, are a flood.
+/// The number of streams reset before their answer that is a flood, if it is also at least half of
+/// all streams.
 const RESETS_MIN: u64 = 100;
 
-/// What a connection is doing.
+/// The phase of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Connected, without a byte.
+    /// Connected, without a byte received.
     Silent,
     /// Between two requests, without a byte of the next.
     Idle,
@@ -54,37 +54,37 @@ pub(super) enum Phase {
     Head,
     /// A request runs.
     Busy,
-    /// Something else than HTTP is spoken.
+    /// A protocol other than HTTP is spoken.
     Tunnel,
-    /// Being closed.
+    /// The connection is being closed.
     Closing,
 }
 
-/// Since when somebody has been waiting, in the worker's coarse milliseconds and one more; zero:
-/// nobody waits. (An `Option` would take twice the room.)
+/// The time since when a task has been waiting: the worker's coarse milliseconds plus one, or zero
+/// if no task waits. (An `Option` would take twice the memory.)
 #[derive(Default)]
 pub(super) struct Since(Cell<u64>);
 
 impl Since {
-    /// Begins to wait, unless it waits already.
+    /// Starts the wait, unless it has already started.
     pub(super) fn begin(&self, now: u64) {
         if !self.waits() {
             self.0.set(now.saturating_add(1));
         }
     }
 
-    /// Waits no longer.
+    /// Ends the wait.
     pub(super) fn end(&self) {
         self.0.set(0);
     }
 
-    /// For how long it has been waiting, in milliseconds.
+    /// Returns the time waited so far, in milliseconds.
     fn elapsed(&self, now: u64) -> u32 {
         let elapsed = if self.waits() { now.saturating_sub(self.0.get() - 1) } else { 0 };
         u32::try_from(elapsed).unwrap_or(u32::MAX)
     }
 
-    /// Whether it waits.
+    /// Whether a task waits.
     fn waits(&self) -> bool {
         self.0.get() > 0
     }
@@ -94,78 +94,89 @@ impl Since {
     }
 }
 
-/// A time of zero means: for ever.
+/// Whether `limit` has passed since `since`. A limit of zero means no limit.
 fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
     let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
     limit > 0 && now.saturating_sub(since) > limit.saturating_add(slack)
 }
 
-/// A change of protocols.
+/// The state of a switch to another protocol.
 #[derive(Default)]
 enum Switch {
     #[default]
     Nothing,
-    /// A CONNECT of HTTP/2 waits for it, and has the room that it will take.
+    /// An HTTP/2 CONNECT waits for the backend to switch. It holds the room that its tunnel needs.
     Connect(Box<(Handshake, Room)>),
     /// The backend has switched on this connection.
     Done(Box<Switched>),
 }
 
-/// A connection to a backend that has switched, and the room that the tunnel takes if its client's
-/// connection is not all its own.
+/// A connection to a backend that has switched, and the room that the tunnel holds if it is a
+/// stream.
 pub(super) type Switched = (Wire, Option<Room>);
 
-/// A client connection, as the worker and its exchanges know it.
+/// A client connection or a stream, as the worker and its exchanges see it. Legal states, by kind:
+/// - HTTP/1.1 (`over` and `streams` are `None`): `phase` cycles through Silent, Head, Busy and
+///   Idle, and becomes Tunnel from Busy once `switch` was `Done`. Only here can `rests` be set
+///   (Idle, `upload` read, `stuck` not waiting) and `head_late` (Head).
+/// - HTTP/2 (`streams` is `Some`): Silent or Head before the first stream, then Busy while streams
+///   run and Idle otherwise. Only here do `ending` and `resets` change.
+/// - Stream (`over` is `Some`): Silent, Busy, then Idle or Tunnel. Only here can `aside` be set and
+///   `switch` be `Connect`.
+///
+/// Any phase can become Closing. `close` and `head_late` are never reset. `head` and `sending` end
+/// before `answer` begins to wait. `answered` is never reset and only read for streams.
 pub(super) struct Link {
-    /// The connection whose stream this is (HTTP/2).
+    /// The connection that this link is a stream of (HTTP/2).
     pub(super) over: Option<Rc<Link>>,
-    /// The other end, in canonical form; or whom it says that it speaks for (PROXY protocol).
+    /// The peer's address in canonical form, or the client that it names (PROXY protocol).
     peer: Cell<IpAddr>,
-    /// Who asks, behind trusted proxies; the other end until that is known.
+    /// The client behind trusted proxies; the peer until that is known.
     pub(super) client: Cell<IpAddr>,
-    /// The same, as it is forwarded.
+    /// The peer's address as a header value, for forwarding.
     peer_value: OnceCell<HeaderValue>,
-    /// Whether it is under TLS, here or before a front that says so.
+    /// Whether the client uses TLS, towards Evenkeel or a front that says so.
     secure: Cell<bool>,
-    /// Its place in the worker's list.
+    /// The index in the worker's list.
     pub(super) place: Cell<usize>,
-    /// Requests so far.
+    /// The number of requests so far.
     requests: Cell<u64>,
-    /// Streams that run, where there are streams.
+    /// The number of streams that run; `None` on an HTTP/1.1 connection or a stream.
     streams: Cell<Option<usize>>,
-    /// Streams that the client took back before their answer began.
+    /// The number of streams that the client reset before their answer began.
     resets: Cell<u64>,
-    /// No more requests are taken.
+    /// The connection accepts no more requests.
     ending: Cell<bool>,
     /// The answer has begun.
     answered: Cell<bool>,
-    /// It waits for its client without a slot, and is counted for its connection to the backend.
+    /// The stream waits for its client without a slot, and is counted as a connection because it
+    /// keeps its connection to the backend.
     pub(super) aside: Cell<bool>,
     phase: Cell<Phase>,
     since: Cell<u64>,
-    /// Set by the sweep: it has been idle for long enough to give back its buffers.
+    /// Set by the sweep: the connection has been idle long enough to release its buffers.
     rests: Cell<bool>,
-    /// The client does not take what we write.
+    /// The client does not read what is written to it.
     pub(super) stuck: Since,
-    /// The answer's body, and whether the task that sends it has found that the backend has no
-    /// more of it, since it began to run.
+    /// The answer's body. `drained`: since the task that sends it last ran, that task has found
+    /// that the backend has no more of it.
     download: RefCell<Weak<RefCell<Download>>>,
     drained: Cell<bool>,
     /// The request's body.
     pub(super) upload: UploadState,
     /// The backend has all of the request and has not begun its answer.
     pub(super) head: Since,
-    /// Whom the request's body goes to, until the answer begins.
+    /// The backend that the request's body is sent to, until the answer begins.
     sending: RefCell<Option<Rc<Far>>>,
-    /// The backend has begun it and sends no more.
+    /// The backend has begun its answer and sends no more of it.
     pub(super) answer: Since,
     /// Set by the sweep: the backend was silent for too long.
     pub(super) backend_late: Cell<bool>,
-    /// The request that runs asks for another protocol.
+    /// The running request asks for another protocol.
     switches: Cell<bool>,
-    /// How far that has come.
+    /// The progress of that switch.
     switch: RefCell<Switch>,
-    /// The account of the request that runs.
+    /// The account of the running request.
     account: RefCell<Shadow>,
     close: Cell<bool>,
     /// Set by the sweep: a head has begun and did not end in time.
@@ -174,12 +185,12 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A connection from `peer`.
+    /// Creates the link of a connection from `peer`.
     pub(super) fn new(peer: SocketAddr, secure: bool, now: u64) -> Link {
         Link::of(peer.ip().to_canonical(), secure, now)
     }
 
-    /// A stream of the connection `over`, which is told.
+    /// Creates the link of a stream of the connection `over`, and counts it there.
     pub(super) fn stream(over: &Rc<Link>, now: u64) -> Link {
         let link = Link::of(over.peer.get(), over.secure.get(), now);
         over.requests.set(over.requests.get() + 1);
@@ -222,12 +233,12 @@ impl Link {
         }
     }
 
-    /// The other end, in canonical form.
+    /// Returns the peer's address in canonical form.
     pub(super) fn peer(&self) -> IpAddr {
         self.peer.get()
     }
 
-    /// The same as it is forwarded; of streams their connection's.
+    /// Returns the peer's address as it is forwarded. A stream has that of its connection.
     pub(super) fn peer_value(&self) -> &HeaderValue {
         if let Some(over) = &self.over {
             return over.peer_value();
@@ -238,35 +249,35 @@ impl Link {
         })
     }
 
-    /// Whether requests come under TLS.
+    /// Whether requests come over TLS.
     pub(super) fn is_secure(&self) -> bool {
         self.secure.get()
     }
 
-    /// The other end speaks for a client at `peer`, who came to it under TLS or not.
+    /// The peer forwards for a client at `peer`, which uses TLS or not (`secure`).
     pub(super) fn speaks_for(&self, peer: IpAddr, secure: bool) {
         self.peer.set(peer.to_canonical());
         self.client.set(self.peer.get());
         self.secure.set(self.secure.get() || secure);
     }
 
-    /// From now on its requests are streams.
+    /// From now on the requests are streams.
     pub(super) fn multiplexes(&self) {
         self.streams.set(Some(0));
     }
 
-    /// Whether no more than one stream of this connection runs.
+    /// Whether at most one stream of this connection runs.
     pub(super) fn has_one_stream(&self) -> bool {
         self.streams.get().is_some_and(|streams| streams <= 1)
     }
 
-    /// Whether it is one of the streams of a connection.
+    /// Whether this is a stream of a connection.
     pub(super) fn is_stream(&self) -> bool {
         self.over.is_some()
     }
 
-    /// The stream is over, with an answer or without; so may be its connection: returns whether
-    /// that was closed because its client takes back what it asks for.
+    /// The stream has ended, with an answer or without. Returns whether its connection was closed
+    /// because the client resets too many of its requests.
     pub(super) fn stream_ended(&self, now: u64) -> bool {
         let Some(over) = &self.over else { return false };
         let left = over.streams.get().unwrap_or(1).saturating_sub(1);
@@ -286,18 +297,19 @@ impl Link {
         flood
     }
 
-    /// The head of an answer goes out.
+    /// The head of an answer is sent.
     pub(super) fn answered(&self) {
         self.answered.set(true);
     }
 
-    /// Whether the connection has had as many requests as it may have, of which zero is no bound.
+    /// Whether the connection has reached its maximum number of requests. Zero is no bound.
     pub(super) fn is_spent(&self, bound: u64) -> bool {
         let all = self.over.as_ref().map_or(self.requests.get(), |over| over.requests.get());
         bound > 0 && all >= bound
     }
 
-    /// Has the connection of this stream take no more requests. False if this is no stream.
+    /// Makes the connection of this stream accept no more requests. Returns false if this is no
+    /// stream.
     pub(super) fn end_connection(&self) -> bool {
         if let Some(over) = &self.over {
             over.ending.set(true);
@@ -306,37 +318,37 @@ impl Link {
         self.over.is_some()
     }
 
-    /// Whether the connection takes no more requests.
+    /// Whether the connection accepts no more requests.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.get()
     }
 
-    /// A frame is handed to the stream, which asks for the next one when this is on its way.
+    /// A frame is handed to the stream, which asks for the next one once this one is sent.
     pub(super) fn hands_over(&self, now: u64) {
         if self.is_stream() {
             self.stuck.begin(now);
         }
     }
 
-    /// The answer's body waits to be asked for.
+    /// The answer's body is ready to be read by hyper.
     pub(super) fn offers(&self, download: &Rc<RefCell<Download>>) {
         *self.download.borrow_mut() = Rc::downgrade(download);
     }
 
-    /// A frame of it is asked for.
+    /// A frame of the answer's body is asked for.
     pub(super) fn is_asked(&self) {
         if self.is_stream() {
             self.stuck.end();
         }
     }
 
-    /// All that the backend has sent of it is handed over.
+    /// Everything that the backend has sent of the body so far is handed over.
     pub(super) fn is_drained(&self) {
         self.drained.set(true);
     }
 
-    /// The task that sends the answer has done what it can. If it left something of the body, the
-    /// client gives it no room to send that.
+    /// The task that sends the answer has run. If it left some of the body, the client leaves it no
+    /// room to send more.
     pub(super) fn ran(&self, cx: &mut Context<'_>, now: u64) {
         if self.drained.take() {
             return;
@@ -350,7 +362,7 @@ impl Link {
         }
     }
 
-    /// A request's head is here.
+    /// The head of a request has arrived.
     pub(super) fn begin(&self) {
         self.phase.set(Phase::Busy);
         self.client.set(self.peer.get());
@@ -358,12 +370,12 @@ impl Link {
         self.backend_late.set(false);
     }
 
-    /// A request runs on this account.
+    /// Sets the account of the running request.
     pub(super) fn runs_on(&self, account: Shadow) {
         *self.account.borrow_mut() = account;
     }
 
-    /// The backend waits for the rest of the request: others may have its slot.
+    /// The backend waits for the rest of the request: others may use its slot.
     pub(super) fn stall(&self, now: u64) {
         self.account.borrow().stall(self.upload.flows(now));
     }
@@ -373,7 +385,7 @@ impl Link {
         self.account.borrow().stalls()
     }
 
-    /// The request asks for another protocol, or does not.
+    /// Sets whether the request asks for another protocol.
     pub(super) fn switches(&self, asked: bool) {
         self.switches.set(asked);
     }
@@ -383,12 +395,12 @@ impl Link {
         self.switches.get()
     }
 
-    /// It is asked to as HTTP/2 has it.
+    /// Records that the request is an extended CONNECT of HTTP/2.
     pub(super) fn connects(&self, handshake: Handshake, room: Room) {
         *self.switch.borrow_mut() = Switch::Connect(Box::new((handshake, room)));
     }
 
-    /// What is known of the handshake then.
+    /// Returns the handshake of that CONNECT, until the backend has switched.
     pub(super) fn handshake(&self) -> Option<Handshake> {
         match &*self.switch.borrow() {
             Switch::Connect(connect) => Some(connect.0),
@@ -396,7 +408,7 @@ impl Link {
         }
     }
 
-    /// It has.
+    /// The backend has switched protocols.
     pub(super) fn switched(&self, wire: Wire) {
         let room = match self.switch.take() {
             Switch::Connect(connect) => Some(connect.1),
@@ -405,7 +417,7 @@ impl Link {
         *self.switch.borrow_mut() = Switch::Done(Box::new((wire, room)));
     }
 
-    /// What is left of it then, once.
+    /// Takes the connection to the backend after a switch, once.
     pub(super) fn tunnel(&self) -> Option<Switched> {
         match self.switch.take() {
             Switch::Done(switched) => Some(*switched),
@@ -413,23 +425,23 @@ impl Link {
         }
     }
 
-    /// Something else than HTTP is spoken, and a byte of it has just come.
+    /// Bytes of another protocol have just been moved.
     pub(super) fn tunnels(&self, now: u64) {
         self.enter(Phase::Tunnel, now);
     }
 
-    /// The request's body begins its way to the backend.
+    /// The request's body begins to be sent to the backend.
     pub(super) fn sends(&self, far: &Rc<Far>) {
         *self.sending.borrow_mut() = Some(Rc::clone(far));
     }
 
-    /// The backend's answer has begun, or is not waited for any more.
+    /// The backend's answer has begun, or is not awaited any more.
     pub(super) fn heard(&self) {
         self.head.end();
         self.sending.take();
     }
 
-    /// Its answer is through our hands.
+    /// The whole answer has been handed over.
     pub(super) fn done(&self, now: u64) {
         self.heard();
         self.answer.end();
@@ -444,18 +456,18 @@ impl Link {
         self.rests.set(false);
     }
 
-    /// Whether it is to give back its buffers until bytes come.
+    /// Whether the connection is to release its buffers until bytes arrive.
     pub(super) fn rests(&self) -> bool {
         self.rests.get() && self.phase.get() == Phase::Idle
     }
 
-    /// Somebody reads it again, be it an end, after which nothing arrives.
+    /// The connection is read again. Needed because at its end no bytes arrive.
     pub(super) fn wakes(&self) {
         self.rests.set(false);
     }
 
-    /// Whether nothing is on its way on it, and has not been for a while: all of the answer before
-    /// is with the client, and of its request nothing is left to come.
+    /// Whether nothing has been in transit for a while: the client has all of the last answer, and
+    /// no rest of its request is to come.
     fn may_rest(&self, now: u64, slack: u64) -> bool {
         self.phase.get() == Phase::Idle
             && self.streams.get().is_none()
@@ -465,8 +477,8 @@ impl Link {
             && exceeds(self.since.get(), REST_AFTER, now, slack)
     }
 
-    /// It is being closed. Returns whether bytes that nobody will read may still be on their way,
-    /// or `None` if it was being closed already.
+    /// The connection is being closed. Returns whether bytes that nothing will read may still
+    /// arrive, or `None` if it was already being closed.
     pub(super) fn closing(&self, now: u64) -> Option<bool> {
         let before = self.phase.get();
         (before != Phase::Closing).then(|| {
@@ -475,7 +487,7 @@ impl Link {
         })
     }
 
-    /// Bytes have come. (Between streams they need not be a request's.)
+    /// Bytes have arrived. (Between streams they need not belong to a request.)
     pub(super) fn arrived(&self, now: u64) {
         match self.phase.get() {
             Phase::Idle if self.streams.get().is_none() => self.enter(Phase::Head, now),
@@ -484,12 +496,14 @@ impl Link {
         }
     }
 
-    /// Since when it has been idle, or been waited for longer than a head or a body may take when
-    /// others want its room. `trickling`: the bodies of all its streams do.
+    /// Returns the time since when it could be closed to make room: it is idle, or slower with a
+    /// head or a body than is acceptable when others need its room. `trickling`: the bodies of all
+    /// its streams trickle.
     pub(super) fn spare_since(&self, now: u64, trickling: bool) -> Option<u64> {
         let since = self.since.get();
         let spare = match self.phase.get() {
-            // One of HTTP/2 may want the room itself, for a stream that has just been refused.
+            // An HTTP/2 connection may need the room itself, for a stream that has just been
+            // refused.
             Phase::Idle => self.streams.get().is_none() || exceeds(since, HEAD_PATIENCE, now, 0),
             Phase::Silent | Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
             Phase::Busy => trickling || self.upload.is_spare(now),
@@ -498,13 +512,13 @@ impl Link {
         (spare && !self.close.get()).then_some(since)
     }
 
-    /// Whether nothing was asked on it for so long that nobody is likely to be about to.
+    /// Whether no request came for so long that none is likely to be in transit.
     pub(super) fn is_forsaken(&self, now: u64) -> bool {
         let silent = matches!(self.phase.get(), Phase::Idle | Phase::Silent);
         silent && exceeds(self.since.get(), HEAD_PATIENCE, now, 0)
     }
 
-    /// TLS is agreed on: the time for a head begins.
+    /// The TLS handshake is done: the time limit for a head begins.
     pub(super) fn is_secured(&self, now: u64) {
         self.enter(Phase::Silent, now);
     }
@@ -514,7 +528,7 @@ impl Link {
         self.head_late.get()
     }
 
-    /// Remembers which task serves the connection.
+    /// Remembers the task that serves the connection.
     pub(super) fn served_by(&self, waker: &Waker) {
         remember(&self.task, waker);
     }
@@ -529,15 +543,16 @@ impl Link {
         self.close.get()
     }
 
-    /// Has the connection's task look around.
+    /// Wakes the connection's task to check its state.
     pub(super) fn wake(&self) {
         if let Some(waker) = &*self.task.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Wakes whoever has waited too long; `slack` is the age that a noted time may have had.
-    /// Returns whether the connection was closed because a request or its answer was too slow.
+    /// Wakes a task that has waited too long. `slack`: the maximum age of a stored time, in
+    /// milliseconds. Returns whether the connection was closed because a request or its answer was
+    /// too slow.
     pub(super) fn sweep(&self, timeouts: &Timeouts, now: u64, slack: u64) -> bool {
         let over = |since, limit| exceeds(since, limit, now, slack);
         let phase_over = match self.phase.get() {
@@ -548,7 +563,8 @@ impl Link {
             Phase::Busy => false,
         };
         if phase_over && self.phase.get() == Phase::Head && self.streams.get().is_none() {
-            // Whoever has sent some of a request is told. The time to do so begins.
+            // A client that has sent part of a request gets an answer. The time limit for that
+            // begins.
             self.since.set(now);
             self.head_late.set(true);
             self.wake();

@@ -1,8 +1,8 @@
 //! A request on its way to a backend, and the answer on its way back.
 //!
-//! It either has a connection of its own while it runs (HTTP/1.1, `connection.rs`) or is one of
-//! the streams of a connection that others use too (HTTP/2, `call.rs` over `session.rs`). A closed
-//! enum: whoever passes requests on need not know which. Who is asked: `backends.rs`.
+//! The request either has a connection to itself while it runs (HTTP/1.1, `connection.rs`), or is a
+//! stream of a shared connection (HTTP/2, `call.rs` over `session.rs`). A closed enum hides the
+//! difference from the caller. Which backend is asked: `backends.rs`.
 
 mod call;
 mod chunks;
@@ -48,7 +48,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Whether the backend said something that cannot be understood.
+    /// Whether the backend sent something that cannot be parsed.
     pub(super) fn is_syntax(&self) -> bool {
         match self {
             Fault::Answer(_) | Fault::Syntax(_) => true,
@@ -58,7 +58,7 @@ impl Fault {
     }
 }
 
-/// What may be wrong on our side where HTTP/1.1 was expected.
+/// Suggests a likely configuration error if the answer is not HTTP/1.1.
 fn hint(error: &httparse::Error) -> &'static str {
     match error {
         httparse::Error::Version => "; does it speak HTTP/2? write h2c://",
@@ -66,11 +66,11 @@ fn hint(error: &httparse::Error) -> &'static str {
     }
 }
 
-/// The far end of a request.
+/// The backend's end of a request.
 pub(super) struct Far {
-    /// Whose it is.
+    /// The backend.
     pub(super) backend: Rc<Backend>,
-    /// It does not take what we write.
+    /// The backend does not read what is written to it.
     pub(super) stuck: Since,
 }
 
@@ -79,7 +79,7 @@ impl Far {
         Rc::new(Far { backend: Rc::clone(backend), stuck: Since::default() })
     }
 
-    /// Notes whether a write could go on.
+    /// Records whether a write is stuck.
     fn note<T>(&self, poll: Poll<T>, worker: &Worker) -> Poll<T> {
         match poll {
             Poll::Pending => self.stuck.begin(worker.now()),
@@ -91,32 +91,32 @@ impl Far {
 
 /// A request on its way to the backend.
 pub(super) struct Request<'a> {
-    /// As it is written, but for what the backend is told besides.
+    /// The head as it is written, without the fields that [`headers::introduce`] adds.
     pub(super) head: Parts,
     pub(super) peer: Peer<'a>,
     pub(super) body: Upload,
 }
 
-/// A connection on which something else than HTTP is spoken.
+/// A connection on which a protocol other than HTTP is spoken.
 pub(super) struct Tunnel {
     pub(super) reader: ends::Reader,
     pub(super) writer: ends::Writer,
-    /// Bytes that have come.
+    /// Bytes that have been read from the backend already.
     pub(super) unread: Bytes,
-    /// Counts as a connection to the backend.
+    /// Counts the connection in the metrics of backend connections.
     pub(super) counted: Option<Held>,
 }
 
-/// What carries one request.
+/// The connection or stream that carries one request.
 pub(super) enum Wire {
-    /// A connection, for as long as it takes.
+    /// A connection to itself while the request runs.
     Whole(Box<Connection>),
-    /// One of a connection's streams.
+    /// A stream of a shared connection.
     Stream(Box<Call>),
 }
 
 impl Wire {
-    /// Where it ends.
+    /// Returns the backend's end.
     pub(super) fn far(&self) -> &Rc<Far> {
         match self {
             Wire::Whole(connection) => &connection.far,
@@ -124,7 +124,7 @@ impl Wire {
         }
     }
 
-    /// Begins a request: its head is written when the answer is asked for, its body by itself.
+    /// Begins a request. Its head is written when the answer is polled, its body by a task.
     pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
         match self {
             Wire::Whole(connection) => connection.begin(request, worker),
@@ -132,8 +132,8 @@ impl Wire {
         }
     }
 
-    /// Begins the request once more that `before` has failed, in the version that is spoken here.
-    /// False if there is nothing that could be said again.
+    /// Sends the request that failed on `before` again, in the HTTP version of this connection.
+    /// Returns false if there is nothing to repeat.
     pub(super) fn repeat(&mut self, before: &mut Wire, worker: &Rc<Worker>) -> bool {
         match (self, before) {
             (Wire::Whole(connection), Wire::Whole(before)) => connection.repeat(before),
@@ -158,12 +158,12 @@ impl Wire {
         }
     }
 
-    /// Whether the backend is known not to have looked at the request that failed here.
+    /// Whether the backend certainly has not processed the request that failed here.
     pub(super) fn is_unprocessed(&self) -> bool {
         matches!(self, Wire::Stream(call) if call.is_unprocessed())
     }
 
-    /// The head of the answer, and what in it may have to be taken out.
+    /// Polls for the head of the answer, and which of its fields may have to be removed.
     pub(super) fn poll_answer(
         &mut self,
         worker: &Worker,
@@ -175,8 +175,8 @@ impl Wire {
         }
     }
 
-    /// Looks whether what has come of the answer's body is proper, while the client can be told.
-    /// (In HTTP/1.1 the head tells as much.)
+    /// Checks the part of the answer's body that has arrived, while the client can still get an
+    /// error status. (In HTTP/1.1 the head is enough.)
     pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
         match self {
             Wire::Whole(_) => Ok(()),
@@ -184,7 +184,7 @@ impl Wire {
         }
     }
 
-    /// The next frame of the answer's body.
+    /// Polls for the next frame of the answer's body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -195,8 +195,8 @@ impl Wire {
         }
     }
 
-    /// Takes it apart, after an answer that switches protocols. `None` if the request is not
-    /// through.
+    /// Takes the connection apart after an answer that switches protocols. Returns `None` if the
+    /// request is not fully sent.
     pub(super) fn into_tunnel(self) -> Option<Tunnel> {
         match self {
             Wire::Whole(connection) => connection.into_tunnel(),
@@ -204,7 +204,7 @@ impl Wire {
         }
     }
 
-    /// All of the answer's body, if it is of known length and there.
+    /// Takes the whole body of the answer, if its length is known and all of it has arrived.
     pub(super) fn whole(&mut self) -> Option<Bytes> {
         match self {
             Wire::Whole(connection) => connection.whole(),
@@ -212,7 +212,7 @@ impl Wire {
         }
     }
 
-    /// Whether the answer's body is through.
+    /// Whether the answer's body is complete.
     pub(super) fn is_through(&self) -> bool {
         match self {
             Wire::Whole(connection) => connection.is_through(),
@@ -220,7 +220,7 @@ impl Wire {
         }
     }
 
-    /// What is known of the length that is still to come.
+    /// Returns the known bounds of the length still to come.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self {
             Wire::Whole(connection) => connection.size_hint(),
@@ -228,7 +228,7 @@ impl Wire {
         }
     }
 
-    /// It kept silent for too long: nothing else is to be begun on a connection that is silent.
+    /// The backend was silent for too long: no other request is to begin on a silent connection.
     pub(super) fn is_late(&self) {
         if let Wire::Stream(call) = self {
             call.is_late();

@@ -1,9 +1,8 @@
-//! One thread of the proxy: its listeners, its connections, its pool, and the sweep that looks
-//! after their timeouts. Nothing of it is shared with other threads but the engine and a count of
-//! connections.
+//! One thread of the proxy: its listeners, its connections, its connection pools, and the sweep
+//! that enforces timeouts. Threads share only the engine and [`House`].
 //!
-//! How threads are started and stopped: `proxy.rs`. How a connection is served: `front.rs`. What is
-//! done with a request: `exchange.rs`. Who is asked: `backends.rs`.
+//! How threads start and stop: `proxy.rs`. How a connection is served: `front.rs`. What is done
+//! with a request: `exchange.rs`. Which backend is asked: `backends.rs`.
 
 mod aside;
 mod heads;
@@ -38,14 +37,15 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Connections accepted before those there are get their turn again.
+/// The number of connections accepted in a row before existing connections get a turn.
 const ACCEPT_BURST: usize = 16;
 
-/// Exchanges without a client that a thread lets run. Who is over closes its connection to the
-/// backend at once, or clients that come and go would pile up connections that nothing bounds.
+/// The maximum number of exchanges without a client on a thread. Beyond it the connection to the
+/// backend is closed at once; otherwise clients that connect and disconnect would pile up
+/// connections without a bound.
 const LINGERING_MAX: usize = 1024;
 
-/// The settings as one thread uses them; replaced whole on reload.
+/// A snapshot of the settings in the form that a thread uses; replaced as a whole on reload.
 pub(super) struct Site {
     pub(super) backends: Backends,
     /// Protocols that may be switched to.
@@ -54,14 +54,14 @@ pub(super) struct Site {
     pub(super) timeouts: Timeouts,
     pub(super) bounds: Bounds,
     pub(super) keep_cost_header: bool,
-    /// Whether clients are told how they stand.
+    /// Whether answers contain the client's quotas.
     pub(super) headers: bool,
-    /// Whether HTTP/2 is spoken with clients.
+    /// Whether HTTP/2 is offered to clients.
     pub(super) http2: bool,
 }
 
 impl Site {
-    /// `before`: the one that it replaces.
+    /// `before`: the snapshot that this one replaces.
     fn new(settings: &Proxy, secured: &Secured, before: Option<&Site>) -> Site {
         let before = before.map(|site| &site.backends);
         Site {
@@ -76,7 +76,7 @@ impl Site {
         }
     }
 
-    /// How often the sweep looks: an eighth of the shortest timeout, between 5 and 500 ms.
+    /// Returns the interval of the sweep: an eighth of the shortest timeout, between 5 and 500 ms.
     fn tick(&self) -> Duration {
         let timeouts = [self.timeouts.header, self.timeouts.idle, self.timeouts.backend];
         let shortest = timeouts.into_iter().filter(|timeout| !timeout.is_zero()).min();
@@ -85,22 +85,24 @@ impl Site {
     }
 }
 
-/// How often the sweep looks at least while there are streams, of which some may have to make room,
-/// or requests wait for a slot that a stalled upload keeps.
+/// The longest interval of the sweep while there are streams, of which some may have to make room,
+/// or while requests wait for a slot that a stalled upload holds.
 const OFTEN_TICK: Duration = Duration::from_millis(50);
 
-/// What all threads of a proxy share.
+/// The state that all threads of a proxy share.
 #[derive(Default)]
 pub(super) struct House {
-    /// How many there are.
+    /// The number of threads.
     threads: usize,
-    /// Client connections open now.
+    /// The number of open client connections, with tunnels on streams and streams set aside.
     pub(super) connections: AtomicUsize,
-    /// Those that were open still when their thread ended.
+    /// The number of connections that were still open when their thread ended.
     pub(super) cut: AtomicUsize,
-    /// How many each address has, where there is a bound: no more entries than connections.
+    /// The number of connections per address, if there is a bound. It has no more entries than
+    /// there are connections.
     addresses: Mutex<HashMap<IpAddr, usize>>,
-    /// A thread has no room and no idle connection of its own: others are to close one.
+    /// A thread has no room, and no idle connection of its own to close: another thread is to close
+    /// one.
     room_wanted: AtomicBool,
 }
 
@@ -110,10 +112,10 @@ impl House {
     }
 }
 
-/// One thread.
+/// The state of one thread.
 pub(super) struct Worker {
     pub(super) lane: Lane,
-    /// Who counts for all instances, if somebody does.
+    /// The store that counts for all instances, if there is one.
     pub(super) store: Option<Rc<Requests>>,
     pub(super) clock: Clock,
     pub(super) watch: Arc<Watch>,
@@ -121,20 +123,20 @@ pub(super) struct Worker {
     house: Arc<House>,
     /// The engine's clock, as of the last sweep.
     now: Cell<Time>,
-    /// Connections.
+    /// The links of open connections.
     links: List,
-    /// Streams of those that have streams.
+    /// The links of open streams.
     pub(super) streams: List,
     lingering: Cell<usize>,
-    /// Streams that wait for their client: see `aside`.
+    /// The number of streams that wait for their client: see `aside`.
     aside: Cell<usize>,
-    /// Bytes of requests' bodies that are kept back.
+    /// The number of buffered bytes of requests' bodies.
     pub(super) kept: Cell<usize>,
-    /// Bytes of the heads of streams.
+    /// The total size of the heads of running streams, in bytes.
     heads: Cell<usize>,
-    /// A buffer for what is written together, while no connection has it.
+    /// The write buffer that connections share, while none of them uses it.
     pub(super) gathering: Spare,
-    /// Something ended: a connection, or an exchange without a client.
+    /// Notified when a connection or an exchange without a client has ended.
     freed: Notify,
     drained: Notify,
     draining: Cell<bool>,
@@ -171,23 +173,23 @@ impl Worker {
         })
     }
 
-    /// The settings of this moment.
+    /// Returns the current settings.
     pub(super) fn site(&self) -> Rc<Site> {
         Rc::clone(&self.site.borrow())
     }
 
-    /// Takes over changed settings, for requests that begin from now on.
+    /// Applies changed settings to requests that begin from now on.
     pub(super) fn reload(&self, settings: &Proxy, secured: &Secured) {
         let site = Site::new(settings, secured, Some(&self.site()));
         *self.site.borrow_mut() = Rc::new(site);
     }
 
-    /// Coarse time: as of the last sweep.
+    /// Returns the coarse time, as of the last sweep.
     pub(super) fn time(&self) -> Time {
         self.now.get()
     }
 
-    /// The same in milliseconds.
+    /// Returns the coarse time in milliseconds.
     pub(super) fn now(&self) -> u64 {
         self.now.get().0 / 1_000_000
     }
@@ -196,7 +198,7 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Accepts no more, and lets every connection end after the request it is at.
+    /// Accepts no more connections, and lets every connection end after its current request.
     pub(super) fn drain(&self) {
         self.draining.set(true);
         self.drained.notify_waiters();
@@ -205,14 +207,15 @@ impl Worker {
         }
     }
 
-    /// From now on nothing may be begun: the thread's tasks are about to be dropped.
+    /// Prepares for the end of the thread: its tasks are about to be dropped, so nothing new may
+    /// begin.
     pub(super) fn stop(&self) {
         self.stopping.set(true);
         self.site().backends.retire();
         self.house.cut.fetch_add(self.links.len(), Ordering::Relaxed);
     }
 
-    /// Until no connection is open and no exchange runs.
+    /// Waits until no connection is open and no exchange runs.
     pub(super) async fn empty(&self) {
         loop {
             let freed = self.freed.notified();
@@ -223,8 +226,8 @@ impl Worker {
         }
     }
 
-    /// A place for an exchange without a client; `None` when there are too many, or the thread is
-    /// about to end.
+    /// Returns a place for an exchange without a client, or `None` if there are too many or the
+    /// thread is about to end.
     pub(super) fn linger(self: &Rc<Worker>) -> Option<Lingering> {
         let most = match self.site.borrow().bounds.connections {
             0 => LINGERING_MAX,
@@ -261,7 +264,8 @@ impl Worker {
         }
     }
 
-    /// Takes in who has connected already: to close the listener would reset them.
+    /// Accepts the connections that wait in the system's queue: closing the listener would reset
+    /// them.
     fn accept_waiting(self: &Rc<Worker>, listener: TcpListener, shown: Option<&Shown>) {
         for (stream, peer) in waiting::at(listener) {
             self.house.connections.fetch_add(1, Ordering::Relaxed);
@@ -269,15 +273,16 @@ impl Worker {
         }
     }
 
-    /// Running out of descriptors, say: nothing gets better by asking again at once.
+    /// Waits before the next attempt. If the process has run out of file descriptors, for example,
+    /// trying again at once does not help.
     async fn accept_failed(&self, error: &std::io::Error) {
         tracing::warn!(%error, "a connection could not be accepted; trying again in 100 ms");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
-    /// Takes the room for one more connection, waiting until there is some. Who is over the bound
-    /// waits in the system's queue and costs nothing; one that is idle or late makes room. (To
-    /// accept and close would cost more, and tell the client less.)
+    /// Takes the room for one more connection, waiting until there is some. A connection over the
+    /// bound waits in the system's queue and costs nothing; an idle or late connection is closed to
+    /// make room. (Accepting and closing would cost more and give the client less information.)
     async fn room(&self) {
         loop {
             if self.one_more(self.draining.get()) {
@@ -291,7 +296,7 @@ impl Worker {
         }
     }
 
-    /// Takes the room for a connection if there is some, or `free` is to be had without.
+    /// Takes the room for a connection if there is some, or in any case if `free`.
     fn one_more(&self, free: bool) -> bool {
         let bound = self.site.borrow().bounds.connections;
         let one_more = |open| (free || bound == 0 || open < bound).then_some(open + 1);
@@ -303,8 +308,8 @@ impl Worker {
         taken
     }
 
-    /// Closes the connection that has been idle longest, or late with a head or a body that no
-    /// backend waits for, if one is.
+    /// Closes the connection that could be spared for the longest time: idle, or late with a head
+    /// or with a body that no backend waits for. Returns whether there was one.
     fn shed(&self) -> bool {
         let links = self.links.all();
         let now = self.now();
@@ -332,7 +337,7 @@ impl Worker {
         });
     }
 
-    /// Counts and tells that the backend of that name failed the request on `link`.
+    /// Counts and logs that the backend `name` failed the request on `link`.
     pub(super) fn failed(&self, link: &Link, name: &str, failure: &Failure) {
         let error = failure.error.as_deref();
         let (fault, client) = (failure.fault, link.client.get());
@@ -340,7 +345,7 @@ impl Worker {
         self.watch.failed(&failure, self.time());
     }
 
-    /// Keeps the coarse time, and looks after everybody's timeouts, until the thread ends.
+    /// Updates the coarse time and enforces all timeouts, until the thread ends.
     pub(super) async fn sweep(self: Rc<Worker>) {
         loop {
             let site = self.site();
@@ -349,7 +354,7 @@ impl Worker {
             tokio::time::sleep(tick).await;
             self.now.set(self.clock.now());
             let now = self.now();
-            // A time may have been noted before there were streams, when looks were rarer.
+            // A time may have been stored before there were streams, when the interval was longer.
             let slack = u64::try_from(site.tick().as_millis()).unwrap_or(0);
             let draining = self.draining.get();
             let crowded = self.lane.is_crowded();
@@ -363,7 +368,7 @@ impl Worker {
                     self.step_aside(link);
                 }
                 self.press(link, crowded, now);
-                // Not at once: who is about to ask would lose the request.
+                // Not at once: a client that is about to send a request would lose it.
                 if draining && link.is_forsaken(now) {
                     link.close();
                 }
@@ -377,7 +382,8 @@ impl Worker {
     }
 }
 
-/// A connection's place in the lists and its room, given back when its task ends, however it ends.
+/// A connection's entry in the list of links and its room, given back when its task ends, even by a
+/// panic.
 struct Seat {
     worker: Rc<Worker>,
     link: Rc<Link>,
@@ -401,8 +407,8 @@ impl Drop for Seat {
     }
 }
 
-/// What a tunnel on a stream takes, like the connection of its own that it would have with
-/// HTTP/1.1; given back when it ends.
+/// The room that a tunnel on a stream takes, like the connection of its own that it would be in
+/// HTTP/1.1. Given back when the tunnel ends.
 pub(super) struct Room {
     worker: Rc<Worker>,
     _share: Share,
@@ -410,11 +416,12 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// `None` if there is none, or the other end of `link` has as many connections as it may have.
+    /// Returns `None` if there is no room, or the peer of `link` has its maximum number of
+    /// connections.
     pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Room> {
         let share = Share::take(worker, link)?;
         let counted = worker.watch.proxy.connections.hold();
-        // Who is closed for it gives its room back by itself.
+        // The connection closed for it gives its own room back when it ends.
         let taken = worker.one_more(false) || (worker.shed() && worker.one_more(true));
         if !taken {
             worker.house.room_wanted.store(true, Ordering::Relaxed);
@@ -434,13 +441,14 @@ impl Drop for Room {
 pub(super) struct Share(Option<(Rc<Worker>, IpAddr)>);
 
 impl Share {
-    /// Whose connections are counted if one comes from `peer`.
+    /// Returns the address to count a connection from `peer` for, if it is counted.
     fn of(site: &Site, peer: IpAddr) -> Option<IpAddr> {
         let bound = site.bounds.connections_per_address;
         (bound > 0 && !site.trust.trusts(peer)).then(|| one_client(peer))
     }
 
-    /// `None`, which is counted, if the other end of `link` has as many as it may have.
+    /// Returns `None`, and counts the refusal, if the peer of `link` has its maximum number of
+    /// connections.
     pub(super) fn take(worker: &Rc<Worker>, link: &Link) -> Option<Share> {
         let site = worker.site();
         let Some(peer) = Share::of(&site, link.peer()) else { return Some(Share(None)) };
@@ -469,7 +477,8 @@ impl Drop for Share {
     }
 }
 
-/// What counts as one client: who has an IPv6 network of 64 bits has all addresses in it.
+/// Returns the address that stands for a client: an IPv6 client has all addresses of its network of
+/// 64 bits.
 fn one_client(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,
@@ -477,7 +486,7 @@ fn one_client(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// The place of an exchange without a client.
+/// The place of an exchange without a client, given back when dropped.
 pub(super) struct Lingering(Rc<Worker>);
 
 impl Drop for Lingering {

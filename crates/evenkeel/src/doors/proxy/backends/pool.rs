@@ -1,17 +1,19 @@
-//! One thread's idle connections to one backend, for one request at a time (HTTP/1.1).
+//! One thread's idle HTTP/1.1 connections to one backend. Each carries one request at a time.
 //!
-//! The one used last is used first, so that those not needed grow old and are closed. Nothing here
-//! crosses threads. Retries are not its business: `exchange.rs`.
+//! The connection used last is used first, so connections that are not needed grow old and are
+//! closed. Nothing here crosses threads. Retries are in `exchange.rs`.
 
 use crate::doors::proxy::wire::Connection;
 use std::cell::RefCell;
 use std::task::{Context, Waker};
 
-/// Idle connections that a thread keeps; what is over is closed, the oldest first.
+/// The maximum number of idle connections that a thread keeps per backend. Beyond it the oldest is
+/// closed.
 const IDLE_MAX: usize = 512;
 
-/// How long one is kept, in milliseconds. Longer than this, more and more backends have closed
-/// their end, and a request that meets a closed connection has to be sent twice.
+/// How long an idle connection is kept, in milliseconds. After a longer time, more and more
+/// backends have closed their end, and a request that meets a closed connection has to be sent
+/// twice.
 pub(super) const IDLE_MS: u64 = 30_000;
 
 #[derive(Default)]
@@ -23,7 +25,7 @@ struct Idle {
 }
 
 impl Pool {
-    /// A connection that is ready now, for the task of `cx`.
+    /// Takes a connection that is ready now, for the task of `cx`.
     pub(super) fn take(&self, cx: &mut Context<'_>) -> Option<Box<Connection>> {
         let mut idle = self.0.borrow_mut();
         let mut at = idle.len();
@@ -38,7 +40,7 @@ impl Pool {
         None
     }
 
-    /// Gives a connection back.
+    /// Returns a connection to the pool, if another request may follow on it.
     pub(super) fn put(&self, mut wire: Box<Connection>, now: u64) {
         if !wire.may_stay() {
             return;
@@ -50,7 +52,7 @@ impl Pool {
         idle.push(Idle { wire, since: now });
     }
 
-    /// Lets go of what is old or closed.
+    /// Drops connections that are old or closed.
     pub(super) fn prune(&self, now: u64) {
         let mut cx = Context::from_waker(Waker::noop());
         let young = |idle: &Idle| now.saturating_sub(idle.since) < IDLE_MS;
@@ -59,7 +61,7 @@ impl Pool {
         self.0.borrow_mut().retain_mut(|idle| young(idle) && open(idle));
     }
 
-    /// Lets go of all.
+    /// Drops all connections.
     pub(super) fn clear(&self) {
         self.0.borrow_mut().clear();
     }

@@ -1,7 +1,8 @@
-//! A connection to a server behind: one that is there and has room, or one that is made: a name is
-//! looked up, a port or a socket file connected to, TLS spoken, and agreed on what goes over it.
+//! Gets a connection to a backend: one that exists and has room, or a new one. A new one resolves
+//! the name, connects to the port or socket file, does the TLS handshake and negotiates HTTP/1.1 or
+//! HTTP/2.
 //!
-//! What is sent on it: `wire.rs`. Which server: `backends.rs`.
+//! What is sent on it: `wire.rs`. Which backend: `backends.rs`.
 
 use super::sessions::{Making, Next};
 use super::{Backend, Manner};
@@ -20,12 +21,12 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// What HTTP/1.1 and HTTP/2 are called where TLS agrees on one (ALPN).
+/// The ALPN names of HTTP/1.1 and HTTP/2.
 const HTTP1: &[u8] = b"http/1.1";
 const HTTP2: &[u8] = b"h2";
 
-/// A connection to this backend, and whether it has been used before. `switches`: the request asks
-/// for another protocol, which takes a connection of its own.
+/// Returns a connection to this backend, and whether it has been used before. `switches`: the
+/// request asks for another protocol, which needs a connection of its own.
 pub(in crate::doors::proxy) async fn connection(
     worker: &Worker,
     site: &Site,
@@ -53,7 +54,7 @@ pub(in crate::doors::proxy) async fn connection(
 }
 
 impl Backend {
-    /// Notes what was made, for others to use too where they can.
+    /// Records the new connection, so that other requests can share it if it is HTTP/2.
     fn has_made(self: &Rc<Backend>, made: Made, switches: bool) -> Wire {
         if !switches {
             self.shares.set(matches!(made, Made::Session(_)));
@@ -70,13 +71,13 @@ impl Backend {
     }
 }
 
-/// What was made.
+/// A new connection.
 enum Made {
     Connection(Box<Connection>),
     Session(Rc<Session>),
 }
 
-/// Makes one, within the time that there is for it.
+/// Makes a connection within `timeouts.connect`.
 async fn made(
     worker: &Worker,
     site: &Site,
@@ -99,7 +100,8 @@ async fn made(
     limited.await.map_err(|_| Failure::new(BackendFault::ConnectTimeout))?
 }
 
-/// Connects to the first of the backend's addresses that answers. Says whether streams are spoken.
+/// Connects to the first of the backend's addresses that answers. Returns whether the connection is
+/// HTTP/2.
 async fn reach(backend: &Backend, switches: bool) -> Result<(Stream, bool), Failure> {
     let streams = backend.manner == Manner::Streams;
     if matches!(backend.at.scheme, Scheme::Unix | Scheme::UnixH2c) {
@@ -116,7 +118,7 @@ async fn reach(backend: &Backend, switches: bool) -> Result<(Stream, bool), Fail
     Ok((Stream::Tls(Box::new(stream)), streams || agreed))
 }
 
-/// The connection under TLS.
+/// Does the TLS handshake.
 async fn secured(
     backend: &Backend,
     stream: TcpStream,
@@ -127,7 +129,7 @@ async fn secured(
     };
     let mut config = Arc::clone(config);
     if switches && backend.manner == Manner::Agreed {
-        // Only there another protocol may follow.
+        // Only HTTP/1.1 can switch to another protocol.
         Arc::make_mut(&mut config).alpn_protocols = vec![HTTP1.to_vec()];
     }
     let made = TlsConnector::from(config).connect(name.clone(), stream).await;

@@ -1,9 +1,9 @@
-//! One thread's connections with streams to one backend (HTTP/2).
+//! One thread's HTTP/2 connections to one backend.
 //!
-//! The first that has room is taken, so that those not needed become idle and are closed. While one
-//! is being made, who needs it waits for that instead of making another: a burst of requests would
-//! otherwise have a connection each. If it cannot be made, all who waited have failed. One
-//! connection: `wire/session.rs`. Retries are not its business: `exchange.rs`.
+//! The first session that has room is taken, so sessions that are not needed become idle and are
+//! closed. While one is being made, other requests wait for it instead of making another: otherwise
+//! a burst of requests would open a connection each. If it cannot be made, all requests that waited
+//! fail. One session: `wire/session.rs`. Retries are in `exchange.rs`.
 
 use super::pool::IDLE_MS;
 use crate::doors::proxy::wire::Session;
@@ -14,31 +14,32 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(super) struct Sessions {
     all: RefCell<Vec<Rc<Session>>>,
-    /// Somebody is making one.
+    /// A task is making a session.
     making: Cell<bool>,
-    /// How many could not be made.
+    /// The number of sessions that could not be made.
     failed: Cell<u64>,
-    /// One was made, or could not be.
+    /// Notified when a session was made or could not be.
     ended: Notify,
 }
 
-/// What is to be done about a connection.
+/// How a request gets its session.
 pub(super) enum Next<'a> {
-    /// Take this one.
+    /// Take this session.
     Take(Rc<Session>),
-    /// Make one.
+    /// Make a session.
     Make(Making<'a>),
-    /// Somebody tried to make one meanwhile, in vain.
+    /// Another task tried to make one in the meantime and failed.
     Failed,
 }
 
 impl Sessions {
-    /// One that has room.
+    /// Returns a session that has room.
     pub(super) fn with_room(&self) -> Option<Rc<Session>> {
         self.all.borrow().iter().find(|session| session.has_room()).cloned()
     }
 
-    /// One that has room, waiting for the one that is being made; or the turn to make one.
+    /// Returns a session that has room, after waiting for one that is being made, or the turn to
+    /// make one.
     pub(super) async fn next(&self) -> Next<'_> {
         let failed = self.failed.get();
         loop {
@@ -56,12 +57,12 @@ impl Sessions {
         }
     }
 
-    /// One more was made.
+    /// Adds a new session.
     pub(super) fn add(&self, session: &Rc<Session>) {
         self.all.borrow_mut().push(Rc::clone(session));
     }
 
-    /// Lets go of what is over or has been idle for long.
+    /// Drops sessions that are over or have been idle for long.
     pub(super) fn prune(&self, now: u64) {
         let young = |since| now.saturating_sub(since) < IDLE_MS;
         let stays =
@@ -69,17 +70,17 @@ impl Sessions {
         self.all.borrow_mut().retain(stays);
     }
 
-    /// Lets go of all.
+    /// Retires and drops all sessions.
     pub(super) fn clear(&self) {
         self.all.take().iter().for_each(|session| session.retire());
     }
 }
 
-/// The turn to make one, which is somebody else's when it is dropped.
+/// The turn to make a session. Dropping it passes the turn on to another task.
 pub(super) struct Making<'a>(&'a Sessions);
 
 impl Making<'_> {
-    /// It cannot be made.
+    /// Reports that the session cannot be made.
     pub(super) fn failed(self) {
         self.0.failed.set(self.0.failed.get() + 1);
     }

@@ -1,7 +1,8 @@
-//! The beginning of a request's body, kept back until it is whole or too much to keep.
+//! The beginning of a request's body, buffered until the body is complete or too large to buffer.
 //!
-//! A client that sends slowly would otherwise take up a connection to the backend, and a worker in
-//! one that does not buffer. What is kept is copied: frames are slices of larger buffers.
+//! Without it, a client that sends slowly would occupy a connection to the backend, and a worker
+//! process of a backend that does not buffer. The data are copied: frames are slices of larger
+//! buffers.
 
 use super::super::worker::Worker;
 use bytes::{Bytes, BytesMut};
@@ -9,15 +10,16 @@ use http::{HeaderMap, header};
 use http_body::Frame;
 use std::rc::Rc;
 
-/// The most that one thread keeps of all bodies together. Beyond it they are passed on as they
-/// come.
+/// The maximum number of bytes that one thread buffers for all bodies together. Beyond it, bodies
+/// are passed on as they arrive.
 const KEPT_MAX: usize = 32 << 20;
 
-/// Content types of calls in which client and backend may talk by turns, which takes HTTP/2 on both
-/// sides: a client that waits for an answer would wait for its body to be passed on.
+/// Content types of calls in which client and backend may take turns, which needs HTTP/2 on both
+/// sides. A client that waits for an answer before it sends more would wait forever if its body
+/// were held back.
 const CALLS: [&[u8]; 2] = [b"application/grpc", b"application/connect+"];
 
-/// Whether a request is such a call.
+/// Whether a request is a call in which client and backend may take turns.
 pub(super) fn is_call(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     let starts =
@@ -25,11 +27,11 @@ pub(super) fn is_call(headers: &HeaderMap) -> bool {
     CALLS.iter().any(starts)
 }
 
-/// What is kept of one body.
+/// The buffered beginning of one body.
 pub(super) struct Kept {
     data: BytesMut,
     trailers: Option<HeaderMap>,
-    /// Nothing follows.
+    /// The body is complete: no frame follows.
     pub(super) whole: bool,
     worker: Rc<Worker>,
 }
@@ -39,12 +41,12 @@ impl Kept {
         Kept { data: BytesMut::new(), trailers: None, whole: false, worker: Rc::clone(worker) }
     }
 
-    /// Whether more may be kept.
+    /// Whether more may be buffered. `room`: the bound for this body, in bytes.
     pub(super) fn has_room(&self, room: usize) -> bool {
         !self.whole && self.data.len() < room && self.worker.kept.get() < KEPT_MAX
     }
 
-    /// Keeps a frame.
+    /// Buffers a frame.
     pub(super) fn add(&mut self, frame: Frame<Bytes>) {
         match frame.into_data() {
             Ok(data) => {
@@ -66,7 +68,7 @@ impl Kept {
         self.data.is_empty() && self.trailers.is_none()
     }
 
-    /// What goes next.
+    /// Takes the next frame to send: the data first, then the trailers.
     pub(super) fn take_next(&mut self) -> Option<Frame<Bytes>> {
         if self.data.is_empty() {
             return self.trailers.take().map(Frame::trailers);

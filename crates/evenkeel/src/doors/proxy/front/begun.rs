@@ -1,7 +1,7 @@
-//! A connection of which some bytes have been read, to see what is spoken on it.
+//! A connection from which some bytes have already been read, to detect its protocol.
 //!
-//! They are given back before what comes after them, so whoever reads next reads everything. What
-//! they mean is not decided here.
+//! Reading from it returns those bytes first, so the next reader sees everything. What they mean is
+//! not decided here.
 
 use crate::doors::proxy::link::Link;
 use std::io;
@@ -10,55 +10,55 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What is read at once, in bytes. Most requests have shorter heads.
+/// The size of one read, in bytes. Most request heads are shorter.
 const FIRST_BYTES: usize = 2048;
 
-/// What HTTP/2 begins with (RFC 9113, 3.4).
+/// The connection preface of HTTP/2 (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection, and what has been read of it.
+/// A connection, and the bytes already read from it.
 pub(super) struct Begun {
     stream: TcpStream,
-    /// Bytes from `given` on are given back yet.
+    /// The bytes read in advance. Those from index `given` on have not been handed to a reader.
     read: Vec<u8>,
     given: usize,
 }
 
 impl Begun {
-    /// One of which nothing has been read.
+    /// A connection from which nothing has been read.
     pub(super) fn new(stream: TcpStream) -> Begun {
         Begun { stream, read: Vec::new(), given: 0 }
     }
 
-    /// What has been read and not given back.
+    /// Returns the bytes read in advance and not yet handed to a reader.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.read[self.given..]
     }
 
-    /// Gives so many bytes to nobody.
+    /// Discards the next `count` bytes.
     pub(super) fn skip(&mut self, count: usize) {
         self.given = (self.given + count).min(self.read.len());
     }
 
-    /// Whether HTTP/2 is spoken here.
+    /// Whether the client has sent the HTTP/2 preface.
     pub(super) fn is_http2(&self) -> bool {
         self.bytes().starts_with(PREFACE)
     }
 
-    /// Whether it may be that after more bytes.
+    /// Whether the bytes are an incomplete HTTP/2 preface.
     pub(super) fn may_be_http2(&self) -> bool {
         self.bytes().len() < PREFACE.len() && PREFACE.starts_with(self.bytes())
     }
 
-    /// Reads more, at least one byte. False when there is none: the client has gone, or `link` was
-    /// closed.
+    /// Reads at least one more byte. Returns false if there is none: the client has disconnected,
+    /// or `link` was closed.
     pub(super) async fn more(&mut self, link: &Link) -> bool {
         let more = std::future::poll_fn(|cx| {
             link.served_by(cx.waker());
             if link.is_closed() {
                 return Poll::Ready(false);
             }
-            // Not kept while it waits: many connections may wait.
+            // On the stack and not kept while waiting: many connections may wait.
             let mut chunk = [0; FIRST_BYTES];
             let mut buffer = ReadBuf::new(&mut chunk);
             let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));

@@ -1,12 +1,13 @@
-//! A connection with streams, whose answers that are ready at the same time go out together.
+//! Gathers the writes of an HTTP/2 connection, so that answers that are ready at the same time go
+//! out together.
 //!
-//! The HTTP/2 library flushes after every answer of some hundred bytes, which would cost each a
-//! call of the system and, under TLS, a record. Here what it writes is kept until it has done all
-//! it can, or is as much as a record holds; then whoever drives it has it written
-//! ([`Gathered::poll_out`]). Nothing waits for more to come, and nothing long is copied.
+//! The HTTP/2 library flushes after every answer, and each flush would cost a system call and,
+//! under TLS, a record. This layer buffers the library's writes until it has done all it can, or
+//! the buffer holds a full record. Then the task that drives the connection writes the buffer
+//! ([`Gathered::poll_out`]). Nothing is delayed to wait for more, and nothing long is copied.
 //!
-//! It also looks for something to read after each request that it has taken off, though there was
-//! nothing a moment ago: so it is told that once more, and not the system and TLS asked.
+//! The library also tries to read again after each request, although a moment ago there was nothing
+//! to read. This layer answers that second read itself, without asking TLS and the system.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -15,22 +16,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most that is kept to be written together, in bytes: what a record of TLS holds.
+/// The maximum number of bytes gathered for one write: the content of one TLS record.
 const KEPT_BYTES: usize = 16 * 1024;
 
-/// A buffer, while no connection of its thread has it.
+/// A write buffer that the connections of a thread take turns to use.
 pub(in crate::doors::proxy) type Spare = Rc<Cell<Vec<u8>>>;
 
-/// The connection, as the library and whoever drives that have it.
+/// The connection, shared by the library and the task that drives it.
 pub(super) struct Gathered<S>(Rc<RefCell<Inner<S>>>);
 
 struct Inner<S> {
     stream: S,
-    /// Bytes from `written` on are to be written yet.
+    /// Gathered bytes. Those from index `written` on are still to be written.
     kept: Vec<u8>,
     written: usize,
-    /// There was nothing to read since the library was polled last, and its task is to be woken
-    /// when there is.
+    /// The last read since the library was polled found nothing, so its task is woken when there is
+    /// something to read.
     dry: bool,
     spare: Spare,
 }
@@ -48,7 +49,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
         Gathered(Rc::new(RefCell::new(Inner { stream, kept, written, dry, spare })))
     }
 
-    /// Writes what is kept. To be called whenever the library has been polled.
+    /// Writes the gathered bytes. Call this whenever the library has been polled.
     ///
     /// # Errors
     /// The connection is broken.
@@ -56,7 +57,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
         let mut inner = self.0.borrow_mut();
         inner.dry = false;
         ready!(inner.poll_out(cx))?;
-        // A buffer of TLS may hold some of it.
+        // A TLS buffer may hold some of the bytes.
         Pin::new(&mut inner.stream).poll_flush(cx)
     }
 }
@@ -78,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Keeps bytes, or writes them if they are too many.
+    /// Gathers the bytes of `slices`, or writes them if they are too long.
     fn poll_take(
         &mut self,
         cx: &mut Context<'_>,
@@ -137,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
         true
     }
 
-    /// Done by [`Gathered::poll_out`].
+    /// Does nothing; [`Gathered::poll_out`] flushes.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
     use std::task::Waker;
 
-    /// Takes so many bytes and notes each write.
+    /// A writer that accepts `room` bytes and records the length of each write.
     struct Taker {
         room: usize,
         reads: usize,

@@ -1,53 +1,55 @@
-//! The PROXY protocol, versions 1 and 2: what a front says of a connection before its first byte.
+//! The PROXY protocol, versions 1 and 2: the header in which a front names its client before the
+//! first byte of a connection.
 //!
-//! Bytes in, a word about the client out; nothing is read from a socket here. Whoever may say it is
-//! decided in `front.rs`. What cannot be read in one way only is refused, and nothing beyond
-//! [`BYTES_MAX`] is waited for.
+//! This file parses bytes; it reads no socket. Which peers may send such a header is decided in
+//! `front.rs`. An ambiguous header is refused, and the parser never waits for more than
+//! [`BYTES_MAX`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Longest header of version 2 that is read, in bytes: certificates of clients may stand in it.
+/// The maximum length of a version 2 header, in bytes. It may contain client certificates.
 const BYTES_MAX: usize = 4096;
 
-/// Longest line of version 1, its end included, in bytes.
+/// The maximum length of a version 1 line, in bytes, with its line end.
 const LINE_BYTES_MAX: usize = 107;
 
-/// What version 2 begins with.
+/// The signature at the start of version 2.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Bytes of version 2 before the addresses.
+/// The number of bytes in version 2 before the addresses.
 const FIXED_BYTES: usize = 16;
 
-/// The kind of field that tells of the client's TLS, and the bit in it that says that there is one.
+/// The type of the field about the client's TLS, and the bit in it that is set if the client uses
+/// TLS.
 const TLS: u8 = 0x20;
 const TLS_SPOKEN: u8 = 1;
 
-/// Whom the connection is for.
+/// The party that a connection is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
-    /// The front itself (a health check), or somebody without an address.
+    /// The front itself (a health check), or a client without an address.
     Itself,
     /// A client at this address.
     Client {
-        /// Where it is.
+        /// The client's IP address.
         address: IpAddr,
-        /// Whether it speaks TLS with the front.
+        /// Whether the client uses TLS towards the front.
         secure: bool,
     },
 }
 
-/// What has been read.
+/// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preface {
-    /// It takes more bytes to tell.
+    /// The header is incomplete.
     More,
-    /// It is none.
+    /// The bytes are not a valid header.
     Bad,
-    /// It is this long, and says this.
+    /// A complete header: its length in bytes, and the party that it names.
     Whole(usize, For),
 }
 
-/// Reads what stands at the beginning of `bytes`.
+/// Parses a header at the beginning of `bytes`.
 pub(super) fn read(bytes: &[u8]) -> Preface {
     let begins = |with: &[u8]| {
         let common = bytes.len().min(with.len());
@@ -71,7 +73,7 @@ fn read_line(bytes: &[u8]) -> Preface {
     }
 }
 
-/// `PROXY TCP4 192.0.2.1 192.0.2.2 1234 80`, or `PROXY UNKNOWN` and anything.
+/// Parses `PROXY TCP4 192.0.2.1 192.0.2.2 1234 80`, or `PROXY UNKNOWN` with any rest.
 fn said_by_line(line: &str) -> Option<For> {
     let mut words = line.split(' ').skip(1);
     let family = words.next()?;
@@ -103,9 +105,9 @@ fn read_binary(bytes: &[u8]) -> Preface {
     }
     let Some(said) = bytes.get(FIXED_BYTES..length) else { return Preface::More };
     let found = match (bytes[12], bytes[13]) {
-        // LOCAL: what follows is to be passed over.
+        // LOCAL: the addresses are to be ignored.
         (0x20, _) => Some(For::Itself),
-        // PROXY, over TCP; its source is told first.
+        // PROXY over TCP; the source address comes first.
         (0x21, 0x11) => said.get(..12).map(|addresses| {
             let source: [u8; 4] = [addresses[0], addresses[1], addresses[2], addresses[3]];
             client(IpAddr::from(source), &said[12..])
@@ -114,19 +116,20 @@ fn read_binary(bytes: &[u8]) -> Preface {
             let source: [u8; 16] = addresses[..16].try_into().ok()?;
             Some(client(IpAddr::from(source), &said[36..]))
         }),
-        // Other families have no address to count by: datagrams, sockets that are files, none.
+        // Other families (datagrams, socket files, unspecified) have no address to count by.
         (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Some(For::Itself),
         _ => None,
     };
     found.map_or(Preface::Bad, |found| Preface::Whole(length, found))
 }
 
-/// The client at `address`, of whom `fields` tell more: each a kind, a length and as many bytes.
+/// The client at `address`. `fields` contain more about it: each has a type, a length and that
+/// number of bytes.
 fn client(address: IpAddr, mut fields: &[u8]) -> For {
     let mut secure = false;
     while let [kind, high, low, rest @ ..] = fields {
         let length = usize::from(u16::from_be_bytes([*high, *low]));
-        // What is cut off tells nothing.
+        // A truncated field is ignored.
         let Some(value) = rest.get(..length) else { break };
         secure |= *kind == TLS && value.first().is_some_and(|bits| bits & TLS_SPOKEN != 0);
         fields = &rest[length..];

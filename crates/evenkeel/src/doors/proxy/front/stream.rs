@@ -1,8 +1,8 @@
-//! The stream of a client that hyper reads and writes, which tells its link what moves.
+//! A client's stream as hyper reads and writes it. It records on the link when bytes move.
 //!
-//! Short messages are written with one plain `send`: the system handles one buffer cheaper than a
-//! list of them, and copying some hundred bytes costs less than the difference. Long ones are
-//! never copied. What is in the bytes is not looked at here; the backend's side: `wire.rs`.
+//! Short messages are written with one plain `send`: the system handles one buffer faster than a
+//! list, and copying a few hundred bytes costs less than the difference. Long messages are never
+//! copied. The content is not examined here. The backend's side: `wire.rs`.
 
 use crate::doors::proxy::link::Link;
 use crate::doors::proxy::worker::Worker;
@@ -14,13 +14,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much is read from a connection that is being closed, in bytes; for how long: `link.rs`.
+/// The maximum number of bytes read from a connection that is being closed. The maximum time is in
+/// `link.rs`.
 const LINGER_BYTES: usize = 1 << 20;
 
-/// Slices that are shorter together are written as one, in bytes.
+/// Slices with a total length up to this are copied into one write, in bytes.
 const SMALL_BYTES: usize = 1024;
 
-/// Writes several slices: at once if they are short.
+/// Writes several slices: in one copy if they are short.
 pub(in crate::doors::proxy) fn poll_write_slices(
     stream: &mut (impl AsyncWrite + Unpin),
     cx: &mut Context<'_>,
@@ -43,19 +44,19 @@ pub(in crate::doors::proxy) fn poll_write_slices(
     stream.poll_write(cx, &small[..end])
 }
 
-/// What is read of a request before there is somebody to read the rest, in bytes.
+/// The size of the read that ends a rest, in bytes. The rest of the request is read later.
 const FIRST_BYTES: usize = 2048;
 
-/// A client's stream, which notes on its link when bytes move and when they do not.
+/// A client's stream, which records on its link when bytes move and when they do not.
 pub(super) struct ClientStream<S> {
     inner: S,
-    /// Bytes that have been read and are given to whoever reads next.
+    /// Bytes that have been read and are returned to the next reader first.
     unread: Bytes,
     link: Rc<Link>,
     worker: Rc<Worker>,
-    /// Its end is with the system.
+    /// The write side has been shut down.
     shut: bool,
-    /// It is read from after that, for so many bytes by now.
+    /// The stream is read from after the shutdown, `lingered` bytes so far.
     lingers: bool,
     lingered: usize,
 }
@@ -66,15 +67,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         ClientStream { inner, unread, link, worker, shut: false, lingers: false, lingered: 0 }
     }
 
-    /// Gives back what was read too much.
+    /// Puts back `bytes` that were read in advance.
     pub(super) fn unread(mut self, bytes: Bytes) -> ClientStream<S> {
-        // None at all may still hold the buffer that they were in.
+        // Even an empty slice may keep its large buffer alive.
         self.unread = if bytes.is_empty() { Bytes::new() } else { bytes };
         self
     }
 
-    /// Waits, with hardly any memory, until there is something to read, the end included. False if
-    /// the connection is to be closed.
+    /// Waits, with very little memory, until there is something to read; the end of the stream
+    /// counts too. Returns false if the connection is to be closed.
     pub(super) async fn rest(&mut self) -> bool {
         let link = Rc::clone(&self.link);
         poll_fn(|cx| {
@@ -85,11 +86,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
             if !self.unread.is_empty() {
                 return Poll::Ready(true);
             }
-            // A buffer of TLS may hold the end of an answer.
+            // A TLS buffer may hold the end of an answer.
             let _ = Pin::new(&mut self.inner).poll_flush(cx);
             let mut piece = [0; FIRST_BYTES];
             let mut buffer = ReadBuf::new(&mut piece);
-            // An end, however it comes, is met again by whoever reads next.
+            // The next reader meets an end or an error again.
             let _ = ready!(Pin::new(&mut *self).poll_read(cx, &mut buffer));
             self.unread = Bytes::copy_from_slice(buffer.filled());
             Poll::Ready(true)
@@ -97,7 +98,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         .await
     }
 
-    /// Notes whether a write could go on.
+    /// Records whether a write is stuck.
     fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
         match poll {
             Poll::Pending => self.link.stuck.begin(self.worker.now()),
@@ -106,7 +107,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
         poll
     }
 
-    /// Reads on until the peer has closed its side, for a while.
+    /// Reads and discards bytes until the peer has closed its side, up to [`LINGER_BYTES`].
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.lingered < LINGER_BYTES {
             let mut scratch = [0; 4096];

@@ -1,10 +1,10 @@
-//! HTTP/2 towards clients: each stream is an exchange of its own, with a link of its own.
+//! HTTP/2 towards clients: each stream is an exchange with a link of its own.
 //!
-//! hyper reads frames and bounds what they may ask of us; a stream runs as a task on the thread of
-//! its connection, and is charged like any other request, also if it is taken back at once: its
-//! task is polled, so the request is asked for and charged, before anybody looks for a reset. A
-//! client that takes back most of what it asks for loses the connection (`Link::stream_ended`).
-//! Where an answer switches protocols, the task goes on as the tunnel (`tunnel.rs`).
+//! hyper reads the frames and bounds what they may ask for. A stream runs as a task on the thread
+//! of its connection. It is charged like any other request, even if it is reset at once: its task
+//! is polled, and so the request is charged, before the reset is handled. A client that resets most
+//! of its requests loses its connection (`Link::stream_ended`). If an answer switches protocols,
+//! the task continues as the tunnel (`tunnel.rs`).
 
 use super::gathered::Gathered;
 use super::stream::ClientStream;
@@ -31,15 +31,17 @@ use std::rc::Rc;
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What a stream, and all of a connection, may send before we have passed it on, in bytes. Too
-/// small a figure would slow down uploads from afar.
+/// Flow control windows of one stream and of the whole connection: the bytes that a client may send
+/// before the proxy has passed them on. Smaller windows would slow down uploads over long
+/// distances.
 const WINDOW_BYTES: (u32, u32) = (128 * 1024, 512 * 1024);
 
-/// What is kept of an answer that the client does not take yet, for each stream, in bytes.
+/// The maximum number of bytes of an answer that are buffered for each stream while the client does
+/// not read it.
 const SEND_BYTES: usize = 64 * 1024;
 
-/// Streams that were reset and that nobody has looked at yet, and those that we reset for a fault:
-/// beyond it the connection ends.
+/// The maximum number of streams that the client reset and that are not handled yet, and of streams
+/// reset by this side because of an error. Beyond either the connection ends.
 const RESETS_MAX: (usize, usize) = (64, 256);
 
 /// Serves the streams of a connection until it ends.
@@ -70,7 +72,7 @@ where
         }
         let polled = worker.lane.at_once(|| connection.as_mut().poll(cx));
         match gathered.poll_out(cx) {
-            // Nobody is there any more.
+            // The client has disconnected.
             Poll::Ready(Err(_)) if polled.is_pending() => Poll::Ready(Ok(())),
             _ => polled,
         }
@@ -103,20 +105,20 @@ fn builder(worker: &Worker, streams: Streams) -> http2::Builder<Streams> {
     builder
 }
 
-/// What the streams of one connection have in common.
+/// The shared state of one connection's streams.
 struct Connection {
     worker: Rc<Worker>,
     link: Rc<Link>,
-    /// The stream whose task is spawned next: hyper does so as soon as it has its future.
+    /// The stream that hyper spawns the task of next: hyper does so as soon as it has the future.
     next: RefCell<Option<Next>>,
-    /// What carries the bytes down the tunnel that the task running now has opened.
+    /// The future that carries bytes to the client for the tunnel that the running task has opened.
     carrier: RefCell<Option<Carrier>>,
 }
 
-/// A stream, and what comes of it if it is a CONNECT.
+/// A stream, and its upgrade if it is a CONNECT.
 type Next = (Rc<Link>, Option<OnUpgrade>);
 
-/// hyper's part of a tunnel: it ends when either side does.
+/// hyper's part of a tunnel. It ends when either side ends.
 type Carrier = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Connection {
@@ -129,8 +131,8 @@ impl Connection {
         let upgrade = request.extensions_mut().remove();
         *self.next.borrow_mut() = Some((Rc::clone(&link), upgrade));
         let is_head = *request.method() == Method::HEAD;
-        // In a place of its own: hyper and the runtime move it several times on its way to its
-        // task, and it is long.
+        // Boxed because it is large: hyper and the runtime move it several times until it is in its
+        // task.
         Box::pin(async move {
             let answer = exchange::serve(worker, link, request).await;
             if is_head { answer.map(without_body) } else { answer }
@@ -138,8 +140,8 @@ impl Connection {
     }
 }
 
-/// An answer of our own to HEAD: its body is left out, its length told. (In HTTP/1.1 hyper does
-/// so.)
+/// Removes the body of Evenkeel's own answer to a HEAD request, but states its length. (In HTTP/1.1
+/// hyper does so.)
 fn without_body(mut answer: Response<Body>) -> Response<Body> {
     if matches!(answer.body(), Body::Whole(Some(_))) {
         let length = answer.body().size_hint().lower();
@@ -171,7 +173,7 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
     }
 }
 
-/// A stream's place in the list that the sweep looks at, given back when its task ends.
+/// A stream's entry in the list that the sweep checks, removed when its task ends.
 struct Place {
     worker: Rc<Worker>,
     link: Rc<Link>,
@@ -201,8 +203,8 @@ impl Place {
         .await;
     }
 
-    /// Carries bytes between the client and the backend, which has switched protocols. Whoever
-    /// breaks off has the stream reset by letting go of it.
+    /// Carries bytes between the client and the backend, which has switched protocols. If one side
+    /// breaks off, returning drops the stream, which resets it.
     async fn tunnel(&self, upgrade: OnUpgrade, carrier: Carrier) {
         let Place { worker, link } = self;
         let Some((wire, _room)) = link.tunnel() else { return };
@@ -218,7 +220,7 @@ impl Place {
             if !carrier.as_mut().is_some_and(|carrier| carrier.as_mut().poll(cx).is_ready()) {
                 return Poll::Pending;
             }
-            // Its end tells that all is sent, or that nobody takes it any more.
+            // The carrier ends when all bytes are sent, or when the client accepts no more.
             carrier = None;
             both.as_mut().poll(cx)
         })

@@ -1,8 +1,8 @@
-//! What follows an upgrade: bytes both ways until both sides have ended, or neither has said
-//! anything for too long.
+//! A tunnel after an upgrade: copies bytes in both directions until both sides have ended, or
+//! neither has sent anything for too long.
 //!
-//! Nothing of it is looked at, and it is off the meter: its request was charged up to the head of
-//! the answer. An idle tunnel holds no buffers. What may be upgraded: `headers.rs`.
+//! The content is not examined and not charged: the request was charged up to the head of the
+//! answer. An idle tunnel holds no buffers. Which protocols may be upgraded to: `headers.rs`.
 
 use super::stream::ClientStream;
 use crate::doors::proxy::link::Link;
@@ -16,12 +16,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Read at once, in bytes; so much of a side that writes faster than the other reads is kept.
+/// The size of one read, in bytes. At most this many bytes are buffered from a side that writes
+/// faster than the other reads.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// One direction.
+/// One direction of a tunnel.
 struct Way {
-    /// Bytes that were read and are not written yet, from `written` on.
+    /// Bytes that were read and are not yet written.
     unwritten: Bytes,
     state: State,
 }
@@ -29,7 +30,7 @@ struct Way {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// Its source has ended; the other side is to be told.
+    /// The source has ended; the destination is still to be shut down.
     Ending,
     Ended,
 }
@@ -39,7 +40,7 @@ impl Way {
         Way { unwritten, state: State::Open }
     }
 
-    /// Moves what can be moved; ready when the source has ended and the other side knows.
+    /// Moves what can be moved. Ready when the source has ended and the destination is shut down.
     fn poll(
         &mut self,
         from: &mut (impl AsyncRead + Unpin),
@@ -78,7 +79,7 @@ impl Way {
     }
 }
 
-/// Carries bytes between `client`, of which `first` have been read, and the backend.
+/// Carries bytes between `client`, of which `first` has already been read, and the backend.
 pub(super) async fn run<S>(
     worker: &Rc<Worker>,
     link: &Link,

@@ -1,25 +1,25 @@
-//! Lists of links, from which each goes in one step whatever their number.
+//! Lists of links with removal in constant time.
 //!
-//! A link is in one list at most: it knows its place there. What is done with those in a list:
-//! `worker.rs`.
+//! A link is in one list at most, and stores its index there in `place`. What is done with the
+//! links: `worker.rs`.
 
 use super::Link;
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
-/// Links that are open.
+/// A list of open links. Invariant: `list[i].place == i`.
 #[derive(Default)]
 pub(in crate::doors::proxy) struct List(RefCell<Vec<Rc<Link>>>);
 
 impl List {
-    /// Takes one in.
+    /// Adds a link.
     pub(in crate::doors::proxy) fn add(&self, link: &Rc<Link>) {
         let mut links = self.0.borrow_mut();
         link.place.set(links.len());
         links.push(Rc::clone(link));
     }
 
-    /// Lets one go. Its place is taken by the last.
+    /// Removes a link. The last link moves to its index.
     pub(in crate::doors::proxy) fn remove(&self, link: &Link) {
         let mut links = self.0.borrow_mut();
         let place = link.place.get();
@@ -31,17 +31,17 @@ impl List {
         }
     }
 
-    /// All of them. Nothing that is done with one may add or remove another.
+    /// Borrows all links. Adding or removing a link during this borrow panics.
     pub(in crate::doors::proxy) fn all(&self) -> Ref<'_, Vec<Rc<Link>>> {
         self.0.borrow()
     }
 
-    /// How many there are.
+    /// Returns the number of links.
     pub(in crate::doors::proxy) fn len(&self) -> usize {
         self.0.borrow().len()
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub(in crate::doors::proxy) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

@@ -1,4 +1,4 @@
-//! A request's body as its link knows it: whether it comes, how quickly, and what went wrong.
+//! The state of a request's body on its link: whether it arrives, how quickly, and what went wrong.
 //!
 //! What is done with the bytes: `body.rs`.
 
@@ -8,17 +8,17 @@ use std::cell::{Cell, RefCell};
 use std::task::Waker;
 use std::time::Duration;
 
-/// A client that is waited for so long before it has sent [`TRICKLE_BYTES`] more has to make room
-/// for others when there is none.
+/// A client that takes longer than this for its next [`TRICKLE_BYTES`] must make room for others
+/// when there is none.
 const TRICKLE_AFTER: Duration = Duration::from_secs(5);
 
-/// How much it has to send in that time, in bytes.
+/// The number of bytes to send within [`TRICKLE_AFTER`].
 const TRICKLE_BYTES: u32 = 1024;
 
-/// A client that has not been waited for longer than that since it last sent so much is uploading.
+/// A client is uploading if the time waited for it since its last [`TRICKLE_BYTES`] is below this.
 const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why a body did not get through, unless the backend is to blame.
+/// Why a body did not get through, except for errors of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::doors::proxy) enum UploadFault {
     /// It is longer than `bounds.body_bytes`.
@@ -27,12 +27,12 @@ pub(in crate::doors::proxy) enum UploadFault {
     Refused,
     /// The client sent nothing for too long.
     Late,
-    /// It broke off or could not be read.
+    /// The body broke off or could not be read.
     Broken,
 }
 
 impl UploadFault {
-    /// What the client is answered.
+    /// Returns the status for the client.
     pub(in crate::doors::proxy) fn status(self) -> StatusCode {
         match self {
             UploadFault::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
@@ -43,27 +43,27 @@ impl UploadFault {
     }
 }
 
-/// The body of the request that runs.
+/// The body of the running request.
 #[derive(Default)]
 pub(in crate::doors::proxy) struct UploadState {
-    /// It is being read still.
+    /// The body is still being read.
     runs: Cell<bool>,
-    /// No backend has been asked yet.
+    /// No backend has been asked yet, so the body is buffered.
     is_kept_back: Cell<bool>,
-    /// Its reader waits for bytes.
+    /// The reader waits for bytes.
     waits: Since,
     fault: Cell<Option<UploadFault>>,
-    /// Bytes that came, and milliseconds waited for them, since both were last set to zero: after
-    /// [`TRICKLE_BYTES`].
+    /// The bytes received and the milliseconds waited for them since both were last reset, which
+    /// happens after [`TRICKLE_BYTES`].
     bytes: Cell<u32>,
     waited: Cell<u32>,
-    /// So many have come before.
+    /// [`TRICKLE_BYTES`] have been received at least once.
     has_begun: Cell<bool>,
     task: RefCell<Option<Waker>>,
 }
 
 impl UploadState {
-    /// A request begins, with a body or without.
+    /// Resets the state for a request. `runs`: it has a body.
     pub(in crate::doors::proxy) fn begin(&self, runs: bool) {
         self.runs.set(runs);
         self.is_kept_back.set(runs);
@@ -73,29 +73,30 @@ impl UploadState {
         self.waited.set(0);
     }
 
-    /// Whether it is being read still.
+    /// Whether the body is still being read.
     pub(in crate::doors::proxy) fn runs(&self) -> bool {
         self.runs.get()
     }
 
-    /// All of it is read, or nobody wants the rest. Returns whether it was being read.
+    /// Ends the reading: all of the body is read, or the rest is not needed. Returns whether it was
+    /// still being read.
     pub(in crate::doors::proxy) fn end(&self) -> bool {
         self.waits.end();
         self.runs.replace(false)
     }
 
-    /// A backend is being asked.
+    /// A backend is asked from now on.
     pub(in crate::doors::proxy) fn is_passed_on(&self) {
         self.is_kept_back.set(false);
     }
 
-    /// Waits for bytes, in the task of `waker`.
+    /// Starts to wait for bytes, in the task of `waker`.
     pub(in crate::doors::proxy) fn wait(&self, waker: &Waker, now: u64) {
         remember(&self.task, waker);
         self.waits.begin(now);
     }
 
-    /// So many bytes have come.
+    /// Notes that `bytes` bytes have arrived.
     pub(in crate::doors::proxy) fn arrived(&self, bytes: usize, now: u64) {
         let bytes = self.bytes.get().saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         let enough = bytes >= TRICKLE_BYTES;
@@ -106,34 +107,34 @@ impl UploadState {
         self.waits.end();
     }
 
-    /// Nothing more will come of it.
+    /// Ends the wait; no more bytes are read.
     pub(in crate::doors::proxy) fn stops_waiting(&self) {
         self.waits.end();
     }
 
-    /// It does not get through. What went wrong first counts.
+    /// Records why the body does not get through. The first error wins.
     pub(in crate::doors::proxy) fn fail(&self, fault: UploadFault) {
         if self.fault.get().is_none() {
             self.fault.set(Some(fault));
         }
     }
 
-    /// Why it did not get through.
+    /// Returns why the body did not get through.
     pub(in crate::doors::proxy) fn fault(&self) -> Option<UploadFault> {
         self.fault.get()
     }
 
-    /// Whether the client is to blame for a body that did not get through.
+    /// Whether the body failed because of the client.
     pub(in crate::doors::proxy) fn has_failed(&self) -> bool {
         self.fault.get().is_some_and(|fault| fault != UploadFault::Refused)
     }
 
-    /// Whether a backend waits for bytes.
+    /// Whether a backend waits for bytes from the client.
     pub(in crate::doors::proxy) fn is_awaited_by_backend(&self) -> bool {
         self.waits.waits() && !self.is_kept_back.get()
     }
 
-    /// For how long the client has been waited for since it last sent enough, in milliseconds.
+    /// Returns the time waited since the client last sent [`TRICKLE_BYTES`], in milliseconds.
     fn waited(&self, now: u64) -> u32 {
         self.waited.get().saturating_add(self.waits.elapsed(now))
     }
@@ -153,12 +154,12 @@ impl UploadState {
         self.is_kept_back.get() && self.trickles(now)
     }
 
-    /// Whether its reader has waited for longer than `limit`.
+    /// Whether the reader has waited for longer than `limit`.
     pub(super) fn is_late(&self, limit: Duration, now: u64, slack: u64) -> bool {
         self.waits.exceeds(limit, now, slack)
     }
 
-    /// Waits no longer.
+    /// Gives up waiting for the client.
     pub(in crate::doors::proxy) fn give_up(&self) {
         self.fail(UploadFault::Late);
         if let Some(waker) = &*self.task.borrow() {

@@ -1,10 +1,11 @@
 //! One request on a stream of a session (HTTP/2), and its answer.
 //!
-//! What a stream's end means is told by the library's words for it, since its types say only that
-//! HTTP/2 has failed: a server that refuses a stream, or goes away before it has come to it, has
-//! not looked at the request (RFC 9113, 8.7), which may then be sent again whatever it is. A word
-//! that is not known here means that it has; tests hold the words in place. What may pass of a
-//! head: `headers.rs`. The connection: `session.rs`; the request's body: `lent.rs`.
+//! The library's error types say only that HTTP/2 has failed, so the reason is read from its error
+//! messages. A backend that refuses a stream, or ends the connection before it has reached the
+//! stream, has not processed the request (RFC 9113, 8.7). The request may then be sent again,
+//! whatever its method. An unknown message counts as processed; tests fix the expected messages.
+//! Which fields of a head may pass: `headers.rs`. The connection: `session.rs`. The request's body:
+//! `lent.rs`.
 
 use super::lent::{Lent, Loan};
 use super::session::{Answering, Place, Session};
@@ -25,39 +26,41 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// What the library says of a stream that its server refused, and of one that it did not come to.
+/// The library's message for a stream that the backend refused, and the prefix for one that the
+/// backend did not reach.
 const REFUSED: &str =
     "stream error received: refused stream before processing any application logic";
 const GONE: &str = "connection error received: ";
 
-/// What it says of bytes that are no HTTP/2.
+/// Prefixes of its messages for bytes that are not HTTP/2.
 const NOT_HTTP2: [&str; 3] =
     ["connection error detected: ", "stream error detected: ", "protocol error: "];
 
-/// What it says of an answer of HTTP/1.1, whose first three bytes are too great a length.
+/// Its message for an HTTP/1.1 answer: the first three bytes are read as a length that is too
+/// large.
 const HTTP1: &str = "connection error detected: frame with invalid size";
 
-/// How it begins to speak of one stream alone, whichever side has ended it.
+/// The prefix of its messages about one stream alone, whichever side ended it.
 const STREAM: &str = "stream error ";
 
-/// How a stream ended before its time.
+/// How a stream ended early.
 #[derive(Debug)]
 pub(in crate::doors::proxy) struct Ended {
     how: How,
-    /// Whether it was this stream alone.
+    /// Whether only this stream ended, not the connection.
     alone: bool,
     said: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// The connection had ended before anything of it was sent.
+    /// The connection had ended before anything of the request was sent.
     Unsent,
-    /// The server has not looked at it.
+    /// The backend has not processed the request.
     Unprocessed,
-    /// One of both sides has ended it.
+    /// One of the two sides has reset the stream.
     Reset,
-    /// What came was no HTTP/2.
+    /// The answer was not valid HTTP/2.
     Syntax,
     /// The connection has ended.
     Broken,
@@ -74,7 +77,7 @@ impl Ended {
         Ended { how: How::told(&said), alone: said.starts_with(STREAM), said: said.into() }
     }
 
-    /// The server has left out the rest of its answer.
+    /// The backend has reset the stream before the end of its answer.
     fn cut() -> Ended {
         Ended { how: How::Reset, alone: true, said: "reset before the end of the answer".into() }
     }
@@ -111,28 +114,30 @@ pub(in crate::doors::proxy) struct Call {
     pub(super) session: Rc<Session>,
     pub(super) far: Rc<Far>,
     state: State,
-    /// A frame of the answer's body that was looked at before anybody asked for it.
+    /// A frame of the answer's body that was checked before it was asked for.
     ahead: Option<Frame<Bytes>>,
-    /// What was asked, until the answer begins. Its head has all that the backend is told.
+    /// The request, until the answer begins. Its head is complete, with the fields about the
+    /// client.
     sent: Option<(Parts, Rc<Loan>)>,
-    /// What had been heard on the session when it last was of this stream, or this one began.
+    /// The session's count of received frames when it last included this stream, or when this
+    /// stream began.
     heard: u64,
-    /// Counts as a stream while it runs.
+    /// Counts as a stream of the session while it runs.
     place: Option<Place>,
 }
 
 enum State {
-    /// Nothing is sent yet.
+    /// Nothing has been sent yet.
     Begun,
     Waiting(Answering),
     Body(Incoming),
     Through,
-    /// There was no answer.
+    /// The request failed without an answer.
     Failed(How),
 }
 
 impl Call {
-    /// A stream of `session`, whose place it takes.
+    /// Creates a stream of `session` and takes a place in it.
     pub(in crate::doors::proxy) fn new(session: &Rc<Session>, backend: &Rc<Backend>) -> Box<Call> {
         Box::new(Call {
             session: Rc::clone(session),
@@ -151,19 +156,19 @@ impl Call {
         self.send(head, loan);
     }
 
-    /// Begins the request once more that has failed on `before`.
+    /// Sends the request that failed on `before` again.
     pub(super) fn repeat(&mut self, before: &mut Call) -> bool {
         let Some((head, loan)) = before.take_sent() else { return false };
         self.send(head, loan.anew(&self.far));
         true
     }
 
-    /// Begins once more a request without a body that has failed elsewhere.
+    /// Sends a request without a body, which failed elsewhere, again.
     pub(super) fn begin_again(&mut self, head: Parts, worker: &Rc<Worker>) {
         self.send(head, Loan::new(Upload::Nothing, &self.far, worker));
     }
 
-    /// What was asked.
+    /// Takes the request, to send it elsewhere.
     pub(super) fn take_sent(&mut self) -> Option<(Parts, Rc<Loan>)> {
         self.sent.take()
     }
@@ -175,8 +180,9 @@ impl Call {
         self.sent = Some((head, loan));
     }
 
-    /// Whether the request that failed here may be sent again: the server has not looked at it, or
-    /// nothing has come of an answer, it has no body, and doing it twice does no harm.
+    /// Whether the request that failed here may be sent again. Either the backend has not processed
+    /// it and the whole body is still available; or nothing of an answer has arrived, it has no
+    /// body and its method is idempotent.
     pub(super) fn may_repeat(&self) -> bool {
         let (State::Failed(how), Some((head, loan))) = (&self.state, &self.sent) else {
             return false;
@@ -235,7 +241,7 @@ impl Call {
         (Response::from_parts(head, ()), found)
     }
 
-    /// Lets go of the stream if all of the answer is through.
+    /// Releases the stream if the whole answer has arrived.
     fn look(&mut self) {
         if matches!(&self.state, State::Body(body) if body.is_end_stream()) {
             self.state = State::Through;
@@ -243,8 +249,8 @@ impl Call {
         }
     }
 
-    /// Whether the answer is proper as far as it has come: a body that contradicts its length shows
-    /// with its first frame (RFC 9113, 8.1.1).
+    /// Checks the part of the answer that has arrived: a body that contradicts its stated length
+    /// shows that with its first frame (RFC 9113, 8.1.1).
     pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
         if let Poll::Ready(Some(next)) = self.poll_frame(cx) {
             self.ahead = Some(next?);
@@ -270,8 +276,8 @@ impl Call {
                 let ended = Ended::of(&error);
                 Some(Err(self.failed(ended)))
             }
-            // The library ends a body so, too, whose stream was reset without an error. That has no
-            // place before the end of an answer (RFC 9113, 8.1).
+            // The library also ends a body in this way if its stream was reset without an error.
+            // That is not allowed before the end of an answer (RFC 9113, 8.1).
             None if !body.is_end_stream() => Some(Err(self.failed(Ended::cut()))),
             None => {
                 self.state = State::Through;
@@ -281,7 +287,7 @@ impl Call {
         })
     }
 
-    /// It kept silent for too long. If the others did too, it is the connection that is silent.
+    /// The stream was silent for too long. If all other streams were too, the connection is dead.
     pub(super) fn is_late(&self) {
         if self.session.heard() == self.heard {
             self.session.retire();
@@ -306,7 +312,7 @@ impl Call {
     }
 }
 
-/// A head that is ready for the backend, with what that is told besides.
+/// Adds the fields about the client to a prepared head.
 fn introduced(head: Parts, peer: &Peer<'_>) -> Parts {
     let mut said = Vec::new();
     headers::introduce(&head.headers, peer, |name, value| {
@@ -318,9 +324,9 @@ fn introduced(head: Parts, peer: &Peer<'_>) -> Parts {
     made
 }
 
-/// The same as it is said in HTTP/2: the host stands in the target, and there are no words about
-/// the connection (RFC 9113, 8.2.2 and 8.3.1). A host that cannot stand there is passed as a field,
-/// as HTTP/2 has it for what was HTTP/1.1.
+/// Converts a head to HTTP/2: the host moves into the target, and fields about the connection are
+/// removed (RFC 9113, 8.2.2 and 8.3.1). A host that is not a valid authority stays a `Host` field,
+/// as HTTP/2 allows for requests that were HTTP/1.1.
 fn stated(mut head: Parts, secure: bool) -> Parts {
     head.headers.remove(header::CONNECTION);
     head.headers.remove(header::UPGRADE);

@@ -1,39 +1,39 @@
-//! A body in chunks, taken off the bytes that have come (RFC 9112, 7.1).
+//! A chunked body, decoded from the bytes that have arrived (RFC 9112, 7.1).
 //!
-//! It is read strictly: a line ends with CR LF, a size is hexadecimal digits and nothing else,
-//! and data end where they must. Extensions are skipped. Whoever reads it less strictly would see
-//! other messages on the connection than we do. It reads no socket: `wire.rs` does.
+//! The decoder is strict: a line ends with CR LF, a size is only hexadecimal digits, and data end
+//! where they must. Extensions are skipped. A less strict reader would see other messages on the
+//! connection. This file reads no socket; `connection.rs` does.
 
 use super::Fault;
 use super::head::{self, FIELDS_MAX};
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 
-/// Longest line with a chunk's size, extensions included, in bytes.
+/// The maximum length of the line with a chunk's size, in bytes, with extensions.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// Longest trailers, in bytes.
+/// The maximum length of trailers, in bytes.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
 
-/// Most digits in a size. Sizes with more are beyond what anybody sends.
+/// The maximum number of digits in a size. No real chunk is larger.
 const DIGITS_MAX: usize = 15;
 
-/// Where in the body the next byte stands.
+/// The position of the decoder in the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chunks {
     /// At the line with a chunk's size.
     Size,
-    /// Within a chunk, before so many bytes of it.
+    /// Within a chunk, with this number of bytes left.
     Data(u64),
     /// At the line end after a chunk.
     DataEnd,
     /// After the last chunk.
     Trailers,
-    /// Behind it.
+    /// After the end of the body.
     End,
 }
 
-/// A piece of a body.
+/// A decoded piece of a body.
 #[derive(Debug, PartialEq)]
 pub(super) enum Piece {
     Data(Bytes),
@@ -42,7 +42,7 @@ pub(super) enum Piece {
 }
 
 impl Chunks {
-    /// Takes the next piece off `unread`; `None` if it takes more bytes to go on.
+    /// Takes the next piece off `unread`. Returns `None` if more bytes are needed.
     pub(super) fn next(&mut self, unread: &mut BytesMut) -> Result<Option<Piece>, Fault> {
         loop {
             match *self {
@@ -79,13 +79,13 @@ impl Chunks {
     }
 }
 
-/// Takes at most `most` bytes off what has come.
+/// Takes at most `most` bytes off `unread`.
 pub(super) fn up_to(unread: &mut BytesMut, most: u64) -> Bytes {
     let length = usize::try_from(most).map_or(unread.len(), |most| most.min(unread.len()));
     unread.split_to(length).freeze()
 }
 
-/// Takes the line with a chunk's size off.
+/// Takes the line with a chunk's size off `unread`.
 fn size(unread: &mut BytesMut) -> Result<Option<u64>, Fault> {
     let bad = Fault::Answer("a chunk has no proper size");
     let line = &unread[..unread.len().min(LINE_BYTES_MAX)];
@@ -105,7 +105,7 @@ fn size(unread: &mut BytesMut) -> Result<Option<u64>, Fault> {
     Ok(Some(size))
 }
 
-/// Takes trailers and the empty line behind them off.
+/// Takes the trailers and the empty line after them off `unread`.
 fn trailers(unread: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
     let bad = Fault::Answer("its trailers are not proper");
     let mut fields = HeaderMap::new();
@@ -119,7 +119,7 @@ fn trailers(unread: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
     };
     let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
     match httparse::parse_headers(&within[..end + 4], &mut lines)? {
-        // A bare line feed may not end them earlier.
+        // A bare line feed must not end the trailers earlier.
         httparse::Status::Complete((length, lines)) if length == end + 4 => {
             for line in lines {
                 let (name, value) = head::field(line)?;
@@ -136,8 +136,8 @@ fn trailers(unread: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
 mod tests {
     use super::*;
 
-    /// The data and trailers of a body that comes in one piece, and what is left behind it; `None`
-    /// if it is faulty, `Some` of `None` if it has no end yet.
+    /// The data and trailers of a body that arrives at once, and the bytes left after it. `None` if
+    /// the body is malformed; the last field is `None` if it has no end yet.
     type Decoded = Option<(Vec<u8>, HeaderMap, Option<BytesMut>)>;
 
     fn decoded<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Decoded {

@@ -1,10 +1,10 @@
-//! A connection to the backend that carries one request after the other (HTTP/1.1), driven by
-//! whoever's request is on it.
+//! An HTTP/1.1 connection to the backend. It carries one request after the other and is driven by
+//! the task of the current request.
 //!
 //! It has no task of its own: the task that serves the client writes the request's head and reads
-//! the answer, so that a request takes no detour through queues and wakers. Only a request with a
-//! body is written by a task (`sending.rs`), since its answer may begin before it is through. How
-//! bytes become heads and bodies: `head.rs`, `chunks.rs`. Which connection is taken: `pool.rs`.
+//! the answer, so a request needs no queues and wakers. Only a request with a body is written by a
+//! separate task (`sending.rs`), because its answer may begin before the body is sent. How bytes
+//! become heads and bodies: `head.rs`, `chunks.rs`. Which connection is taken: `pool.rs`.
 
 use super::chunks::{self, Chunks, Piece};
 use super::head::{self, Framing};
@@ -27,21 +27,21 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::task::JoinHandle;
 
-/// Least and most that is asked for in one read, in bytes. It is doubled when a read was full, and
-/// is what a connection holds of an answer for a client that reads slowly.
+/// The minimum and maximum size of a read, in bytes. The size doubles after a full read. It is also
+/// what a connection holds of an answer for a client that reads slowly.
 const READ_BYTES: (usize, usize) = (8 * 1024, 64 * 1024);
 
-/// A body that is there whole and no longer than this is copied, in bytes: that is cheaper than to
-/// share the buffer and need another.
+/// A complete body up to this length is copied, in bytes: that is cheaper than sharing the buffer
+/// and allocating another.
 const COPIED_BYTES_MAX: usize = 1024;
 
-/// Who writes.
+/// Which task writes.
 enum Writer {
-    /// Whoever has the connection.
+    /// The task that owns the connection.
     Here(ends::Writer),
-    /// A task, until the request's body is through.
+    /// A separate task, until the request's body is sent.
     Task(JoinHandle<Result<ends::Writer, Lost>>),
-    /// Nobody any more.
+    /// None; the writer was lost or taken.
     Gone,
 }
 
@@ -50,37 +50,37 @@ enum Writer {
 enum Expected {
     /// The head of an answer.
     Head,
-    /// So many bytes of a body.
+    /// A body with this number of bytes left.
     Length(u64),
     Chunks(Chunks),
     /// A body that ends with the connection.
     Close,
-    /// Nothing.
+    /// Nothing: the answer is complete.
     Nothing,
 }
 
-/// A connection to the backend.
+/// An HTTP/1.1 connection to a backend.
 pub(in crate::doors::proxy) struct Connection {
     reader: ends::Reader,
     writer: Writer,
     pub(super) far: Rc<Far>,
-    /// Bytes that have come and are not looked at yet.
+    /// Bytes that have arrived and are not parsed yet.
     unread: BytesMut,
-    /// How much is asked for at once.
+    /// The size of the next read, in bytes.
     read_bytes: usize,
     expected: Expected,
-    /// Whether another request may follow the one that runs.
+    /// Whether another request may follow the current one.
     keeps: bool,
-    /// The method of the request that runs.
+    /// The method of the current request.
     method: Method,
-    /// The head of the request that runs, unless it has a body, and how much of it is written.
+    /// The head of the current request unless it has a body, and the number of its bytes written.
     request: Vec<u8>,
     written: usize,
-    /// Whether all of it is on its way, and not in a buffer of TLS.
+    /// Whether the whole head has been sent, with nothing left in a TLS buffer.
     flushed: bool,
-    /// A map with room for the fields of an answer.
+    /// An empty map with capacity for the fields of an answer, reused.
     room: HeaderMap,
-    /// Whether its request counts as one that the backend has.
+    /// Whether the request counts as running on the backend.
     running: bool,
     counted: Option<Held>,
 }
@@ -110,14 +110,15 @@ impl Connection {
         })
     }
 
-    /// Begins a request: its head is written when the answer is asked for, its body by itself.
+    /// Begins a request. Its head is written when the answer is polled, its body by a task.
     pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
         let Request { head, peer, body } = request;
         let body = (!body.is_nothing()).then_some(body);
         self.send(head, Some(&peer), body, worker);
     }
 
-    /// Begins once more a request that has failed elsewhere, of which `head` tells all.
+    /// Sends a request that failed elsewhere again. `head` is complete, with the fields about the
+    /// client.
     pub(super) fn begin_again(&mut self, head: Parts, body: Rc<Loan>, worker: &Rc<Worker>) {
         let body = (!body.is_nothing()).then(|| Lent(body.anew(&self.far)));
         self.send(head, None, body, worker);
@@ -139,7 +140,7 @@ impl Connection {
         self.method = head.method;
         self.room = head.headers;
         self.expect_answer();
-        // A body that is stated and does not follow: what does would be read as that.
+        // Without the body that it states, the backend would read the next request as that body.
         self.keeps = body.is_some() || length.unwrap_or(0) == 0;
         let Some(body) = body else { return };
         if let Writer::Here(writer) = std::mem::replace(&mut self.writer, Writer::Gone) {
@@ -150,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// Begins the request once more that `before` has failed.
+    /// Sends the request that failed on `before` again.
     pub(super) fn repeat(&mut self, before: &mut Connection) {
         self.counts_as(true);
         self.request = std::mem::take(&mut before.request);
@@ -158,12 +159,12 @@ impl Connection {
         self.expect_answer();
     }
 
-    /// The head of the request that failed here, if that has no body.
+    /// Returns the head of the request that failed here, if it has no body.
     pub(super) fn sent(&self) -> Option<Parts> {
         head::unwritten(&self.request)
     }
 
-    /// Its request counts as one that the backend has, or does not any more.
+    /// Sets whether the request counts as running on the backend.
     fn counts_as(&mut self, running: bool) {
         match (self.running, running) {
             (false, true) => self.far.backend.begins(),
@@ -180,8 +181,8 @@ impl Connection {
         self.keeps = true;
     }
 
-    /// Whether the request that failed here may be sent again: nothing has come of an answer, it
-    /// has no body, and doing it twice does no harm.
+    /// Whether the request that failed here may be sent again: nothing of an answer has arrived, it
+    /// has no body, and its method is idempotent.
     pub(super) fn may_repeat(&self) -> bool {
         self.expected == Expected::Head
             && self.unread.is_empty()
@@ -189,7 +190,7 @@ impl Connection {
             && self.method.is_idempotent()
     }
 
-    /// The head of the answer, and what in it may have to be taken out.
+    /// Polls for the head of the answer, and which of its fields may have to be removed.
     pub(super) fn poll_answer(
         &mut self,
         worker: &Worker,
@@ -221,8 +222,8 @@ impl Connection {
         }
     }
 
-    /// Whether the backend has ended the connection already, within the body that it has
-    /// announced: nothing has been passed on yet, so the client can be told so.
+    /// Whether the backend has already closed the connection within the body that it announced.
+    /// Nothing has been passed on yet, so the client can still get an error status.
     fn breaks_off(&mut self, cx: &mut Context<'_>) -> bool {
         let lacks = match self.expected {
             Expected::Length(left) => (self.unread.len() as u64) < left,
@@ -251,7 +252,7 @@ impl Connection {
         }
     }
 
-    /// Writes the request's head. If that fails there may be an answer nevertheless.
+    /// Writes the request's head. Even if that fails, there may be an answer.
     fn poll_write(&mut self, worker: &Worker, cx: &mut Context<'_>) {
         let Writer::Here(writer) = &mut self.writer else { return };
         if self.flushed {
@@ -272,8 +273,8 @@ impl Connection {
         self.flushed = Pin::new(writer).poll_flush(cx).is_ready();
     }
 
-    /// Finds out how far the task that writes is: pending while it is at it or has nothing to
-    /// tell that counts.
+    /// Checks the task that writes. Pending while it runs, and also if its outcome does not end the
+    /// request.
     fn poll_task(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let Writer::Task(task) = &mut self.writer else { return Poll::Pending };
         let ended = ready!(Pin::new(task).poll(cx));
@@ -286,7 +287,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Reads more. Zero: the backend has closed the connection.
+    /// Reads more. Zero bytes: the backend has closed the connection.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.unread.reserve(self.read_bytes);
         let count = ready!(pin!(self.reader.read_buf(&mut self.unread)).poll(cx))?;
@@ -298,7 +299,7 @@ impl Connection {
         Poll::Ready(Ok(count))
     }
 
-    /// The next frame of the answer's body.
+    /// Polls for the next frame of the answer's body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -323,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// The next piece of the body out of what has come.
+    /// Decodes the next piece of the body from the bytes that have arrived.
     fn next(&mut self) -> Result<Option<Piece>, Fault> {
         let most = match &mut self.expected {
             Expected::Nothing | Expected::Head => return Ok(Some(Piece::End)),
@@ -350,8 +351,8 @@ impl Connection {
         Ok(Some(Piece::Data(data)))
     }
 
-    /// Takes it apart, after an answer that switches protocols. `None` if the request is not
-    /// through.
+    /// Takes the connection apart after an answer that switches protocols. Returns `None` if the
+    /// request is not fully sent.
     pub(super) fn into_tunnel(mut self) -> Option<super::Tunnel> {
         let Writer::Here(writer) = std::mem::replace(&mut self.writer, Writer::Gone) else {
             return None;
@@ -361,7 +362,7 @@ impl Connection {
         Some(super::Tunnel { reader, writer, unread, counted: self.counted.take() })
     }
 
-    /// All of the answer's body, if it is of known length and there.
+    /// Takes the whole body of the answer, if its length is known and all of it has arrived.
     pub(super) fn whole(&mut self) -> Option<Bytes> {
         let Expected::Length(left) = self.expected else { return None };
         let length = usize::try_from(left).ok().filter(|length| *length <= self.unread.len())?;
@@ -374,12 +375,12 @@ impl Connection {
         Some(whole)
     }
 
-    /// Whether the answer's body is through.
+    /// Whether the answer's body is complete.
     pub(super) fn is_through(&self) -> bool {
         self.expected == Expected::Nothing
     }
 
-    /// What is known of the length that is still to come.
+    /// Returns the known bounds of the length still to come.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.expected {
             Expected::Length(left) => SizeHint::with_exact(left),
@@ -388,7 +389,7 @@ impl Connection {
         }
     }
 
-    /// Whether another request may follow, at once or when the last one's body is through.
+    /// Whether another request may follow, at once or when the last one's body is sent.
     pub(in crate::doors::proxy) fn may_stay(&mut self) -> bool {
         self.counts_as(!self.is_through());
         self.keeps
@@ -398,8 +399,9 @@ impl Connection {
             && !matches!(self.writer, Writer::Gone)
     }
 
-    /// Whether another request may be sent now. What came unasked, the end included, makes the
-    /// connection useless: `None`. It would be taken for the answer to the next request.
+    /// Whether another request may be sent now. Unexpected bytes, or the end of the connection,
+    /// make the connection unusable (`None`): they would be taken for the answer to the next
+    /// request.
     pub(in crate::doors::proxy) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Option<bool> {
         if !self.reader.is_silent(cx) {
             return None;

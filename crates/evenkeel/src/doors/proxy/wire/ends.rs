@@ -1,7 +1,7 @@
-//! The two halves of a connection to the backend, over whatever it goes: TCP, TLS, a socket file.
+//! The two halves of a connection to the backend, over TCP, TLS or a socket file.
 //!
-//! A closed enum and no trait object: over TCP, which nearly all are, a call costs a comparison.
-//! How they are made: `backends/reach.rs`.
+//! A closed enum and not a trait object: over TCP, which is the usual case, a call costs a
+//! comparison. How connections are made: `backends/reach.rs`.
 
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
@@ -13,23 +13,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::client::TlsStream;
 
-/// A connection that is whole.
+/// A connection that is not split yet.
 pub(in crate::doors::proxy) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
-/// What is read from.
+/// The half that is read from.
 pub(in crate::doors::proxy) enum Reader {
     Tcp(tcp::OwnedReadHalf),
     Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
     Unix(unix::OwnedReadHalf),
-    /// It was taken away.
+    /// The reader was moved out.
     None,
 }
 
-/// What is written to.
+/// The half that is written to.
 pub(in crate::doors::proxy) enum Writer {
     Tcp(tcp::OwnedWriteHalf),
     Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
@@ -37,7 +37,7 @@ pub(in crate::doors::proxy) enum Writer {
 }
 
 impl Stream {
-    /// Its halves.
+    /// Splits the connection into its halves.
     pub(super) fn into_split(self) -> (Reader, Writer) {
         match self {
             Stream::Tcp(stream) => {
@@ -57,8 +57,9 @@ impl Stream {
 }
 
 impl Reader {
-    /// Whether nothing has come, the end included. The system itself is asked where it can be: what
-    /// it has may not have been told of yet. Under TLS a ticket may lie there, which says nothing.
+    /// Whether nothing has arrived, not even the end. If possible this asks the system itself,
+    /// since the runtime may not know yet what has arrived. Under TLS a session ticket may have
+    /// arrived, which means nothing.
     pub(super) fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut byte = [0; 1];
@@ -75,11 +76,12 @@ impl Reader {
 }
 
 impl Reader {
-    /// Has what came acknowledged at once: a server that writes its answer in pieces may wait for
-    /// that before the next (RFC 896), and the system would take its time (RFC 1122, 4.2.3.2).
+    /// Makes the system acknowledge the received bytes at once. A server that writes its answer in
+    /// pieces may wait for that before the next one (RFC 896), and the system may delay it (RFC
+    /// 1122, 4.2.3.2).
     pub(super) fn acknowledge(&self) {
         if let Reader::Tcp(reader) = self {
-            // Without it all is as right, and slower.
+            // If this fails, the connection is only slower.
             let _ = set_tcp_quickack(reader.as_ref(), true);
         }
     }

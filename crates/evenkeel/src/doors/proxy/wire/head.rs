@@ -1,9 +1,9 @@
-//! Heads as they stand on a connection to the backend: a request's is written, and read back where
-//! it is to be said in another version; an answer's is read.
+//! Heads on a connection to the backend: writing a request's head, reading it back to send it in
+//! another HTTP version, and reading an answer's head.
 //!
-//! Whatever could be read in two ways is an error, never a guess: several lengths, codings but
-//! `chunked`, a coding in HTTP/1.0. What may pass of a head: `headers.rs`; the body that follows
-//! one: `body.rs`.
+//! Anything ambiguous is an error, never a guess: contradictory lengths, codings other than
+//! `chunked`, a coding in HTTP/1.0. Which fields may pass: `headers.rs`. The body that follows:
+//! `connection.rs`.
 
 use super::super::headers::{self, Found, Peer};
 use super::Fault;
@@ -14,36 +14,36 @@ use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Version};
 use std::mem::MaybeUninit;
 
-/// Most fields in a head or in trailers.
+/// The maximum number of fields in a head or in trailers.
 pub(super) const FIELDS_MAX: usize = 100;
 
-/// Longest head of an answer, in bytes.
+/// The maximum length of an answer's head, in bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What ends a message's body.
+/// How the end of a message's body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// So many bytes.
+    /// After this number of bytes.
     Length(u64),
-    /// The last chunk.
+    /// After the last chunk.
     Chunked,
-    /// The end of the connection.
+    /// At the end of the connection.
     Close,
 }
 
-/// The head of an answer, without the fields that only say how it is framed.
+/// The head of an answer, without the fields that only frame it.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) head: Response<()>,
-    /// What else in it is for this connection alone.
+    /// Which other fields in it are for this connection alone.
     pub(super) found: Found,
     pub(super) framing: Framing,
     /// Whether another request may follow on the connection.
     pub(super) keeps: bool,
 }
 
-/// Appends a request's head to `out`, with what is told of `peer` unless it says that already;
-/// `chunked` if a body follows whose length it does not state.
+/// Appends a request's head to `out`. Fields about `peer` are added unless the head has them
+/// already. `chunked`: a body follows without a stated length.
 pub(super) fn write(head: &Parts, peer: Option<&Peer<'_>>, chunked: bool, out: &mut Vec<u8>) {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     for piece in [head.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
@@ -59,14 +59,14 @@ pub(super) fn write(head: &Parts, peer: Option<&Peer<'_>>, chunked: bool, out: &
     out.extend_from_slice(b"\r\n");
 }
 
-/// The length of a request's body in bytes, where its head states one. What is no number counts as
-/// the longest there is: no body is as long.
+/// Returns the length of a request's body in bytes, if its head states one. An invalid number
+/// counts as `u64::MAX`, which no body reaches.
 pub(super) fn stated_length(headers: &HeaderMap) -> Option<u64> {
     let length = headers.get(header::CONTENT_LENGTH)?.to_str().ok();
     Some(length.and_then(|length| length.parse().ok()).unwrap_or(u64::MAX))
 }
 
-/// Appends fields, each on its line.
+/// Appends fields, one per line.
 pub(super) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
     for (name, value) in fields {
         write_field(name, value.as_bytes(), out);
@@ -79,8 +79,8 @@ fn write_field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The head of a request without a body that [`write`] has made, with all that it tells, to be said
-/// in another version. `None` of anything else.
+/// Reads back the head of a request without a body that [`write`] has made, to send it in another
+/// HTTP version. Returns `None` for anything else.
 pub(super) fn unwritten(head: &[u8]) -> Option<Parts> {
     let lines = head.strip_suffix(b"\r\n\r\n")?.split(|byte| *byte == b'\n');
     let mut lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -96,9 +96,9 @@ pub(super) fn unwritten(head: &[u8]) -> Option<Parts> {
     Some(head)
 }
 
-/// Takes the head of the final answer to a `method` request off what has come; `None` if it is not
-/// all there. Interim answers are taken off and dropped. The answer's fields are kept in `room`,
-/// whose own are dropped.
+/// Takes the head of the final answer to a `method` request off `unread`. Returns `None` if it is
+/// incomplete. Interim answers are dropped. The answer's fields reuse the memory of `room`; its own
+/// fields are dropped.
 pub(super) fn read(
     unread: &mut BytesMut,
     method: &Method,
@@ -131,7 +131,7 @@ pub(super) fn read(
     Ok(None)
 }
 
-/// The name and value of a line.
+/// Returns the name and value of a field line.
 pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderValue), Fault> {
     match (HeaderName::from_bytes(line.name.as_bytes()), HeaderValue::from_bytes(line.value)) {
         (Ok(name), Ok(value)) => Ok((name, value)),
@@ -139,10 +139,10 @@ pub(super) fn field(line: &httparse::Header<'_>) -> Result<(HeaderName, HeaderVa
     }
 }
 
-/// What the fields of an answer say.
+/// What the fields of an answer say about its framing, and the fields to pass on.
 #[derive(Default)]
 struct Said {
-    /// Those that are passed on.
+    /// The fields that are passed on.
     fields: HeaderMap,
     found: Found,
     length: Option<u64>,
@@ -152,7 +152,7 @@ struct Said {
 }
 
 impl Said {
-    /// Takes one field in. Of those that frame the answer the length is kept, once.
+    /// Handles one field. Of the fields that frame the answer, only the length is kept, once.
     fn hear(&mut self, line: &httparse::Header<'_>) -> Result<(), Fault> {
         let (name, value) = field(line)?;
         let passes = match name {
@@ -174,7 +174,7 @@ impl Said {
         Ok(())
     }
 
-    /// Whether this is the first word about the length. All must agree.
+    /// Records a length. All lengths must agree. Returns whether this is the first.
     fn hear_length(&mut self, value: &[u8]) -> Result<bool, Fault> {
         let first = self.length.is_none();
         for text in value.split(|b| *b == b',') {
@@ -187,7 +187,8 @@ impl Said {
         Ok(first)
     }
 
-    /// Whether it names fields, which then end here too (`headers.rs`).
+    /// Records the options `close` and `keep-alive`. Returns whether other fields are named, which
+    /// must also end here (`headers.rs`).
     fn hear_connection(&mut self, value: &[u8]) -> bool {
         let mut names = false;
         for token in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
@@ -200,7 +201,7 @@ impl Said {
         names
     }
 
-    /// How the body is framed (RFC 9112, 6.3), and whether the connection stays (9.3).
+    /// Decides how the body is framed (RFC 9112, 6.3) and whether the connection persists (9.3).
     fn answer(
         mut self,
         status: StatusCode,
@@ -220,7 +221,7 @@ impl Said {
             Some(length) => Framing::Length(length),
             None => Framing::Close,
         };
-        // With both, somebody on the way may have read it otherwise.
+        // With both, another hop may have read the answer differently.
         let ambiguous = self.chunked && self.length.is_some();
         if ambiguous {
             self.fields.remove(header::CONTENT_LENGTH);
@@ -239,7 +240,7 @@ impl Said {
     }
 }
 
-/// Digits and nothing else, but for space around them.
+/// Parses digits only, with optional surrounding whitespace.
 fn number(text: &[u8]) -> Option<u64> {
     let text = str::from_utf8(text.trim_ascii()).ok()?;
     let digits = text.bytes().all(|b| b.is_ascii_digit());
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 
-    /// A head of these names and values, as far as they are proper.
+    /// A head with these names and values, as far as they are valid.
     fn request(target: &str, lines: &[(Vec<u8>, Vec<u8>)]) -> Option<Parts> {
         let (mut head, ()) = http::Request::new(()).into_parts();
         head.uri = PathAndQuery::try_from(target).ok()?.into();
@@ -391,7 +392,7 @@ mod tests {
         assert!(whole(many.as_bytes(), &Method::GET).is_err());
     }
 
-    /// Bytes as pieces of heads, so that chance makes some that are nearly proper.
+    /// Turns bytes into pieces of heads, so that random input is often nearly valid.
     fn pieces(bytes: &[u8]) -> Vec<u8> {
         let pieces: [&[u8]; 16] = [
             b"HTTP/1.1 200 OK\r\n",

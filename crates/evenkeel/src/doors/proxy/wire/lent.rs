@@ -1,9 +1,9 @@
-//! A request's body on its way over a stream (HTTP/2): lent to the library, which sends it, and
-//! taken back when the server has not looked at the request.
+//! A request's body on an HTTP/2 stream. It is lent to the library that sends it, and taken back if
+//! the backend has not processed the request.
 //!
-//! For that the beginning of what was sent is kept until the answer begins. Frames share their
-//! buffers, so keeping one costs no copy. The library asks for a frame when the server has room for
-//! one: that is how it is known that it takes nothing. What a body may be: `body.rs`.
+//! For that, the beginning of what was sent is kept until the answer begins. Frames share their
+//! buffers, so keeping one costs no copy. The library asks for a frame when the backend has room
+//! for one; that shows whether the backend is stuck. What a body may be: `body.rs`.
 
 use super::Far;
 use crate::doors::proxy::body::{Broken, Upload};
@@ -17,10 +17,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// The most that is kept of a body to send it again, in bytes. A longer one is sent once.
+/// The maximum number of body bytes kept for sending them again. A longer body is sent only once.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 
-/// Frames kept of it: each takes some memory however short it is.
+/// The maximum number of frames kept: each takes some memory, however short.
 const KEPT_FRAMES_MAX: usize = 256;
 
 /// A piece of a body.
@@ -39,12 +39,12 @@ impl Piece {
     }
 }
 
-/// What has been sent of a body.
+/// The part of a body that has been sent.
 #[derive(Default)]
 struct Sent {
     pieces: Vec<Piece>,
     bytes: usize,
-    /// It is not all there: too much was sent, or nobody wants it any more.
+    /// The part is incomplete: too much was sent, or it is no longer needed.
     dropped: bool,
 }
 
@@ -70,11 +70,11 @@ impl Sent {
     }
 }
 
-/// What the lender holds.
+/// The side of the loan that stays with the [`Call`](super::call::Call).
 pub(super) struct Loan {
-    /// What is still to come from the client; `None` when it was taken back.
+    /// The rest of the body from the client; `None` after the body was taken back.
     upload: RefCell<Option<Upload>>,
-    /// What goes before it, once more.
+    /// Pieces to send again before that rest.
     again: RefCell<VecDeque<Piece>>,
     sent: RefCell<Sent>,
     far: Rc<Far>,
@@ -92,17 +92,18 @@ impl Loan {
         })
     }
 
-    /// Whether the body can be sent from its beginning.
+    /// Whether the body can be sent again from its beginning.
     pub(super) fn is_whole(&self) -> bool {
         !self.sent.borrow().dropped && self.upload.borrow().is_some()
     }
 
-    /// Whether nothing was or will be sent.
+    /// Whether the request has no body.
     pub(super) fn is_nothing(&self) -> bool {
         self.upload.borrow().as_ref().is_some_and(Upload::is_nothing)
     }
 
-    /// The same body from its beginning, for another stream. Whoever has it lent gets no more.
+    /// Returns the same body from its beginning, for another stream. The library gets no more of it
+    /// through this loan.
     pub(super) fn anew(&self, far: &Rc<Far>) -> Rc<Loan> {
         let sent = self.sent.take();
         Rc::new(Loan {
@@ -114,13 +115,13 @@ impl Loan {
         })
     }
 
-    /// It will not be sent again.
+    /// Forgets what was sent: the body will not be sent again.
     pub(super) fn forget(&self) {
         self.sent.borrow_mut().forget();
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        // The server takes the next one, so it has taken the one before.
+        // The backend accepts the next frame, so it has accepted the one before.
         self.far.stuck.end();
         let again = self.again.borrow_mut().pop_front();
         if let Some(piece) = again {
@@ -140,7 +141,7 @@ impl Loan {
     }
 }
 
-/// What the library holds.
+/// The side of the loan that the library holds.
 pub(in crate::doors::proxy) struct Lent(pub(super) Rc<Loan>);
 
 impl Body for Lent {
@@ -168,7 +169,7 @@ impl Body for Lent {
 }
 
 impl Drop for Lent {
-    /// All of it is in the library's hands.
+    /// The library has the whole body, or needs no more of it.
     fn drop(&mut self) {
         self.0.far.stuck.end();
     }

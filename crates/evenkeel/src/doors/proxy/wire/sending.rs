@@ -1,8 +1,8 @@
-//! A request with a body on its way to the backend: its head, and of the body what comes, as it
-//! comes.
+//! Sends a request with a body to the backend: its head, then the frames of the body as they
+//! arrive.
 //!
-//! It runs as a task beside whoever waits for the answer, which may begin before the body is
-//! through. The next frame is asked for when the one before is written. What a body may be:
+//! It runs as a task in parallel to the one that waits for the answer, which may begin before the
+//! body is sent. The next frame is asked for when the previous one is written. What a body may be:
 //! `body.rs`.
 
 use super::super::body::Broken;
@@ -18,34 +18,34 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite as _;
 
-/// Why a request did not get through.
+/// Why a request was not fully sent.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// Its body did not come, or may not pass.
+    /// The body did not arrive, or must not pass.
     Body(Broken),
-    /// The backend takes no more of it. It may have answered nevertheless.
+    /// The backend accepts no more of it. It may still have answered.
     Backend,
 }
 
-/// What the task works with.
+/// The state of the task.
 pub(super) struct Sending<B> {
     pub(super) writer: ends::Writer,
     pub(super) body: B,
-    /// How much of the body is still to come, in bytes, where the head states its length. `None`:
-    /// it goes in chunks.
+    /// The number of body bytes still to come, if the head states a length. `None`: the body is
+    /// chunked.
     pub(super) left: Option<u64>,
     pub(super) far: Rc<Far>,
     pub(super) worker: Rc<Worker>,
 }
 
-/// What a body gives next.
+/// The next frame of a body.
 type Next = Option<Result<Frame<Bytes>, Broken>>;
 
 impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
-    /// Writes `head` and the body. Gives the writer back for the next request, unless the body is
-    /// not as long as the head states: the backend would read the next request as part of it.
+    /// Writes `head` and the body. Returns the writer for the next request, unless the body is not
+    /// of the length that the head states: the backend would read the next request as part of it.
     pub(super) async fn run(mut self, head: Vec<u8>) -> Result<ends::Writer, Lost> {
-        // What goes out together with the next frame, if that is there by now.
+        // Bytes that go out together with the next frame, if that is ready by now.
         let mut before = head;
         let mut ended = false;
         loop {
@@ -81,7 +81,7 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
-    /// Writes some data, after what is `before` it, which is empty then.
+    /// Writes `before` and then some data. Clears `before`.
     async fn pass(&mut self, before: &mut Vec<u8>, data: Bytes) -> Result<(), Lost> {
         let mut after: &[u8] = b"";
         if let Some(left) = &mut self.left {
@@ -96,7 +96,7 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
         Ok(())
     }
 
-    /// Appends the end of a body in chunks. Returns true: there is nothing more to come.
+    /// Appends the end of a chunked body. Always returns true: no frame follows.
     fn close(&self, before: &mut Vec<u8>, trailers: Option<&http::HeaderMap>) -> bool {
         if self.left.is_none() {
             before.extend_from_slice(b"0\r\n");
@@ -119,7 +119,7 @@ impl<B: Body<Data = Bytes, Error = Broken> + Unpin> Sending<B> {
                     count => bytes.advance(count),
                 }
             }
-            // A buffer of TLS may hold some of it.
+            // A TLS buffer may hold some of the bytes.
             let poll = Pin::new(&mut self.writer).poll_flush(cx);
             self.far.note(poll, &self.worker)
         });

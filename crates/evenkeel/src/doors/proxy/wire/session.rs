@@ -1,13 +1,13 @@
-//! A connection to a server behind that carries many requests at once (HTTP/2).
+//! A connection to a backend that carries many requests at once (HTTP/2).
 //!
-//! The library (hyper) speaks it, in tasks of its own on this thread; here is what bounds it. A
-//! stream has a window of [`WINDOW_BYTES`], and the connection has room for the windows of all
-//! streams that may run: what slow clients leave unread holds up nobody else. The tasks end when
-//! the last stream and whoever keeps the session have let go of it.
+//! The library (hyper) implements the protocol in tasks on this thread; this file sets its bounds.
+//! A stream has a window of [`WINDOW_BYTES`], and the connection has a window for all streams that
+//! may run, so what slow clients leave unread blocks no other stream. The tasks end when the last
+//! stream and all owners of the session have dropped it.
 //!
-//! There are no pings: servers of gRPC take them for abuse. A connection that went silent is found
-//! by the request that waits too long while nothing is heard of any other, and gets no more of
-//! them. One stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
+//! There are no pings: gRPC servers treat them as abuse. A dead connection is found by the request
+//! that waits too long while no other stream receives anything. It then gets no more requests. One
+//! stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
 
 use super::call::Ended;
 use super::lent::Lent;
@@ -29,59 +29,61 @@ use std::time::Duration;
 use tokio::io::Join;
 use tokio::sync::{Notify, watch};
 
-/// What a stream may be sent of an answer before we have passed it on, in bytes; it is what a
-/// client that reads slowly has us hold.
+/// The flow control window of a stream: the bytes of an answer that a backend may send before they
+/// are passed on. A client that reads slowly makes the proxy hold this much.
 const WINDOW_BYTES: u32 = 64 * 1024;
 
-/// The largest window that there is (RFC 9113, 6.9.1).
+/// The largest window that the protocol allows (RFC 9113, 6.9.1).
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 
-/// What is kept of a request that the server does not take yet, for each stream, in bytes.
+/// The maximum number of bytes of a request that are buffered for each stream while the backend
+/// does not read them.
 const SEND_BYTES: usize = 64 * 1024;
 
-/// Answers that are no HTTP/2, each on a stream of its own, after which a session gets no more
-/// streams. The library ends a connection, and all requests on it, at 1 024 of them.
+/// The number of invalid HTTP/2 answers, each on its own stream, after which a session gets no more
+/// streams. The library ends a connection, with all its requests, at 1 024 of them.
 const ERRORS_MAX: u32 = 256;
 
-/// How long a session that nobody needs has to say so to the server.
+/// How long a session that is no longer needed may take to say goodbye to the backend.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What becomes of a request.
+/// The future of an answer.
 pub(super) type Answering =
     Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<Lent>>>>>>;
 
 type Connection = http2::Connection<TokioIo<Join<ends::Reader, ends::Writer>>, Lent, Tasks>;
 
-/// A connection while it is driven. `None` once it has ended: to drop it is what tells the sender,
-/// and gives back the requests that wait in it.
+/// A connection while it is driven, `None` once it has ended. Dropping it notifies the sender and
+/// gives back the requests that wait in it.
 type Driven = Rc<RefCell<Option<Connection>>>;
 
-/// A connection with streams.
+/// An HTTP/2 connection to a backend.
 pub(in crate::doors::proxy) struct Session {
     sender: RefCell<SendRequest<Lent>>,
-    /// Whether it is under TLS.
+    /// Whether the connection is under TLS.
     pub(super) secure: bool,
-    /// The library's own, which a task drives to its end.
+    /// The library's connection, which a task drives to its end.
     connection: Driven,
-    /// Streams that run, and how many may by our bound.
+    /// The number of running streams, and its bound from the settings.
     streams: Cell<usize>,
     bound: usize,
-    /// It gets no more streams.
+    /// The session gets no more streams.
     retired: Cell<bool>,
-    /// Answers that were no HTTP/2.
+    /// The number of answers that were not valid HTTP/2.
     errors: Cell<u32>,
-    /// Heads and frames of answers so far.
+    /// The number of heads and frames of answers received so far.
     heard: Cell<u64>,
-    /// Since when it has been without a stream, as far as anybody has looked.
+    /// The time since when the session has had no stream, as of the last check.
     idle: Cell<Option<u64>>,
-    /// Dropped, it ends the tasks.
+    /// Dropping this ends the tasks.
     _alive: watch::Sender<()>,
     _counted: Held,
 }
 
 impl Session {
-    /// Begins to speak on `stream`, for at most `bound` streams at once. Waits for the server to
-    /// say how many it allows: those beyond would be refused, and again if all come at once.
+    /// Opens a session on `stream`, for at most `bound` streams at once. Waits until the backend
+    /// has announced its own bound: streams beyond that would be refused, and refused again if all
+    /// are repeated at once.
     pub(in crate::doors::proxy) async fn open(
         stream: ends::Stream,
         bound: u32,
@@ -124,31 +126,31 @@ impl Session {
         }))
     }
 
-    /// Whether one more stream may be begun.
+    /// Whether one more stream may begin.
     pub(in crate::doors::proxy) fn has_room(&self) -> bool {
-        // As the server says by now.
+        // The backend's current bound; it may change.
         let connection = self.connection.borrow();
         let allowed = connection.as_ref().map_or(0, Connection::current_max_send_streams);
         !self.is_over() && self.streams.get() < self.bound.min(allowed)
     }
 
-    /// It gets no more streams. Those that run go on.
+    /// Gives the session no more streams. Running streams continue.
     pub(in crate::doors::proxy) fn retire(&self) {
         self.retired.set(true);
     }
 
-    /// Notes that something of an answer has come, and how much there was so far.
+    /// Counts a received head or frame of an answer. Returns the new count.
     pub(super) fn hears(&self) -> u64 {
         self.heard.set(self.heard.get() + 1);
         self.heard.get()
     }
 
-    /// How much has been heard so far.
+    /// Returns the number of heads and frames received so far.
     pub(super) fn heard(&self) -> u64 {
         self.heard.get()
     }
 
-    /// An answer was no HTTP/2, which is its stream's affair.
+    /// Counts an answer that was not valid HTTP/2 and affects its stream only.
     pub(super) fn has_erred(&self) {
         self.errors.set(self.errors.get() + 1);
         if self.errors.get() >= ERRORS_MAX {
@@ -156,12 +158,12 @@ impl Session {
         }
     }
 
-    /// Whether nothing can be begun here any more.
+    /// Whether no more streams can begin here.
     pub(in crate::doors::proxy) fn is_over(&self) -> bool {
         self.retired.get() || self.sender.borrow().is_closed()
     }
 
-    /// Since when it has been without a stream; to be asked now and then.
+    /// Returns the time since when the session has had no stream. Must be called regularly.
     pub(in crate::doors::proxy) fn idle_since(&self, now: u64) -> Option<u64> {
         let idle = (self.streams.get() == 0).then(|| self.idle.get().unwrap_or(now));
         self.idle.set(idle);
@@ -173,20 +175,21 @@ impl Session {
     }
 }
 
-/// Drives a connection until it has ended, and lets go of it.
+/// Drives a connection until it has ended, then drops it.
 async fn drive(connection: Driven) {
     poll_fn(|cx| match connection.borrow_mut().as_mut() {
-        // What goes wrong, the requests on it are told.
+        // Errors reach the requests on the connection.
         Some(connection) => Pin::new(connection).poll(cx).map(drop),
         None => Poll::Ready(()),
     })
     .await;
-    // Dropped when nothing is borrowed any more: what it gives back may come here.
+    // Dropped only after the borrow has ended: the requests that it gives back may access the
+    // session.
     let ended = connection.borrow_mut().take();
     drop(ended);
 }
 
-/// A stream's place among those of its session, and among the requests that the server has.
+/// A stream's place in its session, and the request's count on the backend.
 pub(super) struct Place(Rc<Session>, Rc<Backend>);
 
 impl Place {
@@ -205,11 +208,11 @@ impl Drop for Place {
     }
 }
 
-/// Runs the library's tasks on this thread, while their session lives and a little longer.
+/// Runs the library's tasks on this thread, as long as their session lives and a little longer.
 #[derive(Clone)]
 struct Tasks {
     alive: watch::Receiver<()>,
-    /// One of them did something.
+    /// Notified when one of the tasks has run.
     ran: Rc<Notify>,
 }
 
@@ -218,7 +221,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Tasks {
         let (mut alive, ran) = (self.alive.clone(), Rc::clone(&self.ran));
         tokio::task::spawn_local(async move {
             let over = async {
-                // Nothing is ever sent: it fails when the session is dropped.
+                // Nothing is ever sent: this fails when the session is dropped.
                 let _ = alive.changed().await;
                 tokio::time::sleep(FAREWELL).await;
             };

@@ -1,14 +1,15 @@
-//! Requests that wait for their client: its body does not come, or it does not take the answer.
+//! Requests that wait for their client: the body does not arrive, or the client does not read the
+//! answer.
 //!
-//! A client that sends next to nothing of a body makes room when there is none: its connection is
-//! closed while no backend has the request, and its request is given up while others wait for a
-//! slot.
+//! A client that sends next to nothing of a body must make room when there is none. While no
+//! backend has its request, its connection is closed; once a backend has it, the request is given
+//! up if others wait for a slot.
 //!
-//! Streams give their slot to others and keep their connection to the backend, and a client may
-//! have a hundred on each connection of its own. So each counts like a connection, and they may
-//! have half of the room for these, each thread its part of that. If there is none, the newest
-//! stream of the connection that has most of them ends: no client is cut off for what another one
-//! piles up.
+//! A stream set aside has given its slot to others but keeps its connection to the backend, and a
+//! client may have a hundred streams on each of its connections. So each stream set aside counts
+//! like a connection. Together they may use half of the room for connections, in equal parts per
+//! thread. If there is none left, the newest stream of the connection with the most such streams
+//! ends, so no client is cut off for the streams of another.
 
 use super::Worker;
 use crate::doors::proxy::link::{Link, STREAM_PATIENCE};
@@ -16,14 +17,14 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Whether the client of a stream has taken nothing for a while.
+/// Whether the client of a stream has read nothing for a while.
 pub(super) fn is_slow(link: &Link, now: u64) -> bool {
     link.is_stream() && link.stuck.exceeds(STREAM_PATIENCE, now, 0)
 }
 
 impl Worker {
-    /// A stream has no slot and keeps its connection to the backend. Without room for that it ends,
-    /// or one of those who have more.
+    /// Sets a stream aside: it has no slot and keeps its connection to the backend. If there is no
+    /// room, it ends, or a stream of a connection that has more of them.
     pub(in crate::doors::proxy) fn step_aside(&self, link: &Link) {
         let Some(over) = &link.over else { return };
         if link.aside.get() || link.is_closed() {
@@ -36,7 +37,7 @@ impl Worker {
         self.ends(link);
     }
 
-    /// Looks after a request whose backend waits for its body. `crowded`: others wait for a slot.
+    /// Checks a request if its backend waits for its body. `crowded`: others wait for a slot.
     pub(super) fn press(&self, link: &Link, crowded: bool, now: u64) {
         if !link.upload.is_awaited_by_backend() {
             return;
@@ -48,7 +49,8 @@ impl Worker {
         }
     }
 
-    /// Connections of which all streams have a body that trickles in and no backend yet.
+    /// Returns the connections on which every stream has a body that trickles in and no backend
+    /// yet.
     pub(super) fn trickling(&self, now: u64) -> HashSet<*const Link> {
         let (mut spare, mut lively) = (HashSet::new(), HashSet::new());
         for link in &*self.streams.all() {
@@ -60,7 +62,7 @@ impl Worker {
         spare
     }
 
-    /// The stream has ended.
+    /// The stream has ended: gives its room back if it was set aside.
     pub(in crate::doors::proxy) fn is_back(&self, link: &Link) {
         if link.aside.replace(false) {
             self.aside.set(self.aside.get() - 1);
@@ -69,7 +71,7 @@ impl Worker {
         }
     }
 
-    /// Takes the room if there is some, or `free` is to be had without.
+    /// Takes the room for a stream set aside if there is some, or in any case if `free`.
     fn one_more_aside(&self, free: bool) -> bool {
         let bound = self.site.borrow().bounds.connections;
         let most = bound.div_ceil(2 * self.house.threads.max(1));
@@ -79,8 +81,8 @@ impl Worker {
         taken
     }
 
-    /// Ends a stream of the connection that has most aside, unless that is `over` with one more.
-    /// Its room is given back soon.
+    /// Ends a stream of the connection that has the most streams set aside, unless that is `over`
+    /// with one more. The room is given back soon. Returns whether a stream was ended.
     fn ends_another(&self, over: &Rc<Link>) -> bool {
         let streams = self.streams.all();
         let aside = || streams.iter().filter(|link| link.aside.get() && !link.is_closed());

@@ -1,30 +1,31 @@
-//! The heads of requests over HTTP/2 that a thread keeps, bounded in sum.
+//! The memory for the heads of HTTP/2 requests on one thread, bounded in total.
 //!
-//! Compression turns some bytes into a head of `bounds.header_bytes`, and one connection has many
+//! Compression expands a few bytes into a head of `bounds.header_bytes`, and a connection has many
 //! streams. So the heads of all streams share [`HEADS_MAX`]. A stream that finds no room is
-//! answered 503, unless it is the only one of its connection: what a connection needs for one
-//! request it always has.
+//! answered with 503, unless it is the only one of its connection: a connection always has room for
+//! one request.
 
 use super::Worker;
 use crate::doors::proxy::link::Link;
 use http::HeaderMap;
 use std::rc::Rc;
 
-/// The most that one thread keeps of the heads of all streams together, in bytes. Less: streams
-/// with large heads are refused under load. More: memory for each thread.
+/// The maximum number of bytes that the heads of all streams of one thread take. With a smaller
+/// value, streams with large heads are refused under load. A larger value costs memory per thread.
 const HEADS_MAX: usize = 8 << 20;
 
-/// What a field takes besides its name and value, in bytes (RFC 9113, 6.5.2).
+/// The bytes that a field takes in addition to its name and value (RFC 9113, 6.5.2).
 const FIELD_BYTES: usize = 32;
 
-/// The room of one head, given back when it is dropped.
+/// The room of one head, given back when dropped.
 pub(in crate::doors::proxy) struct HeadRoom {
     worker: Rc<Worker>,
     bytes: usize,
 }
 
 impl HeadRoom {
-    /// `None` if there is none. A head over HTTP/1.1 needs none: it has a connection to itself.
+    /// Returns `None` if there is no room. A head over HTTP/1.1 needs none: it has a connection to
+    /// itself.
     pub(in crate::doors::proxy) fn take(
         worker: &Rc<Worker>,
         link: &Link,
