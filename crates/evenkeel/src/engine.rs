@@ -1,9 +1,10 @@
-//! The decision engine as all doors share it: limiter, meter and the list of the heaviest clients,
-//! with the clock read and the outcome counted.
+//! The decision engine of requests, as the doors share it: the limiter, the meter and the lists of
+//! the heaviest clients. It reads the clock and counts the outcomes.
 //!
-//! It decides nothing itself (the core does) and speaks no protocol (the doors do). A door asks
-//! through its [`Lane`] and gets a [`Charge`]: the open account of one request, which settles
-//! itself when it is dropped, however the request ended. Where requests wait for room: `turn`.
+//! It makes no decisions (the core does) and knows no protocol (the doors do). A door asks through
+//! its [`Lane`] and gets a [`Charge`], the open account of one request. A charge settles itself
+//! when it is dropped, however the request ended. The order in which locks are taken: [`Engine`].
+//! How requests wait for a slot: `turn`.
 
 mod charge;
 mod gate;
@@ -54,82 +55,105 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use together::{Elsewhere, Marks, Spent};
 
-/// A client that was not seen for so long is not there any more, for those who count clients.
+/// A client that has sent no request for this long is left out of the client counts.
 const GONE: Nanos = Nanos::from_secs(60);
-/// How many routes' costs are learned: 48 bytes each.
+/// The number of routes for which a usual cost is learned, at 48 bytes each.
 const ROUTES: usize = 4_096;
 
-/// What the engine needs of a door's configuration; replaced whole on reload.
+/// The parts of a door's configuration that the engine uses. A reload replaces them as a whole.
 struct Rules {
     limiter: Arc<Limiter>,
     cpus: f64,
     cost: CostSource,
     exempt: Vec<IpNet>,
     exempt_when: Vec<When>,
-    /// What clients' names mean; `None` if nothing.
+    /// The table of client names and their groups; `None` if no limit or exemption depends on
+    /// names.
     hosts: Option<Arc<KnownHosts>>,
     shadow: bool,
     seed: Seed,
-    /// Whether requests wait for room.
+    /// Whether any action is `queue`, so that requests wait for a slot.
     queues: bool,
-    /// Whether some limit wants to know what a request will cost before it runs.
+    /// Whether an enforced limit needs an estimate of the cost before the request runs.
     foresees: bool,
-    /// How many clients each limit remembers by name, per lane.
+    /// The number of clients that each limit remembers by name, per lane.
     names_max: usize,
-    /// The limits as other instances know them.
+    /// The fingerprints by which other instances know the limits.
     marks: Marks,
-    /// Whether some limit is in hits, which are charged when a request is let in.
+    /// Whether a limit counts hits. Hits are charged when a request is admitted.
     hits: bool,
 }
 
-/// Limiter, meter and top, shared by all threads of a door.
+/// The limiter, the meter, the queue and the lists of the heaviest clients, shared by all threads
+/// of a door.
+///
+/// # Lock order
+///
+/// A request takes these locks one after the other, and releases each before it takes the next: the
+/// [`Books`] of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), `meter` (`work` and
+/// `rest`), `gate` again (at the end), and the `Books` again (when its [`Charge`] is dropped). A
+/// lock may be taken while another one is held only in these cases:
+///
+/// - `gate`, then `estimates`: [`Gate::done`] calls its `learn` closure with the gate locked. Code
+///   that holds `estimates` must therefore not call the gate.
+/// - the `Books` of a lane, then the lock of [`KnownHosts`]: `Books::enter` looks up the client's
+///   name.
+/// - `given`, then each of `lookups`, `gate`, `elsewhere`, `meter` and the `Books` of one lane at a
+///   time: `reload` and `share_of` hold `given` all the time, so that only one of them changes the
+///   rules. Code that holds one of the others must therefore not lock `given`.
+///
+/// The spin bits of the limiter's buckets come last: they are taken with `Books` locked, and no
+/// lock is taken while one is held. `meter`, `estimates`, `lookups`, `elsewhere` and `overrides`
+/// are never held while another lock is taken, nor are the `Books` of two lanes locked at once.
 pub struct Engine {
     clock: Clock,
     rules: ArcSwap<Rules>,
     meter: Mutex<Meter>,
     gate: Gate,
-    /// What requests have cost, by route.
+    /// The usual cost of requests, by route. May be locked with the gate locked, never the other
+    /// way round.
     estimates: Mutex<Estimates>,
     lanes: Vec<Arc<Mutex<Books>>>,
     watch: Arc<Watch>,
-    /// Clients whose names are to be looked up, until somebody does it.
+    /// The queue of clients to look up by name, until a task takes it with [`Engine::lookups`].
     lookups: Mutex<Option<Lookups>>,
-    /// The settings as they were given, and how much more there is to share out for those who
-    /// count together.
+    /// The settings as configured, and the factor by which the CPUs of all instances together
+    /// exceed the configured number. The outermost lock: see [`Engine`].
     given: Mutex<(Proxy, f64)>,
-    /// What other instances tell of the heaviest.
+    /// The heaviest clients as other instances report them.
     elsewhere: Elsewhere,
-    /// Whose orders are kept beside the limits.
+    /// The gatekeepers that decide on requests before the limits do.
     gatekeepers: Vec<Arc<Gatekeeper>>,
-    /// What operators have said of single clients.
+    /// The overrides that operators have set for single clients.
     overrides: Overrides,
 }
 
-/// What each thread has for itself, behind a lock that only `reload` and people looking contend.
+/// The state of one lane, behind a lock of its own. Only `reload`, the peers and the admin door
+/// contend for it. For locks inside this one see [`Engine`].
 struct Books {
     rules: Arc<Rules>,
-    /// The heaviest clients of each limit.
+    /// The heaviest clients of each limit, in the order of the limits.
     tops: Vec<Top>,
-    /// What was charged, where others are to be told.
+    /// The charges to report to other instances; `None` unless instances count together.
     spent: Option<Spent>,
-    /// The heaviest by what no limit counts by.
+    /// The heaviest routes and user agents, which no limit counts by.
     views: Views,
-    /// What operators have said of single clients.
+    /// A sorted copy of the overrides that operators have set.
     in_force: InForce,
 }
 
-/// A request that has been found its place.
+/// A request with the rules and keys that it is counted by.
 struct Entering {
     rules: Arc<Rules>,
     keys: Keys,
     exempt: bool,
-    /// What an operator says that it weighs.
+    /// The weight that an operator has set for its client; one if there is none.
     weight: Weight,
     seen: Seen,
 }
 
 impl Engine {
-    /// An engine for `lanes` threads.
+    /// Makes an engine for `lanes` threads, without gatekeepers.
     #[must_use]
     pub fn new(
         proxy: &Proxy,
@@ -141,8 +165,8 @@ impl Engine {
         Engine::behind(Vec::new(), proxy, lanes, seed, clock, watch)
     }
 
-    /// The same, for requests that gatekeepers decide on before the limits do: on each the first
-    /// that keeps its gate.
+    /// Makes an engine for requests that gatekeepers decide on before the limits do. The first
+    /// gatekeeper whose condition matches a request decides on it.
     #[must_use]
     pub fn behind(
         gatekeepers: Vec<Arc<Gatekeeper>>,
@@ -179,8 +203,10 @@ impl Engine {
         })
     }
 
-    /// Takes over a changed configuration; what clients owe stays owed.
+    /// Applies a changed configuration. Debts are kept. Holds `given` while it takes the other
+    /// locks one at a time.
     pub fn reload(&self, proxy: &Proxy) {
+        // Lock order: the outermost lock, held while `take_over` takes the others.
         let mut given = self.given.lock();
         given.0 = proxy.clone();
         self.take_over(&peers::scaled(proxy, given.1));
@@ -207,6 +233,7 @@ impl Engine {
         self.rules.store(Arc::clone(&rules));
         self.meter.lock().set_clock(virtual_clock(proxy), now);
         for lane in &self.lanes {
+            // One lane at a time, with only `given` locked.
             let mut books = lane.lock();
             let mut before: Vec<Option<Top>> = books.tops.drain(..).map(Some).collect();
             let carried = places.iter().map(|place| {
@@ -219,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// The handle of thread `index`.
+    /// Returns the handle of thread `index`.
     #[must_use]
     pub fn lane(self: &Arc<Engine>, index: usize) -> Lane {
         let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
@@ -227,13 +254,13 @@ impl Engine {
         Lane(Arc::new(Desk { engine, books, stopped, notes: None }))
     }
 
-    /// The clock that everything is counted by.
+    /// The clock that all accounts of this engine go by.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// The cgroup that says what requests cost all together, if there is one.
+    /// The cgroup from which the total cost of requests is read; `None` for any other cost source.
     #[must_use]
     pub fn cgroup(&self) -> Option<PathBuf> {
         match &self.rules.load().cost {
@@ -242,7 +269,8 @@ impl Engine {
         }
     }
 
-    /// So much it has used since that was said last; `None`: nobody knows.
+    /// Reports the CPU time that the cgroup has used since the last report; `None` if it is
+    /// unknown.
     pub fn cgroup_used(&self, used: Option<Cost>) {
         let now = self.clock.now();
         let mut meter = self.meter.lock();
@@ -252,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// How many requests the backend works on now, and all it has worked so far.
+    /// The number of requests that the backend works on now, and the cost of all its work so far.
     #[must_use]
     pub fn load(&self) -> (u32, Cost) {
         let now = self.clock.now();
@@ -260,21 +288,21 @@ impl Engine {
         (meter.working(), meter.total(now))
     }
 
-    /// Who waits for room, and who has it; `None` if nobody has to.
+    /// The state of the admission queue; `None` if no action is `queue`.
     #[must_use]
     pub fn crowd(&self) -> Option<Crowd> {
         self.rules.load().queues.then(|| self.gate.crowd())
     }
 }
 
-/// One of the heaviest clients, and how it stands.
+/// One of the heaviest clients, with the state of its bucket.
 #[derive(Clone, Debug)]
 pub struct Standing {
-    /// Its name, cost and requests.
+    /// The client's name, cost and number of requests.
     pub row: Row,
-    /// What is left, in nano-units; below zero it is debt.
+    /// The rest in the client's bucket, in nano-units. A negative level is debt.
     pub level: Option<i64>,
-    /// How long until it is within the limit.
+    /// The time until the client is within the limit.
     pub wait: Nanos,
 }
 
@@ -304,7 +332,8 @@ fn rules(proxy: &Proxy, limiter: Limiter, seed: Seed, hosts: Option<Arc<KnownHos
     }
 }
 
-/// The search for how many requests the backend can work on at once, where nobody said.
+/// The search for the number of requests that the backend can work on at once; `None` if that
+/// number is configured.
 fn search(proxy: &Proxy) -> Option<Concurrency> {
     (proxy.queue.concurrency == settings::Concurrency::Auto).then(|| Concurrency::new(proxy.cpus))
 }
@@ -317,16 +346,16 @@ fn virtual_clock(proxy: &Proxy) -> meter::Clock {
     }
 }
 
-/// One thread's way to the engine.
+/// The engine handle of one thread.
 #[derive(Clone)]
 pub struct Lane(Arc<Desk>);
 
-/// What a lane and its open accounts share.
+/// State that a lane shares with its open accounts.
 struct Desk {
     engine: Arc<Engine>,
     books: Arc<Mutex<Books>>,
     stopped: Stopped,
-    /// What was decided, where somebody wants to know instead of a log.
+    /// The decisions of a playback, which are noted here instead of logged.
     notes: Option<Mutex<Vec<Note>>>,
 }
 
@@ -336,29 +365,29 @@ impl Desk {
     }
 }
 
-/// The answer to an ask.
+/// The decision on a request.
 #[expect(clippy::large_enum_variant, reason = "nearly all pass; a box is an allocation for each")]
 pub enum Asked {
-    /// It may run, perhaps after [`Charge::delay_until`].
+    /// The request may run, perhaps only after [`Charge::delay_until`].
     Pass(Charge),
-    /// It may not.
+    /// The request may not run.
     Refused(Refusal),
 }
 
-/// Why a request was refused, as the client is told.
+/// Why a request was refused, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The name of the limit.
+    /// The name of the limit or of the gatekeeper's domain.
     pub limit: String,
-    /// Whole seconds, at least one, after which the request would be let in.
+    /// The number of seconds, at least one, after which the request would be admitted.
     pub retry_after_secs: u64,
-    /// Whether a limit in requests refused (429) or one in CPU time (503).
+    /// Whether a limit in hits refused (status 429) or not (503).
     pub by_rate: bool,
 }
 
 impl Lane {
-    /// Runs `step`, for which time stands still: one reading of the clock, taken when it is first
-    /// needed, serves all asks and charges of this lane within. Only for work that never waits.
+    /// Runs `step` with this lane's time stopped: the clock is read once, when it is first needed,
+    /// for all asks and charges within. Only for work that never waits.
     pub fn at_once<R>(&self, step: impl FnOnce() -> R) -> R {
         self.0.stopped.stop();
         let result = step();
@@ -375,14 +404,15 @@ impl Lane {
         }
     }
 
-    /// Finds out by what a request is counted; whoever counts for several instances may then be
-    /// asked before this one [concludes](Lane::conclude).
+    /// Finds the buckets that a request is counted by. A store that counts for several instances
+    /// may then be asked before the lane [concludes](Lane::conclude).
     ///
     /// # Errors
-    /// A gatekeeper does not let it pass; that has been told.
+    /// A gatekeeper refuses the request. The refusal is already counted and logged.
     pub fn begin(&self, request: &impl Attributes) -> Result<Begun, Refusal> {
         let now = self.0.now();
         let client = request.address();
+        // Lock order: the books are locked, and `enter` locks `KnownHosts`.
         let entering = self.0.books.lock().enter(request, now);
         let Entering { rules, keys, exempt, weight, seen } = entering;
         let judged = self.judged(&rules, request, exempt, now)?;
@@ -391,8 +421,8 @@ impl Lane {
         Ok(Begun { rules, keys, exempt, judged, foreseen, agent, client, weight, seen, came: now })
     }
 
-    /// Decides. `words` are what others say of its buckets, in their order, who count for several
-    /// instances; none if there are no such others.
+    /// Decides on a request. `words` holds the answers of a store about the request's buckets, in
+    /// the order of its keys. It is empty if there is no store or no answer.
     #[must_use]
     pub fn conclude(&self, begun: Begun, words: &[Option<Word>]) -> Asked {
         let Begun { rules, keys, exempt, judged, foreseen, agent, client, weight, seen, came } =
@@ -406,7 +436,8 @@ impl Lane {
         };
         match verdict {
             Verdict::Deny { reason, retry_after } => {
-                // A debt may be waited for in part.
+                // The log shows how long the client has to wait, which may be less than it takes to
+                // pay the whole debt.
                 let told = Reason { wait: retry_after, ..reason };
                 self.report(Ruling::new("reject", rules.shadow), &rules, client, told, None);
                 if !rules.shadow {
@@ -421,7 +452,8 @@ impl Lane {
         }
         let in_shadow = self.report_shadows(&rules, &ticket, latest, client, now);
         if rules.hits && !matches!(verdict, Verdict::Deny { .. }) {
-            // What a limit in shadow would have refused it has not counted, so nobody else shall.
+            // `counted` leaves out the shadow limits that would have refused the request: they have
+            // not counted it, so other instances must not count it either.
             let counted = ticket.counted();
             self.0.books.lock().spend(&rules, &counted, Unit::Hits, Cost::hits(1));
         }
@@ -460,10 +492,10 @@ impl Lane {
         })
     }
 
-    /// What its gatekeeper makes of a request, if it has one.
+    /// Asks the first gatekeeper whose condition matches the request, if there is one.
     ///
     /// # Errors
-    /// The request does not pass; that has been told.
+    /// The gatekeeper refuses the request. The refusal is already counted and logged.
     fn judged(
         &self,
         rules: &Rules,
@@ -491,7 +523,7 @@ impl Lane {
         })
     }
 
-    /// Which route a request takes, and what it will probably cost; nothing where no limit asks.
+    /// The request's route and its estimated cost; the default if no limit needs an estimate.
     fn foreseen(&self, rules: &Rules, request: &impl Attributes) -> Foreseen {
         if !rules.foresees {
             return Foreseen::default();
@@ -501,26 +533,27 @@ impl Lane {
         self.0.engine.estimates.lock().foresee(route)
     }
 
-    /// Whether requests wait for room.
+    /// Whether requests are waiting for a slot.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.0.engine.gate.is_crowded()
     }
 
-    /// Refuses requests that have waited for room for too long. To be called a few times a second.
+    /// Refuses requests that have waited for a slot for too long. Call it a few times a second.
     pub fn expire(&self) {
         self.0.engine.gate.expire(self.0.now());
     }
 }
 
 impl Books {
-    /// What people call a key, if it is among the heaviest.
+    /// The readable name of a key, if the key is among the heaviest.
     fn name(&self, index: usize, hash: KeyHash) -> Option<String> {
         self.tops.get(index).and_then(|top| top.name(hash))
     }
 
-    /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Makes
-    /// sure that the keys have names in the lists of the heaviest.
+    /// Finds the rules and the keys that a request is counted by, and whether it is exempt. Gives
+    /// the keys names in the lists of the heaviest. Takes the lock of [`KnownHosts`], while the
+    /// books are locked.
     fn enter(&mut self, request: &impl Attributes, now: Time) -> Entering {
         let Books { rules, tops, views, in_force, .. } = self;
         let seen = views.touch(&rules.seed, request, now);

@@ -1,8 +1,8 @@
-//! The open account of one request: on the clock while the backend works, charged when that is
-//! known, settled when it is dropped.
+//! The open account of one request. Its clock runs while the backend works, its cost is charged as
+//! soon as it is known, and dropping the account settles it.
 //!
-//! Where it waits for room: `turn`. What is charged: `evenkeel_core::limiter`; by what clock:
-//! `evenkeel_core::meter`.
+//! How the request waits for a slot: `turn`. What is charged to which bucket:
+//! `evenkeel_core::limiter`. How cost is measured: `evenkeel_core::meter`.
 
 pub mod begun;
 pub(super) mod delivery;
@@ -25,82 +25,87 @@ use evenkeel_core::units::{Cost, Nanos, Time};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The open account of one request. Settles when dropped.
+/// The open account of one request. Dropping it settles the account. The drop takes the locks of
+/// the meter, the gate and the books, so it must not happen while one of them is held.
 pub struct Charge {
     pub(super) lane: Lane,
     pub(super) rules: Arc<Rules>,
     pub(super) ticket: Ticket,
-    /// Whether it was counted as delayed, held or, in shadow, refused.
+    /// Whether the request was already counted as delayed, held, queued or refused (in shadow, as
+    /// one that would have been).
     pub(super) reported: bool,
     pub(super) delayed: bool,
     pub(super) waited: Nanos,
     pub(super) client: IpAddr,
-    /// Where the virtual clock stood when the backend last began to work; `None` while it rests.
+    /// The virtual clock when the backend last began to work; `None` while the backend does not
+    /// work.
     pub(super) reading: Option<Reading>,
-    /// When the backend last began to work; `None` while it rests.
+    /// The time when the backend last began to work; `None` while the backend does not work.
     pub(super) began: Option<Time>,
-    /// For how long the backend has worked so far, by the clock on the wall.
+    /// The wall-clock time for which the backend has worked so far.
     pub(super) worked: Nanos,
-    /// What has been measured so far.
+    /// The cost measured so far.
     pub(super) cost: Cost,
-    /// What the backend said it cost.
+    /// The cost that the backend has stated in its answer.
     pub(super) stated: Option<Cost>,
-    /// Whose cost is learned by this.
+    /// The route for which this request's cost is a sample; `None` if no limit needs estimates.
     pub(super) route: Option<RouteHash>,
     pub(super) slot: Slot,
-    /// Whether the backend came to its end with it, so that its cost says something of others.
+    /// Whether the backend finished the request, so that its cost is a sample of its route.
     pub(super) whole: bool,
-    /// Whether it has had its slot from its start.
+    /// Whether the request has held its slot without a break.
     pub(super) steady: bool,
-    /// How far it has come on its way to the backend.
+    /// How much of the request the backend has.
     pub(super) delivery: Delivery,
-    /// Whether it counts among those whose slot others have while the backend waits for the rest.
+    /// Whether the gate counts this request as stalled: the backend waits for the rest of it, and
+    /// others use its slot.
     pub(super) stalled: bool,
     /// Whether the clock has stopped for good.
     pub(super) left: bool,
-    /// What whoever had it served said, and how it is known.
+    /// The cost that an external server has reported, and how it is known.
     pub(super) told: Option<(Cost, Measure)>,
-    /// The `User-Agent`, where the notice of a block may have to name it.
+    /// The `User-Agent`, if the notice of a block may have to show it.
     pub(super) agent: Option<Box<str>>,
-    /// What a gatekeeper said, where there is one.
+    /// The decision of a gatekeeper, if one has decided.
     pub(super) passage: Option<Passage>,
-    /// Who else is told what it cost.
+    /// A callback that reports the final cost, for a store.
     pub(super) tell: Option<Tell>,
-    /// Where it is counted beside the limits.
+    /// The request's route and user agent in the lists that no limit counts by.
     pub(super) seen: Seen,
-    /// When it came.
+    /// When the request arrived.
     pub(super) came: Time,
-    /// How its client stands.
+    /// The class of the request in the metrics: in credit or in debt.
     pub(super) tier: Tier,
 }
 
-/// Takes what a request cost, when its place was taken, and when the cost was known.
+/// Receives the cost of a request, the time as of which the request was charged, and the time at
+/// which the cost was known.
 pub type Tell = Box<dyn FnOnce(Cost, Time, Time) + Send>;
 
 impl Charge {
-    /// Until when the request must wait before the backend sees it.
+    /// The time until which the request must wait before it is sent to the backend.
     #[must_use]
     pub fn delay_until(&self) -> Option<Time> {
         let own = self.delayed.then(|| self.ticket.starts_at());
         own.max(self.gated_until())
     }
 
-    /// Until when a master has it wait.
+    /// The time until which a master's order delays the request.
     pub(super) fn gated_until(&self) -> Option<Time> {
         self.passage.as_ref().and_then(Passage::until)
     }
 
-    /// It waits no longer before it runs.
+    /// Ends the gatekeeper's delay, and frees the request's place among the delayed ones.
     pub(super) fn leave_gate(&mut self) {
         self.passage.iter_mut().for_each(Passage::entered);
     }
 
-    /// Has somebody told what it cost, once that is known.
+    /// Sets the callback that reports the final cost.
     pub fn tell(&mut self, tell: Tell) {
         self.tell = Some(tell);
     }
 
-    /// The name of the header in which the backend states costs, if there is one.
+    /// The name of the header in which the backend states the cost, if one is configured.
     #[must_use]
     pub fn cost_header(&self) -> Option<&str> {
         match &self.rules.cost {
@@ -109,8 +114,8 @@ impl Charge {
         }
     }
 
-    /// From here on the backend is not working for this request, whatever it sends: an answer that
-    /// has no end. Its slot and the clock are for others.
+    /// Stops the clock for good and gives the slot back. For an answer without end: whatever the
+    /// backend sends from here on is no work for this request.
     pub fn leave(&mut self) {
         self.rest();
         self.goes_on();
@@ -119,7 +124,7 @@ impl Charge {
         self.left = true;
     }
 
-    /// The backend works for this request from now on.
+    /// Starts the clock: the backend works for this request from now on.
     pub fn work(&mut self) {
         if self.reading.is_none() && !self.left {
             let now = self.lane.0.now();
@@ -128,7 +133,8 @@ impl Charge {
         }
     }
 
-    /// The backend does not work for this request any more, or we wait for the client.
+    /// Stops the clock: the backend no longer works for this request, or the proxy waits for the
+    /// client.
     pub fn rest(&mut self) {
         if let Some(reading) = self.reading.take() {
             let now = self.lane.0.now();
@@ -139,8 +145,8 @@ impl Charge {
         }
     }
 
-    /// The head of the answer is here, perhaps with what the backend says the request cost. The
-    /// clock rests. Returns until when the head is to be held.
+    /// Records that the head of the answer has arrived, perhaps with the cost that the backend
+    /// states, and stops the clock. Returns the time until which the answer must be held.
     pub fn head(&mut self, stated: Option<&[u8]>) -> Option<Time> {
         self.rest();
         if let Some(value) = stated {
@@ -157,7 +163,7 @@ impl Charge {
             return None;
         }
         let rules = &self.rules;
-        // What would have happened to it first is told already.
+        // In shadow, the first action that would have been taken is already logged.
         if !(self.reported && rules.shadow) {
             let ruling = Ruling::new("hold", rules.shadow);
             self.lane.report(ruling, rules, self.client, reason, Some((cost, measure)));
@@ -168,7 +174,7 @@ impl Charge {
         (!rules.shadow).then_some(until)
     }
 
-    /// Tells of a limit in shadow that would hold the answer.
+    /// Logs that a limit in shadow would hold the answer.
     fn held_in_shadow(&mut self, cost: Cost, measure: Measure, now: Time) {
         let Some(Shadowed { action: Action::Hold, reason }) = self.ticket.shadowed() else {
             return;
@@ -181,7 +187,7 @@ impl Charge {
         }
     }
 
-    /// Takes over what the backend says of itself; what cannot be believed is counted.
+    /// Accepts the cost that the backend states. A malformed value is counted and ignored.
     fn state(&mut self, value: &[u8]) {
         match meter::header_cost(value) {
             Ok(Some(cost)) => self.stated = Some(Cost::cpu(cost)),
@@ -190,9 +196,9 @@ impl Charge {
         }
     }
 
-    /// The backend's connection had to be closed: nobody knows what it still does. Charged is what
-    /// such a request costs, if it has not cost more already, and of the time in which it may have
-    /// worked on a part of the request at most `most`.
+    /// Records that the connection to the backend had to be closed, so the backend may still be
+    /// working. The charge is at least the usual cost of such a request. Of the time in which the
+    /// backend may have worked on a part of the request, at most `most` is charged.
     pub fn cut(&mut self, most: Nanos) {
         self.rest();
         self.whole = false;
@@ -214,7 +220,7 @@ impl Charge {
 }
 
 impl Charge {
-    /// What it has taken out of the bucket of one of its keys.
+    /// The amount charged to the bucket of one key: one hit, or the cost.
     fn spent(&self, key: Key, cost: Cost) -> Cost {
         let limit = self.rules.limiter.limits().get(usize::from(key.limit));
         match limit.map(|limit| limit.unit) {
@@ -223,16 +229,17 @@ impl Charge {
         }
     }
 
-    /// What one of its keys is called, where that needs nothing of the request, which is over.
+    /// The readable name of a key, if it can be found without the request, which is over.
     fn name_of(&self, key: &Key, known: Known) -> Option<String> {
         let limit = self.rules.limiter.limits().get(usize::from(key.limit))?;
         named::name(limit, key.hash, self.client, self.rules.group(known))
     }
 }
 
-/// How long it waited for each of its buckets: for the one that was over for longest all the time,
-/// for another by so much less as that was within its limit earlier, for one in credit not at all.
-/// Where none was over it waited for room, and so for all alike.
+/// The time that the request waited because of each of its buckets. The bucket that was overdue for
+/// longest is blamed for the whole wait. Another one is blamed for as much less as it was within
+/// its limit earlier, and a bucket in credit for none. If no bucket was overdue, the request waited
+/// for a slot, and all buckets are blamed alike.
 impl Charge {
     fn longest_overdue(&self, waited: Nanos) -> Nanos {
         if waited == Nanos::ZERO {
@@ -262,7 +269,8 @@ impl Drop for Charge {
         self.delivery_is_settled(now);
         let (cost, measure) = self.measured();
         let mut blocks = Vec::new();
-        // Who was in credit when it came and spent that meanwhile waited for its own requests.
+        // A client that was in credit on arrival and has spent it since then waited because of its
+        // own requests.
         if self.rules.limiter.owes(&self.ticket, now) {
             self.tier = Tier::Debt;
         }
@@ -271,9 +279,10 @@ impl Drop for Charge {
             tell(cost, self.ticket.asked_at(), now);
         }
         blocks.into_iter().for_each(|block| self.notice(block, measure, now));
-        // Its name may have become known while it ran.
+        // The client's name may have become known while the request ran.
         let known = self.rules.known(self.client.to_canonical(), now);
         self.lane.0.engine.named(self.client.to_canonical(), known);
+        // Locks the gate, with the estimates inside it.
         self.end(cost);
         let held_up = self.passage.as_ref().is_some_and(Passage::held_up);
         if !self.reported && !held_up {
@@ -281,11 +290,12 @@ impl Drop for Charge {
         }
         let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
         self.lane.0.engine.watch.charged(cost, waited, self.worked, self.tier);
-        // What has no end, and what somebody else served and told nothing of, took nobody knows how
-        // long.
+        // The duration is unknown for an answer without end and for a request served elsewhere
+        // without a report.
         let whole = !self.left && measure != Measure::Estimate;
         let took = whole.then(|| now.since(self.came));
         self.lane.0.engine.watch.tiers.served(self.tier, cost, took);
+        // Locked last and to the end: inside it only the spin bits of buckets are taken.
         let mut books = self.lane.0.books.lock();
         books.spend(&self.rules, &self.ticket.counted(), Unit::Cpu, cost);
         books.views.add(self.seen, cost, waited, now);
@@ -293,7 +303,7 @@ impl Drop for Charge {
         for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
             if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
                 let waited = self.waited_for(place, waited, longest);
-                // A flood of others may have pushed it out while it ran.
+                // A flood of other keys may have evicted this one while the request ran.
                 if top.add(key.hash, self.spent(*key, cost), waited, now)
                     && let Some(name) = self.name_of(key, known)
                 {

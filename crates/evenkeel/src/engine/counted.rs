@@ -1,8 +1,7 @@
-//! What every engine can show and have kept, whatever its door asks: limits with their buckets,
-//! the heaviest clients, and what the backend does, where there is one.
+//! The view that the admin door and the snapshots have of every engine: limits with their buckets,
+//! the heaviest clients, and the load of the backend, if there is one.
 //!
-//! This is how the admin door and the snapshots see engines. Deciding is not here: each kind of
-//! engine has questions of its own.
+//! Decisions are not part of it, because each kind of engine is asked in its own way.
 
 pub mod overrides;
 mod requests;
@@ -15,84 +14,84 @@ use evenkeel_core::units::{Cost, Nanos};
 use overrides::{Full, Override};
 use std::sync::Arc;
 
-/// An engine as it is looked at.
+/// An engine as seen by the admin door and the snapshots.
 pub trait Counted: Send + Sync {
-    /// The limits of this moment with their buckets, which live on whatever is reloaded meanwhile.
+    /// The current limits with their buckets. The buckets outlive a reload in the meantime.
     fn held(&self) -> Arc<Limiter>;
 
-    /// The heaviest clients of the limit at `index`, heaviest first, with their levels.
+    /// The heaviest clients of the limit at `index`, the heaviest first, with their levels.
     fn top(&self, index: usize) -> Vec<Standing>;
 
-    /// How many clients of the limit at `index`, of those seen within the last minute, have
-    /// requests that wait for longer than `above` on average; `None` where nobody waits.
+    /// The number of clients of the limit at `index`, seen within the last minute, with an average
+    /// wait above `above`; `None` if the engine delays no requests.
     fn clients_held(&self, index: usize, above: Nanos) -> Option<usize>;
 
-    /// What the backend does; `None` where none is.
+    /// The load of the backend; `None` if the engine has no backend.
     fn work(&self) -> Option<Work>;
 
-    /// The `max` heaviest clients of the limit at `index`: the first of `top`.
+    /// The `max` heaviest clients of the limit at `index`: the first entries of `top`.
     fn heaviest(&self, index: usize, max: usize) -> Vec<Standing> {
         let mut top = self.top(index);
         top.truncate(max);
         top
     }
 
-    /// Whether the limit at `index` is only decided and counted, and enforces nothing.
+    /// Whether the limit at `index` is in shadow: decided and counted, but not enforced.
     fn shadows(&self, index: usize) -> bool {
         let _ = index;
         false
     }
 
-    /// The `max` heaviest by other things than limits count by: the name of each list, and who is
-    /// on it. Nobody has a level there.
+    /// The `max` heaviest entries of each list that no limit counts by, with the list's name. These
+    /// entries have no level.
     fn views(&self, max: usize) -> Vec<(&'static str, Vec<Row>)> {
         let _ = max;
         Vec::new()
     }
 
-    /// What operators have said of single clients; `None` where nothing can be said.
+    /// The overrides that operators have set; `None` if the engine supports none.
     fn overrides(&self) -> Option<Vec<Override>> {
         None
     }
 
-    /// Says something of a client.
+    /// Sets an override for a client.
     ///
     /// # Errors
-    /// There is no room for it; nothing has changed then.
+    /// The list is full. It is left unchanged.
     fn say(&self, said: Override) -> Result<Override, Full> {
         let _ = said;
         Err(Full)
     }
 
-    /// Takes back what was said under this id.
+    /// Removes the override with this id and returns it.
     fn undo(&self, id: u64) -> Option<Override> {
         let _ = id;
         None
     }
 
-    /// Takes back what was said and has ended.
+    /// Removes the overrides that have expired and returns them.
     fn end_overrides(&self) -> Vec<Override> {
         Vec::new()
     }
 
-    /// Lists of the heaviest that are of no one limit: the name of each, and who is on it.
+    /// Lists of the heaviest keys that belong to no single limit, each with its name.
     fn lists(&self) -> Vec<(&'static str, Vec<Standing>)> {
         Vec::new()
     }
 }
 
-/// What a backend does.
+/// The load of a backend.
 pub struct Work {
-    /// How many requests it works on now.
+    /// The number of requests that the backend works on now.
     pub working: u32,
-    /// All it has worked so far.
+    /// The cost of all its work since the start.
     pub busy: Cost,
-    /// CPU time that was used while no request ran; known by `cost: cgroup` alone.
+    /// CPU time used while no request ran. Known only with `cost: cgroup`.
     pub unpaid: Cost,
-    /// CPU-seconds per second that are shared out.
+    /// The capacity that limits share out, in CPU-seconds per second.
     pub cpus: f64,
-    /// Who waits for room, and who has it; `None` if nobody has to.
+    /// The state of the admission queue; `None` if requests never queue.
     pub crowd: Option<Crowd>,
-    /// How it is known what a request costs, as the configuration says it.
+    /// The cost source in the words of the configuration.
     pub measured: String,
 }

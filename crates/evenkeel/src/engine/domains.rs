@@ -1,10 +1,11 @@
 //! The engine of the master: domains of identifiers, each with its rules.
 //!
-//! It is told of requests after they have run, or have been delayed, and says until when the next
-//! of that identifier is to wait: the latest that any rule says. Nothing is refused here, and no
-//! protocol is known; who is told is up to the door. What is in force is kept by name too, within a
-//! bound, for those who come late. Rules: docs/guide/master.md; algorithms:
-//! `evenkeel_core::bucket`. The other half, which holds requests as it is told: `gatekeeper`.
+//! It receives reports of requests that have run or have been delayed, and answers until when the
+//! next request with that identifier must wait: the latest time that any rule gives. It never
+//! refuses a request and knows no protocol. The door chooses which gatekeepers get the order.
+//! Orders in force are also kept by name, within a bound, for gatekeepers that subscribe later.
+//! Rules: docs/guide/master.md. Algorithms: `evenkeel_core::bucket`. The other half, which delays
+//! requests by these orders: `gatekeeper`.
 
 pub mod gatekeeper;
 pub mod outbox;
@@ -28,37 +29,38 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// How many identifiers each rule remembers by name.
+/// The number of identifiers that each rule remembers by name.
 const TOP_KEYS: usize = 1_000;
-/// The most bytes of names that newcomers are told of, in all domains together.
+/// The most bytes of names kept for new subscribers, in all domains together.
 const TOLD_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// How often names go whose wait is over.
+/// The interval at which names are removed after their wait has ended.
 const SWEEP: Nanos = Nanos::from_secs(10);
-/// What reaches us later than this was kept somewhere while we were away; a bucket that refills
-/// evenly does not count it. Longer than any network takes, shorter than a restart.
+/// A report that arrives later than this was kept somewhere while the master was unreachable. A
+/// bucket that refills evenly does not count it. The value is longer than any network delay and
+/// shorter than a restart.
 const STALE_AFTER: Nanos = Nanos::from_secs(5);
-/// Requests are let in and delayed, never refused, by who asks.
+/// A master only delays. Refusals are up to the gatekeepers.
 const POLICY: Policy = Policy { action: Action::Delay, max_delay: Nanos(u64::MAX) };
 
-/// What comes of a message.
+/// The result of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The next request may come at once.
+    /// The next request may run at once.
     Free,
-    /// It is to wait until then.
+    /// The next request must wait until this time.
     Until(Time),
-    /// The request was so long ago that it changes nothing.
+    /// The request ran too long ago to be counted.
     Stale,
 }
 
-/// All domains.
+/// All domains of a master.
 pub struct Domains {
     by_name: HashMap<Box<[u8]>, Arc<Domain>, RandomState>,
     in_order: Vec<Arc<Domain>>,
 }
 
 impl Domains {
-    /// With empty buckets.
+    /// Makes the configured domains with empty buckets.
     #[must_use]
     pub fn new(settings: &Master, seed: Seed, clock: Clock) -> Domains {
         let all = Arc::default();
@@ -71,7 +73,8 @@ impl Domains {
         Domains { by_name: by_name.collect(), in_order }
     }
 
-    /// Takes over changed rules of the domains that there are; says whether others were meant too.
+    /// Applies changed rules to the existing domains. Returns whether the configuration adds or
+    /// removes a domain, which is not applied.
     pub fn reload(&self, settings: &Master) -> bool {
         for changed in &settings.domains {
             if let Some(domain) = self.by_name.get(changed.name.as_bytes()) {
@@ -82,20 +85,20 @@ impl Domains {
         settings.domains.len() != self.in_order.len() || !self.in_order.iter().all(same)
     }
 
-    /// One by its name.
+    /// The domain with this name.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&Arc<Domain>> {
         self.by_name.get(name)
     }
 
-    /// All of them, in the order of the configuration.
+    /// All domains, in the order of the configuration.
     #[must_use]
     pub fn all(&self) -> &[Arc<Domain>] {
         &self.in_order
     }
 }
 
-/// One domain.
+/// A domain: its rules, their buckets and the orders in force.
 pub struct Domain {
     name: String,
     clock: Clock,
@@ -105,10 +108,11 @@ pub struct Domain {
     books: Mutex<Books>,
 }
 
-/// What is kept by name.
+/// The lists that have names in them, behind the lock of the domain. While it is held, only bucket
+/// spin bits and, in `in_force`, the locks of the caller's closure are taken.
 struct Books {
     tops: Vec<Top>,
-    /// Of a flood the lists see a part: they are for people, and a message costs little else.
+    /// Samples a flood: the lists are for display, and a message costs little else.
     sampler: Sampler,
     live: Live,
 }
@@ -142,14 +146,14 @@ impl Domain {
         self.limiter.store(Arc::new(next));
     }
 
-    /// What gatekeepers call it.
+    /// The name by which gatekeepers address the domain.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Records a request of `identifier` that ran, or is to run, at `at`, and says until when the
-    /// next has to wait.
+    /// Records a request of `identifier` that ran, or will run, at `at`. Returns until when the
+    /// next request must wait.
     pub fn hear(&self, identifier: &[u8], at: Time, now: Time) -> Heard {
         let limiter = self.limiter.load();
         let mut hasher = KeyHasher::new(limiter.seed());
@@ -180,8 +184,8 @@ impl Domain {
         if counted || limiter.limits().is_empty() { Heard::Free } else { Heard::Stale }
     }
 
-    /// The buckets that a request of `identifier` is counted in, which ran at `at`, and as of when
-    /// that is in each: for whoever counts for several masters.
+    /// The buckets that count a request of `identifier` that ran at `at`, each with the time as of
+    /// which it is charged. For a store that counts for several masters.
     #[must_use]
     pub fn buckets(
         &self,
@@ -202,12 +206,14 @@ impl Domain {
         (limiter, buckets)
     }
 
-    /// Others say that the identifier has to wait until then.
+    /// Takes over from a store that the identifier must wait until `until`.
     pub fn learn(&self, identifier: &[u8], until: Time, now: Time) {
         self.books.lock().live.put(identifier, until, now, self.told_max);
     }
 
-    /// Tells every identifier that has to wait, and until when, as long as `tell` wants more.
+    /// Calls `tell` with each identifier that must wait and the end of its wait, until `tell`
+    /// returns false. The domain's lock is held during the calls, so `tell` must not call the
+    /// domain.
     pub fn in_force(&self, now: Time, mut tell: impl FnMut(&[u8], Time) -> bool) {
         for (identifier, until) in &self.books.lock().live.until {
             if *until > now && !tell(identifier, *until) {
@@ -217,9 +223,10 @@ impl Domain {
     }
 }
 
-/// The time that a request counts as of, if it counts at all: not if it is older than a history
-/// remembers. A bucket that refills evenly is charged as of now, as what was refilled meanwhile
-/// cannot be told; so what is too old for that is left out.
+/// The time as of which a request is charged; `None` if it is not counted. A history counts it
+/// unless it is older than the history's window. A bucket that refills evenly is charged as of now,
+/// because the refill since then cannot be reconstructed, and does not count requests older than
+/// [`STALE_AFTER`].
 fn as_of(algorithm: &Algorithm, at: Time, now: Time) -> Option<Time> {
     match algorithm {
         Algorithm::History(history) => (now.since(at) <= history.window()).then_some(at),
@@ -227,17 +234,17 @@ fn as_of(algorithm: &Algorithm, at: Time, now: Time) -> Option<Time> {
     }
 }
 
-/// Until when identifiers have to wait, by name.
+/// The orders in force, by the name of the identifier.
 struct Live {
     until: HashMap<Box<[u8]>, Time>,
     bytes: usize,
-    /// Those of all domains.
+    /// The bytes of names in all domains together.
     all: Arc<AtomicUsize>,
     sweep_at: Time,
 }
 
 impl Live {
-    /// Remembers one, if there is room.
+    /// Remembers an order, if there is room.
     fn put(&mut self, identifier: &[u8], until: Time, now: Time, most: usize) {
         if now >= self.sweep_at {
             self.sweep(now);
@@ -254,7 +261,7 @@ impl Live {
         }
     }
 
-    /// Forgets those whose wait is over.
+    /// Removes the orders that have ended.
     fn sweep(&mut self, now: Time) {
         self.sweep_at = now.plus(SWEEP);
         self.until.retain(|_, until| *until > now);

@@ -1,7 +1,8 @@
-//! Room before the backend: the core's fair queue, shared by the threads of a door.
+//! The admission queue before the backend: the core's fair queue behind a lock, shared by the
+//! threads of a door.
 //!
-//! Whoever waits is woken when its turn has come, on whichever thread it waits. Nothing is decided
-//! here: who goes next is `evenkeel_core::queue`'s word. When a request asks for room, and gives it
+//! A waiting request is woken on its own thread when its turn has come. The order of requests is
+//! not decided here but in `evenkeel_core::queue`. When a request asks for a slot and gives it
 //! back: `turn`.
 
 use evenkeel_core::key::KeyHash;
@@ -14,56 +15,60 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::task::{Context, Poll, Waker};
 
-/// The queue of a door.
+/// The admission queue of a door. Its lock is held while [`Gate::done`] calls `learn`, and never
+/// while a task is woken. For the lock order see [`Engine`](super::Engine).
 pub struct Gate(Mutex<State>);
 
 struct State {
     queue: Queue,
-    /// How many requests the backend is sent at once, found by measuring where nobody said.
+    /// The number of requests that are sent to the backend at once: configured, or found by
+    /// `search`.
     concurrency: usize,
     search: Option<Concurrency>,
-    /// Where a search begins.
+    /// The configured concurrency, from which a search starts.
     begins: usize,
-    /// Requests that hold a slot but stand in no queue.
+    /// The number of exempt requests that hold a slot without having queued.
     beside: usize,
-    /// Requests without a slot that the backend has a part of.
+    /// The number of partly sent requests that have given their slot away while their clients
+    /// upload.
     stalled: usize,
-    /// What has become of those that found no room at once, until they hear of it.
+    /// The requests that did not get a slot at once, until each has polled its result.
     waiting: HashMap<Id, Fate, RandomState>,
 }
 
 enum Fate {
-    /// It waits; whom to wake, once somebody has asked.
+    /// The request waits. Holds its waker once it has been polled.
     Waits(Option<Waker>),
-    /// It has a slot, or is refused and may come again after this.
+    /// The request has a slot, or is refused and may be sent again after this time.
     Ended(Result<(), Nanos>),
 }
 
-/// What becomes of a request that asks for room.
+/// The answer to a request that asks for a slot.
 pub enum Entry {
-    /// It has a slot.
+    /// The request has a slot.
     Room(Id),
-    /// It waits.
+    /// The request waits in the queue.
     Waits(Id),
-    /// There is no place to wait in, until after this.
+    /// The queue is full. The client may try again after this time.
     Full(Nanos),
 }
 
-/// What the queue looks like from outside.
+/// A snapshot of the queue's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crowd {
-    /// Requests that wait.
+    /// The number of waiting requests.
     pub waiting: usize,
-    /// Requests with a slot.
+    /// The number of requests with a slot, exempt ones included.
     pub running: usize,
-    /// Slots.
+    /// The number of slots.
     pub concurrency: usize,
-    /// How many the backend is seen to take in, where that is known.
+    /// The number of requests that the backend was measured to accept at once, if known.
     pub taken_in: Option<usize>,
 }
 
 impl Gate {
-    /// With these bounds; `search`: the concurrency in them is where a search begins.
+    /// Makes a queue with these bounds. With `search`, the concurrency in `settings` is only the
+    /// start of the search.
     pub fn new(settings: Settings, search: Option<Concurrency>) -> Gate {
         let concurrency = search.as_ref().map_or(settings.concurrency, Concurrency::concurrency);
         let queue = Queue::new(Settings { concurrency, ..settings });
@@ -72,8 +77,8 @@ impl Gate {
         Gate(Mutex::new(State { queue, concurrency, search, begins, beside, stalled, waiting }))
     }
 
-    /// Takes over changed bounds; who waits, waits on. A search that runs goes on, unless it was to
-    /// begin elsewhere.
+    /// Applies changed bounds. Waiting requests keep waiting. A running search continues, unless
+    /// its start has changed.
     pub fn reload(&self, settings: Settings, search: Option<Concurrency>, now: Time) {
         let mut state = self.0.lock();
         let begins = settings.concurrency;
@@ -87,7 +92,7 @@ impl Gate {
         pass(state, now);
     }
 
-    /// A request asks for room.
+    /// A request asks for a slot.
     pub fn enter(&self, arrival: Arrival, now: Time) -> Entry {
         let mut state = self.0.lock();
         let id = state.queue.handle_arrival(arrival, now);
@@ -110,7 +115,7 @@ impl Gate {
         entry
     }
 
-    /// Whether the turn of a request that waits has come.
+    /// Polls a waiting request: ready with its slot, or with the time after which to try again.
     pub fn poll(&self, id: Id, cx: &Context<'_>) -> Poll<Result<Id, Nanos>> {
         let mut state = self.0.lock();
         match state.waiting.get_mut(&id) {
@@ -125,12 +130,12 @@ impl Gate {
                 state.waiting.remove(&id);
                 Poll::Ready(how.map(|()| id))
             }
-            // Never so; a request is not lost for it.
+            // Cannot happen. If it did, the request would still run.
             None => Poll::Ready(Ok(id)),
         }
     }
 
-    /// Nobody waits for this turn any more.
+    /// A waiting request is gone. Its slot, if it already had one, is free again.
     pub fn cancel(&self, id: Id, now: Time) {
         let mut state = self.0.lock();
         state.waiting.remove(&id);
@@ -140,9 +145,10 @@ impl Gate {
         pass(state, now);
     }
 
-    /// A slot is free again, after `cost`. `worked`: for how long the backend worked on what
-    /// route, if it came to the end of it. `learn` is asked what requests on which route are taken
-    /// to cost from now on, if this one says something of others.
+    /// A slot is free again, after a request that cost `cost`. `worked` holds the request's route
+    /// and how long the backend worked on it, if the backend finished it. `learn` returns the new
+    /// estimate for a route, if this request changes it. `learn` runs with the gate locked and
+    /// takes the lock of the estimates, so it must not call the gate.
     pub fn done(
         &self,
         id: Id,
@@ -156,13 +162,14 @@ impl Gate {
         if let Some((route, elapsed)) = worked {
             state.learn(route, elapsed, now);
         }
+        // Lock order: the gate is locked, and `learn` locks the estimates.
         if telling && let Some((route, estimate)) = learn() {
             state.queue.handle_estimate(route, estimate);
         }
         pass(state, now);
     }
 
-    /// Refuses who has waited for too long. To be called a few times a second.
+    /// Refuses requests that have waited for too long. Call it a few times a second.
     pub fn expire(&self, now: Time) {
         let state = self.0.lock();
         if state.queue.waiting() > 0 {
@@ -170,14 +177,14 @@ impl Gate {
         }
     }
 
-    /// A request that never waits holds a slot from now on.
+    /// An exempt request, which never waits, takes a slot.
     pub fn enter_beside(&self) {
         let mut state = self.0.lock();
         state.beside += 1;
         state.narrow();
     }
 
-    /// It does not any more.
+    /// An exempt request gives its slot back.
     pub fn leave_beside(&self, now: Time) {
         let mut state = self.0.lock();
         state.beside = state.beside.saturating_sub(1);
@@ -185,8 +192,9 @@ impl Gate {
         pass(state, now);
     }
 
-    /// The backend waits for the rest of a request of `client`, which gives its slot to others.
-    /// False if as many as there are slots do so already, and nobody else waits: it keeps its slot.
+    /// The backend waits for the rest of a request of `client`, so the request may give its slot
+    /// away. Returns false if stalled requests are as numerous as slots and no other client waits:
+    /// then the request keeps its slot.
     pub fn stall(&self, client: KeyHash) -> bool {
         let mut state = self.0.lock();
         let room = state.stalled < state.concurrency || state.queue.others_wait(client);
@@ -194,13 +202,13 @@ impl Gate {
         room
     }
 
-    /// The backend has the rest of it, or gets no more.
+    /// A stalled request is complete, or has ended.
     pub fn goes_on(&self) {
         let mut state = self.0.lock();
         state.stalled = state.stalled.saturating_sub(1);
     }
 
-    /// Whether requests wait for room.
+    /// Whether requests are waiting for a slot.
     pub fn is_crowded(&self) -> bool {
         self.0.lock().queue.waiting() > 0
     }
@@ -230,13 +238,14 @@ impl State {
         }
     }
 
-    /// What stands beside the queue takes its slots from it, but never the last.
+    /// Subtracts the slots of exempt requests from those of the queue, which always keeps one.
     fn narrow(&mut self) {
         self.queue.set_concurrency(self.concurrency.saturating_sub(self.beside).max(1));
     }
 
-    /// Notes who has room and who is refused, tells `heard` of each, and the search how many are
-    /// with the backend; returns whom to wake.
+    /// Gives out free slots and refuses overdue requests, and calls `heard` with each result. Tells
+    /// the search the number of running requests. Returns the wakers, which the caller must wake
+    /// after it has unlocked the gate.
     fn pass(&mut self, now: Time, mut heard: impl FnMut(Id, Result<(), Nanos>)) -> Vec<Waker> {
         self.queue.handle_timeout(now);
         let mut woken = Vec::new();
@@ -262,7 +271,8 @@ impl State {
     }
 }
 
-/// Lets pass who can, and wakes them when others can get at the queue again.
+/// Gives out free slots, unlocks the gate and only then wakes the tasks, so that they do not run
+/// into the lock.
 fn pass(mut state: MutexGuard<'_, State>, now: Time) {
     let woken = state.pass(now, |_, _| ());
     drop(state);

@@ -1,8 +1,8 @@
-//! Clients by name: a request as its client's group has it, and what happens when a name becomes
-//! known.
+//! Clients by host name: a request with the group of its client, and the transfer of a debt when a
+//! name becomes known.
 //!
-//! Nothing is looked up here (`client::lookup`), and no name of anybody's own choosing becomes a
-//! key: only what `merge` calls those who match.
+//! The lookup itself is in `client::lookup`. A client cannot choose the text of its key: the key is
+//! the name of the configured group that matches, which `merge` gives it.
 
 use super::{Engine, Rules};
 use crate::client::hosts::{Known, KnownHosts};
@@ -17,13 +17,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Who is to be looked up, until somebody does it.
+/// The queue of addresses to look up, until a lookup task takes it.
 pub(super) struct Lookups {
     hosts: Arc<KnownHosts>,
     wanted: mpsc::Receiver<IpAddr>,
 }
 
-/// A request whose client is known by name, perhaps.
+/// A request together with the group of its client; `None` if the client is in no known group.
 pub(super) struct Named<'a, R> {
     pub(super) request: &'a R,
     pub(super) group: Option<&'a str>,
@@ -59,7 +59,7 @@ impl<R: Attributes> Attributes for Named<'_, R> {
     }
 }
 
-/// What a key of a client is called, where that takes no more of a request than who sent it.
+/// The readable name of a client's key, if the address and the group are enough to make it.
 pub(super) fn name(
     limit: &Limit,
     hash: KeyHash,
@@ -72,7 +72,7 @@ pub(super) fn name(
     limit.by.iter().all(enough).then(|| classify::name(limit, &client, hash))
 }
 
-/// A client, of which only the address and the group are looked at.
+/// A client as attributes: only the address and the group are set.
 struct Client<'a>(IpAddr, Option<&'a str>);
 
 impl Attributes for Client<'_> {
@@ -102,8 +102,8 @@ impl Attributes for Client<'_> {
 }
 
 impl Engine {
-    /// What looks up clients' names, to be run beside everything else; `None` if nobody's name
-    /// matters, or somebody does it already.
+    /// The task that looks up the names of clients. The caller runs it beside its other tasks.
+    /// `None` if no setting needs names, or if the task was taken already.
     pub fn lookups(self: &Arc<Engine>) -> Option<impl Future<Output = ()> + Send + 'static> {
         let Lookups { hosts, wanted } = self.lookups.lock().take()?;
         let (engine, clock) = (Arc::downgrade(self), self.clock);
@@ -115,8 +115,9 @@ impl Engine {
         Some(lookup::serve(Arc::downgrade(&hosts), wanted, clock, told))
     }
 
-    /// What a client owes by its address, the group that it counts as owes, if it does: when that
-    /// becomes known, and when a request ends that began before.
+    /// Moves the debt of a client's address to the group that the client counts as. Called when the
+    /// group becomes known, and again at the end of each request that may have begun before. Locks
+    /// only the buckets concerned.
     pub(super) fn named(&self, client: IpAddr, known: Known) {
         if known == Known::default() {
             return;
@@ -125,7 +126,7 @@ impl Engine {
         let Some(group) = rules.hosts.as_ref().and_then(|hosts| hosts.group(known)) else { return };
         let now = self.clock.now();
         for (index, limit) in rules.limiter.limits().iter().enumerate() {
-            // Keys of several parts cannot be told: nobody knows the others.
+            // For a key of several parts the other parts are unknown here.
             if *limit.by == [Part::Host] {
                 let hash = |group| classify::hash(limit, &rules.seed, &Client(client, group));
                 rules.limiter.merge(index, hash(None), hash(Some(group)), now);
@@ -134,8 +135,8 @@ impl Engine {
     }
 }
 
-/// What is known of clients' names under `settings`: what was known `before` if they are the same;
-/// else nothing yet, and who is to be looked up.
+/// The table of client names under `settings`. If the settings are the same as before, the old
+/// table is kept. Otherwise the table is new, and comes with the queue of addresses to look up.
 pub(super) fn hosts(
     settings: &Hosts,
     before: Option<&Arc<KnownHosts>>,
@@ -153,12 +154,13 @@ pub(super) fn hosts(
 }
 
 impl Rules {
-    /// What a client counts as.
+    /// The group that a client counts as, and whether it is exempt by name. Locks [`KnownHosts`]
+    /// for a moment.
     pub(super) fn known(&self, client: IpAddr, now: Time) -> Known {
         self.hosts.as_ref().map(|hosts| hosts.of(client, now)).unwrap_or_default()
     }
 
-    /// The name that it counts as, if any.
+    /// The name of the group that a client counts as, if any.
     pub(super) fn group(&self, known: Known) -> Option<&str> {
         self.hosts.as_ref().and_then(|hosts| hosts.group(known))
     }

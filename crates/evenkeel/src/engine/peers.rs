@@ -1,8 +1,8 @@
-//! The engine of requests among those that count together: what it notes of its charges, and what
-//! it takes of others'.
+//! The engine of requests as one of several instances: how it notes its charges and applies those
+//! of other instances.
 //!
-//! Hits are noted when a request is let in, CPU time when it has ended. Shares are of the CPUs of
-//! all who live, as far as somebody says how many those are. The rest: `together`.
+//! Hits are noted when a request is admitted, CPU time when it has ended. Shares are of the CPUs of
+//! all live instances, as far as their numbers are known. The interface: `together`.
 
 use super::together::{Named, Spent, Together, heaviest};
 use super::{Books, Engine, Rules};
@@ -14,11 +14,11 @@ use evenkeel_core::limit::Unit;
 use evenkeel_core::replica::Shared;
 use evenkeel_core::units::{Cost, Nanos};
 
-/// What changes shares by less than this part is not worth a new limiter.
+/// The smallest relative change of the shares for which a new limiter is made.
 const WORTHWHILE: f64 = 0.001;
 
 impl Books {
-    /// Notes what the limits in `unit` were charged for a request, where others are to be told.
+    /// Notes a request's charge to the limits in `unit`, if instances count together.
     pub(super) fn spend(&mut self, rules: &Rules, keys: &Keys, unit: Unit, cost: Cost) {
         let Some(spent) = &mut self.spent else { return };
         for key in keys.as_slice() {
@@ -78,6 +78,7 @@ impl Together for Engine {
     }
 
     fn share_of(&self, cpus: f64) {
+        // Lock order: the outermost lock, held while `take_over` takes the others.
         let mut given = self.given.lock();
         let factor = cpus / given.0.cpus.max(f64::EPSILON);
         if (factor / given.1 - 1.0).abs() < WORTHWHILE {
@@ -88,8 +89,8 @@ impl Together for Engine {
     }
 }
 
-/// The settings where there are `factor` times as many CPUs to share out: those that limits say a
-/// share of. What the backend works on here stays the same.
+/// The settings for `factor` times the configured number of CPUs. Only limits in CPU time scale,
+/// because they are shares. The concurrency at the backend of this instance stays the same.
 pub(super) fn scaled(proxy: &Proxy, factor: f64) -> Proxy {
     let mut proxy = proxy.clone();
     for limit in &mut proxy.limits {
@@ -150,7 +151,7 @@ mod tests {
         true
     }
 
-    /// What is left under each limit, in units.
+    /// The level under each limit, in units.
     fn left(engine: &Engine) -> Vec<f64> {
         let left = |index| {
             let level = engine.top(index).first().and_then(|standing| standing.level);
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(b.top(0)[0].row.name, "192.0.2.1", "the other has told it");
         assert!(is_about(&left(&b), [24.0, 7.0]), "{:?}", left(&b));
         assert!((0..7).all(|_| serve(&b, b"0s")) && !serve(&b, b"0s"), "seven were left");
-        // As a joiner is told it: what is owed already is not owed twice.
+        // A joining instance gets deficits: a debt that it already has is not added again.
         for (mark, key, missing) in a.short(100) {
             b.hear_short(mark, key, missing);
         }

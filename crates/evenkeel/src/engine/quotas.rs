@@ -1,29 +1,30 @@
-//! What a client is told of its quotas: how many requests in how long, how many are left, when all
-//! are there again.
+//! The quotas that a client is shown: the number of requests per window, the number left, and the
+//! time until all are available again.
 //!
-//! Limits in requests alone, and of those the ones that refill; what CPU time is left would tell
-//! nobody anything. Nothing is decided here. How it is written: `doors/proxy/headers.rs`.
+//! Only limits in hits that refill have a quota. The CPU time that is left would be of no use to a
+//! client. No decision is made here. The header fields: `doors/proxy/headers.rs`.
 
 use super::{Charge, Lane, Refusal};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::limit::{Limit, Unit};
 
-/// A quota, and how a client stands by it.
+/// A quota, and the rest of it that a client has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// The name of the limit.
     pub name: String,
-    /// Requests at most.
+    /// The number of requests per window.
     pub requests: u64,
-    /// In so many seconds.
+    /// The length of the window, in seconds.
     pub window_secs: u64,
-    /// Requests left.
+    /// The number of requests left.
     pub left: u64,
-    /// After so many seconds all are there again; of a refused one, the next.
+    /// The number of seconds until all requests are available again; after a refusal, until the
+    /// next one is.
     pub reset_secs: u64,
 }
 
-/// The requests that a limit lets a client save up, and how many it gets a second.
+/// The burst of a limit in requests, and its rate per second; `None` if the limit has no quota.
 fn figures(limit: &Limit) -> Option<(f64, f64)> {
     match &limit.algorithm {
         Algorithm::Debt(debt) if limit.unit == Unit::Hits && !limit.shadow => {
@@ -34,7 +35,7 @@ fn figures(limit: &Limit) -> Option<(f64, f64)> {
 }
 
 fn seconds(of: f64) -> u64 {
-    // A hair above a whole number is that number, and no request waits for no time at all.
+    // A value just above a whole number is rounding error, and the result is at least one second.
     (of - 1e-6).ceil().max(1.0) as u64
 }
 
@@ -51,7 +52,7 @@ fn quota(limit: &Limit, left: f64, reset_secs: impl Fn(f64, f64) -> u64) -> Opti
 }
 
 impl Charge {
-    /// How its client stands by each limit in requests that counts it; in shadow nobody is told.
+    /// The client's quotas under all limits in hits that count the request; empty in shadow.
     #[must_use]
     pub fn quotas(&self) -> Vec<Quota> {
         let now = self.lane.0.now();
@@ -68,7 +69,7 @@ impl Charge {
 }
 
 impl Lane {
-    /// The quota that a client was refused by, if it is one of requests.
+    /// The quota of the limit that refused a client, if that limit has one.
     #[must_use]
     pub fn quota_of(&self, refusal: &Refusal) -> Option<Quota> {
         let rules = self.0.engine.rules.load();

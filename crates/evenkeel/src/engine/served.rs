@@ -1,7 +1,8 @@
-//! Accounts of requests that somebody else serves: how long they wait before they run, and what is
-//! told of their cost afterwards. And the notice of a block, which an account's end may start.
+//! Accounts of requests that another program serves: how long they wait before they run, and which
+//! cost is reported afterwards. Also the notice of a block, which the end of any account may start.
 //!
-//! It measures nothing: whoever serves a request says what it took. Who asks so: the `check` door.
+//! This module measures no time: the program that serves a request reports how long it took. The
+//! `check` door uses these accounts.
 
 mod playback;
 pub(super) mod ruling;
@@ -20,31 +21,32 @@ use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Nanos, Time};
 use ruling::Ruling;
 
-/// The longest part of a `User-Agent` that a notice shows, in bytes.
+/// The part of a `User-Agent` that a notice shows, in bytes.
 const AGENT_BYTES_MAX: usize = 200;
 
-/// What is told of a request that somebody else has served.
+/// The report on a request that another program has served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// What it cost.
+    /// The cost is reported.
     Cost(Cost),
-    /// How long it took; what that cost depends on what ran beside it.
+    /// The duration is reported. The cost depends on what ran at the same time.
     Time(Nanos),
-    /// Nothing; requests like it cost so much.
+    /// There is no report. The estimate is the usual cost of such requests.
     Nothing(Cost),
 }
 
 /// How long a request waits before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// No longer than until then.
+    /// The latest end of the wait.
     pub until: Time,
-    /// Not even so long if there is room ([`Lane::has_room`]).
+    /// Whether the wait also ends as soon as there is room ([`Lane::has_room`]).
     pub while_busy: bool,
 }
 
 impl Lane {
-    /// Whether the backend works on fewer requests than it can run at once.
+    /// Whether the backend works on fewer requests than it can run at once. Locks the meter and
+    /// then the gate, one after the other.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let engine = &self.0.engine;
@@ -54,24 +56,25 @@ impl Lane {
 }
 
 impl Charge {
-    /// It has waited for so long before it ran.
+    /// Records that the request has waited for `waited` before it ran.
     pub fn has_waited(&mut self, waited: Nanos) {
         self.waited = waited;
         self.leave_gate();
     }
 
-    /// How long a request must wait before it runs, at a door that can hold no answer and cannot
-    /// say when a slot is free again: what would be held waits first, for as long; what would be
-    /// queued waits while the backend has no room, at most until its debt is paid.
+    /// How long a request must wait before it runs, at a door that can neither hold an answer nor
+    /// say when a slot is free. If the action is `hold`, the request waits first, for the same
+    /// time. If it is `queue`, the request waits while the backend has no room, and at most until
+    /// its debt is paid.
     pub fn wait_first(&mut self) -> Option<Wait> {
         let own = self.own_wait();
         let Some(until) = self.gated_until() else { return own };
-        // Where there is room by then, nothing is left to wait for.
+        // By then, if there is room, there is no other reason to wait.
         let own = own.filter(|own| !own.while_busy).map_or(until, |own| own.until);
         Some(Wait { until: until.max(own), while_busy: false })
     }
 
-    /// How long it must wait by the limits.
+    /// The wait that the limits demand, without that of a gatekeeper.
     fn own_wait(&mut self) -> Option<Wait> {
         if self.delayed || (self.reported && self.rules.shadow) {
             let until = self.delayed.then(|| self.ticket.starts_at())?;
@@ -100,7 +103,7 @@ impl Charge {
         (!self.rules.shadow).then_some(Wait { until, while_busy })
     }
 
-    /// What a client is told that would have to wait and finds no place to.
+    /// The refusal of a request that would have to wait and finds no place to wait in.
     #[must_use]
     pub fn crowded_out(&self, wait: Wait) -> Refusal {
         let now = self.lane.0.now();
@@ -109,7 +112,7 @@ impl Charge {
         let left = wait.until.since(now);
         match reason {
             Some(reason) => refusal(&self.rules, reason, left),
-            // It is paid meanwhile.
+            // The debt has been paid in the meantime.
             None => Refusal {
                 limit: "waiting".to_owned(),
                 retry_after_secs: left.retry_after_secs(),
@@ -118,8 +121,8 @@ impl Charge {
         }
     }
 
-    /// Closes the account of a request that was let in `elapsed` ago and has counted as running for
-    /// `counted` of it. Returns what was charged.
+    /// Closes the account of a request that was admitted `elapsed` ago and was on the virtual clock
+    /// for `counted` of that time. Returns the cost that is charged.
     pub fn close(mut self, told: Told, elapsed: Nanos, counted: Nanos) -> Cost {
         self.rest();
         let (cost, measure) = match told {
@@ -132,10 +135,10 @@ impl Charge {
         cost
     }
 
-    /// What `took` cost out of an account that was on the virtual clock for `counted`. That clock
-    /// has run also while the front waited for a slow client: it says how much of the backend a
-    /// request had on average, and the report how long it had it. Of one that was never on it
-    /// nothing is known but that.
+    /// The cost of `took`, of an account that was on the virtual clock for `counted`. The clock
+    /// also runs while the front waits for a slow client. So the clock gives the average share of
+    /// the backend that the request had, and the report gives the time for which it had it. A
+    /// request that was never on the clock is charged the reported time in full.
     fn cost_of(&self, took: Nanos, counted: Nanos) -> Cost {
         let share =
             if counted == Nanos::ZERO { 1.0 } else { self.cost.0 as f64 / counted.0 as f64 };
@@ -147,7 +150,7 @@ impl Charge {
         }
     }
 
-    /// Tells that this request's cost has started a block.
+    /// Logs and counts that the cost of this request has started a block.
     pub(super) fn notice(&self, block: Blocked, measure: Measure, now: Time) {
         let index = usize::from(block.key.limit);
         let limits = self.rules.limiter.limits();
@@ -169,7 +172,8 @@ impl Charge {
     }
 }
 
-/// What a notice may have to say of a request: its `User-Agent`, if it is counted in windows.
+/// The `User-Agent` that the notice of a block may have to show, if a limit counts the request in a
+/// sliding window.
 pub(super) fn agent(rules: &Rules, keys: &Keys, request: &impl Attributes) -> Option<Box<str>> {
     let limits = rules.limiter.limits();
     let mut counting = keys.as_slice().iter().filter_map(|key| limits.get(usize::from(key.limit)));

@@ -1,10 +1,11 @@
-//! The engine of doors that are asked about tags: limits by prefix, and what is seen of them.
+//! The engine of the doors that are asked about tags: limits by prefix, and lists of the heaviest
+//! tags.
 //!
-//! A question costs tens of nanoseconds, so what would cost more is done once for a batch of them:
-//! the clock is read, the lists are locked, the counters are moved. The lists of the heaviest tags
-//! see every question of a quiet moment and a fair sample of a busy one. Nothing here knows a
-//! protocol, and there is no open account: a hit is known when it comes. For accounts of requests
-//! see `engine`.
+//! A question costs tens of nanoseconds, so the more expensive steps are done once for a batch:
+//! reading the clock, locking the lists, updating the counters. The lists of the heaviest tags
+//! count every question when there are few, and a fair sample when there are many. Nothing here
+//! depends on a protocol. There are no open accounts: a hit is known in full when it arrives. For
+//! accounts of requests see `engine`.
 
 pub mod asked;
 mod peers;
@@ -35,54 +36,62 @@ use super::counted::{Counted, Work};
 use super::together::{Elsewhere, Marks, Spent};
 use asked::By;
 
-/// How many tags each limit remembers by name, per lane.
+/// The number of tags that each limit remembers by name, per lane.
 const TOP_KEYS: usize = 1_000;
-/// Questions that the lists see in each millisecond; of more they see one in [`SAMPLE`].
+/// The number of questions in each millisecond that the lists count in full. Of further ones they
+/// count one in [`SAMPLE`].
 const SEEN_PER_MILLI: u32 = 20;
-/// One in so many, by chance, stands for as many.
+/// The average distance between sampled questions, and the weight of each.
 const SAMPLE: u32 = 64;
 
-/// Tags that are asked about side by side.
+/// The number of tags whose buckets are fetched from memory at the same time.
 pub const GROUP: usize = 16;
 
-/// What is decided by; replaced whole on reload.
+/// The limits and tag rules of a door. A reload replaces them as a whole.
 struct Rules {
     limiter: Arc<Limiter>,
     tags: Arc<TagRules>,
-    /// The place of [`SHARED`], where there are rules without a limit of their own.
+    /// The index of the limit [`SHARED`], if there are rules without a limit of their own.
     shared: Option<u8>,
-    /// The place of [`OWN_NUMBERS`], where questions may bring their numbers.
+    /// The index of the limit [`OWN_NUMBERS`], if questions may bring their own numbers.
     own: Option<u8>,
-    /// How many were refused, for each limit.
+    /// The counter of refused questions, for each limit.
     refused: Vec<Counter>,
-    /// The limits as other instances know them.
+    /// The fingerprints by which other instances know the limits.
     marks: Marks,
 }
 
-/// Limits by tag, shared by all threads of a door.
+/// The limits by tag, shared by all threads of a door.
+///
+/// # Lock order
+///
+/// A [`Batch`] holds the [`Books`] of its lane until it is dropped. While they are held, only the
+/// spin bits of buckets and the lock of the log's sampler (`watch`) are taken. `elsewhere` is never
+/// held while another lock is taken, nor are the `Books` of two lanes locked at once.
 pub struct Tags {
     clock: Clock,
     rules: ArcSwap<Rules>,
     lanes: Vec<Arc<Mutex<Books>>>,
     watch: Arc<Watch>,
-    /// What other instances tell of the heaviest.
+    /// The heaviest tags as other instances report them.
     elsewhere: Elsewhere,
 }
 
-/// What each thread has for itself, behind a lock that only `reload` and people looking contend.
+/// The state of one lane, behind a lock of its own. Only `reload`, the peers and the admin door
+/// contend for it.
 struct Books {
     rules: Arc<Rules>,
-    /// The heaviest tags of each limit.
+    /// The heaviest tags of each limit, in the order of the limits.
     tops: Vec<Top>,
     sampler: Sampler,
-    /// In this second nobody is told of a refusal any more: enough have been.
+    /// The second in which no more refusals are logged, because the log has had enough of them.
     quiet: u64,
-    /// What was charged, where others are to be told.
+    /// The charges to report to other instances; `None` unless instances count together.
     spent: Option<Spent>,
 }
 
 impl Tags {
-    /// An engine for `lanes` threads.
+    /// Makes an engine for `lanes` threads.
     #[must_use]
     pub fn new(
         line: &Line,
@@ -109,7 +118,7 @@ impl Tags {
         })
     }
 
-    /// Takes over a changed configuration; what tags owe stays owed.
+    /// Applies a changed configuration. Debts are kept. Locks the lanes one at a time.
     pub fn reload(&self, line: &Line) {
         let now = self.clock.now();
         let old = self.rules.load();
@@ -133,7 +142,7 @@ impl Tags {
         }
     }
 
-    /// The handle of thread `index`.
+    /// Returns the handle of thread `index`.
     #[must_use]
     pub fn lane(self: &Arc<Tags>, index: usize) -> TagLane {
         let books = Arc::clone(&self.lanes[index % self.lanes.len()]);
@@ -158,7 +167,7 @@ impl Counted for Tags {
         None
     }
 
-    /// The cost of a tag is what was asked for, in hits, served or not.
+    /// The cost of a tag is the number of hits asked for, served or refused.
     fn top(&self, index: usize) -> Vec<Standing> {
         let now = self.clock.now();
         let rules = self.rules.load();
@@ -176,14 +185,14 @@ impl Counted for Tags {
     }
 }
 
-/// Tags are served or refused; nothing is ever held.
+/// Tags are served or refused, never delayed.
 const POLICY: Policy = Policy { action: Action::Reject, max_delay: Nanos::ZERO };
 
-/// The limits of a door: the configured ones, and that of keys which bring their own numbers.
+/// The limits of a door: the configured ones, and the limit for keys that bring their own numbers.
 fn limits(line: &Line) -> Vec<Limit> {
     let mut limits = line.limits.clone();
     if !line.resp.is_empty() {
-        // The first is for whatever no other names, so what it says the door says.
+        // The first limit is the one for tags that match no other. Its mode is that of the door.
         let shadow = line.limits.first().is_some_and(|limit| limit.shadow);
         limits.push(Limit { shadow, ..owed_time(OWN_NUMBERS, line.keys_max) });
     }
@@ -210,7 +219,7 @@ fn rules(line: &Line, limiter: Limiter, watch: &Watch) -> Rules {
 }
 
 impl Rules {
-    /// What counts `tag`; `None`: nothing does.
+    /// The bucket that counts `tag`; `None` if the tag is exempt or matches no rule.
     fn find(&self, tag: &[u8]) -> Option<Found> {
         let (limit, counting) = match self.tags.find(tag)? {
             TagRule::Exempt => return None,
@@ -220,7 +229,7 @@ impl Rules {
         Some(Found { key: Key { limit, hash: hash(tag, self.limiter.seed()) }, counting })
     }
 
-    /// How what was found is counted.
+    /// The algorithm of a bucket: that of its rule, else that of its limit.
     fn algorithm(&self, found: Found) -> &Algorithm {
         let own = || &self.limiter.limits()[usize::from(found.key.limit)].algorithm;
         self.counting(found).map_or_else(own, |counting| &counting.algorithm)
@@ -230,7 +239,8 @@ impl Rules {
         self.tags.counting(found.counting?)
     }
 
-    /// What so many hits are to other instances: where numbers differ, the time that they take.
+    /// The amount to report to other instances for `hits`: the time that they take if the rule has
+    /// its own numbers, else hits.
     fn cost(&self, found: Found, hits: u64) -> Cost {
         match self.counting(found) {
             Some(counting) => Cost(counting.interval.0.saturating_mul(hits)),
@@ -239,34 +249,36 @@ impl Rules {
     }
 }
 
-/// The bucket of a tag, and its numbers if they are not those of its limit.
+/// The bucket of a tag, with the number of its rule's counting if it differs from the limit's.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     key: Key,
     counting: Option<u32>,
 }
 
-/// One thread's way to the engine.
+/// The engine handle of one thread.
 pub struct TagLane {
     tags: Arc<Tags>,
     books: Arc<Mutex<Books>>,
 }
 
 impl TagLane {
-    /// Begins a batch of questions from `client` (`None`: of this machine), for which time stands
-    /// still. Only for work that never waits.
+    /// Begins a batch of questions from `client` (`None` for a client on this machine). All
+    /// questions of the batch have the same time. Only for work that never waits, because the batch
+    /// holds the lane's lock.
     #[must_use]
     pub fn batch(&self, client: Option<IpAddr>) -> Batch<'_> {
         self.batch_at(client, self.tags.clock.now())
     }
 
-    /// The same at a moment that is known already.
+    /// Begins a batch as [`TagLane::batch`] does, at a time that the caller has read already.
     #[must_use]
     pub fn batch_at(&self, client: Option<IpAddr>, now: Time) -> Batch<'_> {
         self.batch_by(By::Here, client, now)
     }
 
     fn batch_by(&self, by: By, client: Option<IpAddr>, now: Time) -> Batch<'_> {
+        // Locked until the batch is dropped.
         let mut books = self.books.lock();
         books.sampler.turn(now);
         let watch = &self.tags.watch;
@@ -274,7 +286,8 @@ impl TagLane {
     }
 }
 
-/// Questions that are answered at one moment.
+/// Questions that are answered as of one moment. Holds the lock of its lane, so it must not be kept
+/// across an `await`, and a thread must not begin a second one.
 pub struct Batch<'a> {
     watch: &'a Watch,
     books: MutexGuard<'a, Books>,
@@ -282,46 +295,48 @@ pub struct Batch<'a> {
     now: Time,
     client: Option<IpAddr>,
     served: u64,
-    /// Refused in a row by one limit, and not counted yet.
+    /// The limit that has refused last, and the number of its latest refusals that are not counted
+    /// yet.
     refused: (usize, u64),
-    /// Refused without a line in the log.
+    /// The number of refusals without a line in the log.
     untold: u64,
 }
 
-/// The numbers that a question brings with it.
+/// The rate and the capacity that a question brings with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Numbers {
-    /// How long one hit takes to come in; above zero.
+    /// The time in which one hit becomes available; above zero.
     pub interval: Nanos,
-    /// The most that can be saved up, in hits; above zero.
+    /// The most hits that can be saved up; above zero.
     pub capacity: u64,
 }
 
-/// How a tag stands, as its client is told.
+/// The state of a tag after a question, as the client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// Whether the hits were served.
     pub served: bool,
-    /// The most that can be saved up, in hits.
+    /// The most hits that can be saved up.
     pub capacity: u64,
-    /// What is left, in whole hits; zero in debt.
+    /// The number of whole hits left; zero in debt.
     pub left: u64,
-    /// How long until these hits would be served; `None`: they were, or never will be.
+    /// The time until these hits would be served; `None` if they were served or never will be.
     pub retry: Option<Nanos>,
-    /// How long until nothing is owed any more.
+    /// The time until the bucket is full.
     pub full: Nanos,
 }
 
 impl Batch<'_> {
-    /// The moment of all its questions.
+    /// The time of all questions in this batch.
     #[must_use]
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Whether a single hit of each tag is served, which charges it; what is no tag is served.
-    /// At most [`GROUP`] at once: their buckets are fetched from memory side by side, which takes
-    /// longer than all the rest.
+    /// Asks for one hit of each tag, charges it if it is served, and calls `answer` with the
+    /// result. A value that is no tag is served. The batch takes at most [`GROUP`] tags per call:
+    /// their buckets are fetched from memory at the same time, because the fetch takes longer than
+    /// all the rest.
     pub fn ask(&mut self, tags: &[Option<&[u8]>], mut answer: impl FnMut(bool)) {
         if self.by != By::Here {
             return tags.iter().for_each(|tag| answer(self.served_elsewhere(*tag)));
@@ -330,7 +345,7 @@ impl Batch<'_> {
         for (found, tag) in all.iter_mut().zip(tags) {
             *found = tag.and_then(|tag| self.rules().find(tag));
         }
-        // Not along with hashing: the processor looks some hundred steps ahead, no further.
+        // Not in the loop that hashes: the processor looks only some hundred steps ahead.
         for found in all.iter().flatten() {
             self.books.rules.limiter.touch(found.key);
         }
@@ -347,7 +362,8 @@ impl Batch<'_> {
         }
     }
 
-    /// The same for `hits` of `tag` at once, all or none, with how it stands then.
+    /// Asks for `hits` of `tag`, all or none, and returns the state of the tag. `None` if no rule
+    /// counts the tag.
     #[must_use]
     pub fn told(&mut self, tag: &[u8], hits: u64) -> Option<Told> {
         let rules = self.rules();
@@ -356,14 +372,15 @@ impl Batch<'_> {
         Some(self.told_by(&algorithm, found.key, tag, hits, cost))
     }
 
-    /// The same by the numbers of the question; `None` where none may bring any.
+    /// Asks as [`Batch::told`] does, by the numbers of the question; `None` if questions may not
+    /// bring any, or if these make no rate.
     #[must_use]
     pub fn told_by_own(&mut self, tag: &[u8], hits: u64, numbers: Numbers) -> Option<Told> {
         let limit = self.rules().own?;
         let key = Key { limit, hash: hash(tag, self.rules().limiter.seed()) };
         let rate = Rate::per(Cost::hits(1), numbers.interval)?;
         let algorithm = Algorithm::Debt(Debt::new(rate, Cost::hits(numbers.capacity)));
-        // Such a key owes a time, which others need no numbers for.
+        // The amount is reported as a time, because other instances do not know these numbers.
         let time = Cost(numbers.interval.0.saturating_mul(hits));
         Some(self.told_by(&algorithm, key, tag, hits, time))
     }
@@ -388,7 +405,7 @@ impl Batch<'_> {
         told(algorithm, state, wait, hits, self.now)
     }
 
-    /// What it is decided by.
+    /// The rules by which this batch is decided.
     fn rules(&self) -> &Rules {
         match &self.by {
             By::Told(asked) => asked.rules(),
@@ -396,13 +413,13 @@ impl Batch<'_> {
         }
     }
 
-    /// Whether whoever is over this limit is served all the same.
+    /// Whether the limit of this key is in shadow, so that tags over it are served.
     fn shadows(&self, key: Key) -> bool {
         let limits = self.rules().limiter.limits();
         limits.get(usize::from(key.limit)).is_some_and(|limit| limit.shadow)
     }
 
-    /// Notes what was charged, where others are to be told.
+    /// Notes the charge of served hits, if instances count together.
     fn spend(&mut self, key: Key, cost: Cost, wait: Nanos) {
         let books = &mut *self.books;
         if let Some(spent) = books.spent.as_mut().filter(|_| wait == Nanos::ZERO) {
@@ -432,7 +449,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Moves the counter of the limit that refused last.
+    /// Adds the pending refusals to the counter of their limit.
     fn count_refused(&mut self) {
         let (index, count) = std::mem::take(&mut self.refused);
         if let Some(counter) = self.books.rules.refused.get(index).filter(|_| count > 0) {
@@ -440,7 +457,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Logs a refusal, if there are not too many.
+    /// Logs a refusal, unless too many were logged in this second.
     fn tell(&mut self, key: Key, tag: &[u8], wait: Nanos) {
         let second = self.now.second();
         if self.books.quiet == second {
@@ -466,12 +483,12 @@ impl Batch<'_> {
     }
 }
 
-/// The numbers of a bucket that holds nothing.
+/// The numbers of a bucket without capacity, for the placeholder answers of a noting batch.
 fn nothing() -> Debt {
     Debt::new(Pace::ONE_PER_SECOND.rate(), Cost::ZERO)
 }
 
-/// How a bucket of this state is told of, whose hits have to wait for so long.
+/// The client's view of a bucket in this state, after a question with this wait.
 fn told(algorithm: &Algorithm, state: u64, wait: Nanos, hits: u64, now: Time) -> Told {
     let served = wait == Nanos::ZERO;
     let level = algorithm.level(&[state], now).unwrap_or(0);
@@ -501,12 +518,13 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// Which questions the lists see, so that a busy thread does not spend its time on them.
+/// Chooses the questions that the lists count, so that a busy thread does not spend its time on the
+/// lists.
 pub(super) struct Sampler {
     milli: u64,
-    /// To be seen in this millisecond still.
+    /// The number of questions still to be counted in full in this millisecond.
     left: u32,
-    /// Questions until the next one of a busy time is seen.
+    /// The number of questions until the next sampled one.
     skip: u32,
     chance: u64,
 }
@@ -518,7 +536,7 @@ impl Sampler {
         Sampler { milli: 0, left: 0, skip: SAMPLE, chance }
     }
 
-    /// Another batch begins.
+    /// Begins a batch at `now`.
     pub(super) fn turn(&mut self, now: Time) {
         let milli = now.0 / 1_000_000;
         if milli != self.milli {
@@ -527,7 +545,7 @@ impl Sampler {
         }
     }
 
-    /// How many questions this one stands for; `None`: it is not looked at.
+    /// The number of questions that this one stands for; `None` if it is not sampled.
     pub(super) fn weight(&mut self) -> Option<u32> {
         if self.left > 0 {
             self.left -= 1;

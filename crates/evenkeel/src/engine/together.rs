@@ -1,9 +1,11 @@
-//! What an engine tells of its charges, and takes of those of other instances.
+//! The interface of engines to other instances: the charges that an engine reports, and those of
+//! other instances that it applies.
 //!
-//! Each lane notes what it charges beside its other books, under a lock that it holds anyway; from
-//! there it is collected some times a second. Nothing is noted until somebody wants it. What comes
-//! from others is charged to the same buckets, whatever their level: it was let in elsewhere, so
-//! it is no decision of this instance. Who collects and who carries: `crate::peers::driver`.
+//! Each lane notes its charges in its books, under a lock that it holds anyway, and the driver
+//! collects them several times a second. No charges are noted until instances count together. A
+//! charge from another instance is applied to the same bucket whatever its level: the request was
+//! admitted elsewhere, so there is no decision left to make. The collector and the transport:
+//! `crate::peers::driver`.
 
 use super::counted::Counted;
 use evenkeel_core::bucket::Algorithm;
@@ -17,45 +19,48 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Keys that a lane notes until they are collected; what further ones are charged is counted here
-/// alone. 64 bytes each.
+/// The number of keys that a lane notes between two collections, at 64 bytes each. Charges of
+/// further keys are counted by this instance alone.
 const SPENT_MAX: usize = 1 << 18;
 
-/// An engine as others count together with it. Limits are known by their fingerprints.
+/// An engine that counts together with other instances. Limits are identified by their
+/// fingerprints.
 pub trait Together: Send + Sync {
-    /// From here on what is charged is noted.
+    /// Begins to note charges.
     fn share(&self);
 
-    /// The limits that others may have too.
+    /// The limits that other instances may have too.
     fn shared(&self) -> Vec<Shared>;
 
-    /// What was charged since this was last asked: the limit's fingerprint, what it says of itself
-    /// beside (zero for buckets), the key. Returns how many charges found no room.
+    /// Passes to `each` the charges since the last call: the limit's fingerprint, the context of
+    /// the counter (zero for buckets), the key and the amount. Returns the number of charges that
+    /// were dropped for lack of room.
     fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64;
 
-    /// Others have charged this, so long ago.
+    /// Applies a charge that another instance made `age` ago.
     fn hear(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost, age: Nanos);
 
-    /// Elsewhere a bucket is short of so much.
+    /// Applies a deficit: the bucket lacks at least this amount on another instance.
     fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost);
 
-    /// What a key is called elsewhere.
+    /// Takes over the name that another instance has for a key.
     fn hear_name(&self, fingerprint: u64, key: KeyHash, name: &str);
 
-    /// What the buckets of each limit are short of, at most so many of each.
+    /// The deficits of the buckets, at most `max` for each limit.
     fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)>;
 
-    /// Its heaviest clients, at most so many.
+    /// The heaviest clients with names, at most `max`.
     fn heaviest(&self, max: usize) -> Vec<Named>;
 
-    /// CPUs that it has to share out, where it shares out any.
+    /// The number of CPUs that this instance's limits share out; `None` for an engine without CPU
+    /// limits.
     fn cpus(&self) -> Option<f64>;
 
-    /// All instances together have so many.
+    /// Sets the number of CPUs that all instances have together.
     fn share_of(&self, cpus: f64);
 }
 
-/// What a lane has charged and nobody has collected.
+/// The charges of a lane that have not been collected yet.
 #[derive(Default)]
 pub struct Spent {
     charged: HashMap<(u64, u128, KeyHash), Cost, foldhash::fast::RandomState>,
@@ -63,7 +68,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// Notes a charge.
+    /// Notes a charge, or counts it as dropped if there is no room for its key.
     pub fn add(&mut self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost) {
         if amount == Cost::ZERO {
             return;
@@ -77,16 +82,16 @@ impl Spent {
         }
     }
 
-    /// Takes everything out; the lane goes on with an empty book.
+    /// Takes all charges out and leaves the lane an empty map.
     pub fn take(&mut self) -> Spent {
-        // Of the size that it had: it will be filled as far again.
+        // The new map gets the same capacity, because it will probably grow to the same size.
         let room = self.charged.len().min(SPENT_MAX);
         let empty = HashMap::with_capacity_and_hasher(room, foldhash::fast::RandomState::default());
         let charged = std::mem::replace(&mut self.charged, empty);
         Spent { charged, dropped: std::mem::take(&mut self.dropped) }
     }
 
-    /// Shows everything; returns how many charges found no room.
+    /// Passes all charges to `each`. Returns the number of dropped charges.
     pub fn show(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64 {
         for ((mark, context, key), amount) in &self.charged {
             each(*mark, *context, *key, *amount);
@@ -95,27 +100,28 @@ impl Spent {
     }
 }
 
-/// The limits of an engine as others know them.
+/// The fingerprints of an engine's limits, in the order of the limits.
 #[derive(Debug, Default)]
 pub struct Marks(Vec<u64>);
 
 impl Marks {
-    /// Those of `limits` behind `door`.
+    /// The fingerprints of `limits` at the door named `door`.
     pub fn new(door: &str, limits: &[Limit]) -> Marks {
         Marks(limits.iter().map(|limit| fingerprint(door, limit)).collect())
     }
 
-    /// That of the limit at `index`; nobody else's if there is none.
+    /// The fingerprint of the limit at `index`; zero, which no limit has, if there is no such
+    /// limit.
     pub fn of(&self, index: usize) -> u64 {
         self.0.get(index).copied().unwrap_or(0)
     }
 
-    /// Where the limit is that has it.
+    /// The index of the limit with this fingerprint.
     pub fn place(&self, fingerprint: u64) -> Option<usize> {
         self.0.iter().position(|mark| *mark == fingerprint)
     }
 
-    /// The limits as others are told them. `cpus` is what shares are of.
+    /// The descriptions of the limits for other instances. Shares are given as parts of `cpus`.
     pub fn shared(&self, limits: &[Limit], cpus: f64) -> Vec<Shared> {
         let shared = |(limit, mark): (&Limit, &u64)| Shared {
             fingerprint: *mark,
@@ -127,7 +133,7 @@ impl Marks {
         limits.iter().zip(&self.0).map(shared).collect()
     }
 
-    /// What the buckets of each limit are short of.
+    /// The deficits of the buckets, at most `max` for each limit.
     pub fn short(&self, limiter: &Limiter, max: usize, now: Time) -> Vec<(u64, KeyHash, Cost)> {
         let marks = self.0.iter().enumerate();
         let short = marks.flat_map(|(index, mark)| {
@@ -138,14 +144,16 @@ impl Marks {
     }
 }
 
-/// Whether amounts are whole hits: those of keys that bring their own numbers are times.
+/// Whether amounts are whole hits. They are times for the limit of keys that bring their own
+/// numbers.
 fn whole_hits(limit: &Limit) -> bool {
     let timed = matches!(&limit.algorithm, Algorithm::Debt(debt) if debt.burst() == Cost::ZERO);
     limit.unit == Unit::Hits && !timed
 }
 
-/// Stands for everything that two instances must have alike to count under one limit. Numbers are
-/// not among it: who has others counts the same, and decides differently.
+/// A hash of all properties that must be the same on two instances for a limit to be counted
+/// together. Rates and bursts are not among them: instances that differ in these count together,
+/// and each decides by its own.
 fn fingerprint(door: &str, limit: &Limit) -> u64 {
     let mut hasher = KeyHasher::new(&Seed([0; 16]));
     hasher.part(door.as_bytes());
@@ -161,7 +169,7 @@ fn fingerprint(door: &str, limit: &Limit) -> u64 {
     hasher.finish().bits()
 }
 
-/// The numbers of a limit, for people.
+/// The rate and burst of a limit as text, for display.
 fn numbers(limit: &Limit, cpus: f64) -> String {
     let mut text = String::new();
     let per_second = limit.algorithm.per_second().unwrap_or_default().as_units();
@@ -180,50 +188,50 @@ fn numbers(limit: &Limit, cpus: f64) -> String {
     text
 }
 
-/// The heaviest clients of other instances, by limit: what they have told, under the names that
-/// they have told.
+/// The heaviest clients of other instances, by the limit's fingerprint, under the names that those
+/// instances report.
 #[derive(Default)]
 pub struct Elsewhere(Mutex<HashMap<u64, Top>>);
 
 impl Elsewhere {
-    /// Others have charged this.
+    /// Adds a charge of another instance. `capacity` is the size of a new list.
     pub fn add(&self, fingerprint: u64, key: KeyHash, amount: Cost, capacity: usize, now: Time) {
         let mut tops = self.0.lock();
         let top = tops.entry(fingerprint).or_insert_with(|| Top::new(capacity));
         top.count(key, 0, amount, now, String::new);
     }
 
-    /// A key that they have charged is called so.
+    /// Sets the name of a key that other instances have charged.
     pub fn name(&self, fingerprint: u64, key: KeyHash, name: &str, now: Time) {
         if let Some(top) = self.0.lock().get_mut(&fingerprint) {
             top.count(key, 0, Cost::ZERO, now, || name.to_owned());
         }
     }
 
-    /// The list of one limit.
+    /// The rows of one limit's list.
     pub fn rows(&self, fingerprint: u64, now: Time) -> Vec<Row> {
         self.0.lock().get(&fingerprint).map(|top| top.rows(now)).unwrap_or_default()
     }
 
-    /// Forgets limits that are not there any more.
+    /// Drops the lists of limits that no longer exist.
     pub fn keep(&self, marks: &Marks) {
         self.0.lock().retain(|mark, _| marks.place(*mark).is_some());
     }
 }
 
-/// A heavy client, for others to know its name.
+/// A heavy client with its name, as reported to other instances.
 pub struct Named {
-    /// What it costs, per second.
+    /// The cost per second.
     pub cost: f64,
-    /// Under which limit.
+    /// The fingerprint of the limit.
     pub fingerprint: u64,
-    /// Its key.
+    /// The hash of the client's key.
     pub key: KeyHash,
-    /// Its name.
+    /// The readable name of the key.
     pub name: String,
 }
 
-/// The heaviest clients of all limits of an engine, as far as they have names.
+/// The `max` heaviest named clients over all limits of an engine.
 pub fn heaviest(engine: &dyn Counted, marks: &Marks, max: usize) -> Vec<Named> {
     let all = marks.0.iter().enumerate().flat_map(|(index, mark)| {
         let rows = engine.top(index).into_iter().take(max).map(|standing| standing.row);

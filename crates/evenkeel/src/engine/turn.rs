@@ -1,7 +1,7 @@
-//! A request's way through the queue: it asks for room, waits, and gives its slot back.
+//! The passage of a request through the queue: it asks for a slot, waits, and gives the slot back.
 //!
-//! A slot is held while the backend can work for the request, and no longer: while it waits for a
-//! slow client others use it. The queue itself: `gate`.
+//! A request holds a slot only while the backend can work for it. While the backend waits for a
+//! slow client, other requests use the slot. The queue itself: `gate`.
 
 use super::gate::Entry;
 use super::served::ruling::Ruling;
@@ -17,23 +17,23 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// How a request stands with the queue.
+/// The relation of a request to the queue.
 #[derive(Clone, Copy)]
 pub(super) enum Slot {
-    /// It needs none: nobody queues here, or nothing is enforced.
+    /// The request needs no slot: no action is `queue`, or nothing is enforced.
     Free,
-    /// It is exempt: it waits for nobody, but whoever waits knows of it.
+    /// The request is exempt. It never waits, but it will take a slot from the queue.
     Exempt,
-    /// It holds one beside the queue.
+    /// The request is exempt and holds a slot beside the queue.
     Beside,
-    /// It has none, and this is how it would ask.
+    /// The request has no slot. It would ask for one with this arrival.
     Outside(Arrival),
-    /// It has one, since when.
+    /// The request holds this slot since this time.
     Held(Id, Arrival, Time),
 }
 
 impl Slot {
-    /// The same for a client that an operator has weighed.
+    /// Applies the weight that an operator has set for the client.
     pub(super) fn weighed(self, weight: Weight) -> Slot {
         match self {
             Slot::Outside(arrival) => {
@@ -44,24 +44,25 @@ impl Slot {
     }
 }
 
-/// The answer to a request that asks for room.
+/// The answer to [`Charge::enter`].
 pub enum Entered {
-    /// It may run now.
+    /// The request may run now.
     Room,
-    /// It has to wait.
+    /// The request has to wait for this turn.
     Waits(Turn),
-    /// There is no room to wait in.
+    /// The queue is full.
     Refused(Refusal),
 }
 
-/// The turn of a request that waits. Its place is free as soon as this is dropped.
+/// The place of a waiting request in the queue. Dropping it leaves the queue.
 pub struct Turn {
     lane: Lane,
     id: Option<Id>,
     since: Time,
 }
 
-/// How waiting ended. A slot that it has led to is given back if the request does not take it.
+/// The result of waiting. If it holds a slot and is dropped before [`Charge::turned`], the slot is
+/// given back.
 pub struct Turned {
     turn: Turn,
     how: Result<Id, Nanos>,
@@ -96,7 +97,7 @@ impl Drop for Turn {
 }
 
 impl Charge {
-    /// Asks for room. Nothing is asked by a request that has a slot or needs none.
+    /// Asks the queue for a slot. Does nothing for a request that has a slot or needs none.
     pub fn enter(&mut self) -> Entered {
         self.leave_gate();
         self.goes_on();
@@ -120,10 +121,10 @@ impl Charge {
         }
     }
 
-    /// Waiting is over.
+    /// Accepts the result of waiting, and with it the slot.
     ///
     /// # Errors
-    /// It waited for too long, or others came who pushed it out.
+    /// The request waited for too long, or later arrivals pushed it out of the queue.
     pub fn turned(&mut self, mut turned: Turned) -> Result<(), Refusal> {
         let Slot::Outside(arrival) = self.slot else { return Ok(()) };
         self.waited = self.waited.plus(turned.waited);
@@ -138,15 +139,16 @@ impl Charge {
         }
     }
 
-    /// The backend can do nothing for this request until the client does something: others may
-    /// have its slot. Asks with [`Charge::enter`] for another.
+    /// Gives the slot back while the backend can do nothing for this request until the client acts.
+    /// [`Charge::enter`] asks for another slot.
     pub fn give_way(&mut self) {
         self.steady = false;
         let (cost, _) = self.measured();
         self.give_back(cost, |_, _| None);
     }
 
-    /// The request is over, and has cost `cost`: what there is to learn of it is learned.
+    /// Ends the request, which has cost `cost`: gives its slot back, and updates the estimate of
+    /// its route.
     pub(super) fn end(&mut self, cost: Cost) {
         match self.slot {
             Slot::Held(..) => self.give_back(cost, |charge, now| charge.learn(cost, now)),
@@ -157,14 +159,16 @@ impl Charge {
         }
     }
 
-    /// What requests on its route are taken to cost, this one included, if it tells anything.
+    /// Updates the estimate of the request's route and returns it; `None` if the cost is no sample.
+    /// Takes the lock of the estimates. [`Charge::end`] calls it with the gate locked if the
+    /// request has a slot.
     fn learn(&self, cost: Cost, now: Time) -> Option<(RouteHash, Cost)> {
         let route = self.route.filter(|_| self.whole && cost > Cost::ZERO)?;
         Some((route, self.lane.0.engine.estimates.lock().learn(route, cost, now)))
     }
 
-    /// The slot is free. How long it was taken says something of the backend if it was taken for
-    /// the whole of the request.
+    /// Frees the slot. The time for which it was held is a sample of the backend's speed only if
+    /// the request held it from start to end. `learn` runs with the gate locked.
     fn give_back(
         &mut self,
         cost: Cost,
@@ -188,14 +192,14 @@ impl Charge {
         }
     }
 
-    /// Counts and logs that a request had to wait, or was turned away.
+    /// Counts and logs that a request had to wait, or was refused by the queue.
     fn queued(&mut self, verdict: &'static str, arrival: Arrival, wait: Nanos) {
         self.reported = true;
         let key = self.bucket(arrival);
         let now = self.lane.0.now();
         let limiter = &self.rules.limiter;
         let reason = Reason { wait, ..limiter.standing_beside(&self.ticket, key, now) };
-        // It has a place in the queue, so it waits, whatever the limit that names it does.
+        // A request that is in the queue does wait, even if the limit that names it is in shadow.
         let ruling = Ruling::new(verdict, false);
         self.lane.report(ruling, &self.rules, self.client, reason, None);
     }
@@ -211,8 +215,8 @@ impl Charge {
         }
     }
 
-    /// The bucket that a place in the queue goes by: the one in debt, else the client's first of
-    /// those that have a say. Of no limit where there is none.
+    /// The bucket that the log names for a place in the queue: the one in debt, else the first of
+    /// the client's enforced limits. If there is none, the key has no limit (`u8::MAX`).
     fn bucket(&self, arrival: Arrival) -> Key {
         let nobody = Key { limit: u8::MAX, hash: arrival.client };
         match arrival.place {
@@ -228,7 +232,7 @@ impl Charge {
     }
 }
 
-/// How a request stands with the queue; `latest` is its bucket furthest in debt.
+/// The initial relation of a request to the queue. `latest` is its bucket furthest in debt.
 pub(super) fn slot(
     rules: &Rules,
     keys: &Keys,
@@ -251,7 +255,7 @@ pub(super) fn slot(
     Slot::Outside(Arrival { client, place, estimate, is_guess, route, weight })
 }
 
-/// Whose turn it is where no limit says who a client is.
+/// Stands for the client in the queue if no limit identifies it.
 fn address_hash(seed: &Seed, client: IpAddr) -> KeyHash {
     let mut hasher = KeyHasher::new(seed);
     hasher.address(client);

@@ -1,9 +1,9 @@
-//! The counters of the rate limit service, and what they have to do with other instances.
+//! The counters of the rate limit service, shared between instances.
 //!
-//! A counter is known by its key and by what its window is, which goes along with each amount: so
-//! an instance can count what others have let in without having seen such a request itself. Hits
-//! that are given back are told to nobody, and a window that has ended takes no more. Which
-//! counters a request names: the service's door.
+//! A counter is identified by its key and by its window, which travels with each amount. So an
+//! instance can apply hits that others have admitted without having seen such a request itself.
+//! Hits that are given back are not reported, and a window that has ended accepts no hits. Which
+//! counters a request has is decided in the service's door.
 
 mod seen;
 
@@ -22,22 +22,24 @@ pub use seen::Look;
 use seen::Seen;
 use std::sync::{Arc, OnceLock};
 
-/// What is charged is noted in so many books, by key: threads seldom want the same one.
+/// The number of maps, chosen by key, in which charges are noted. With several, threads rarely
+/// contend for one lock.
 const BOOKS: usize = 16;
 
 /// Counters that instances may count together.
 pub struct Counters {
     windows: Arc<Windows>,
     clock: Clock,
-    /// What was charged, where others are to be told.
+    /// The charges to report to other instances; unset unless instances count together.
     spent: OnceLock<[Mutex<Spent>; BOOKS]>,
     seen: Seen,
-    /// No limits of its own: they are the rules'.
+    /// A limiter without limits, which the [`Counted`] trait asks for. The real limits are in the
+    /// rules.
     none: Arc<Limiter>,
 }
 
 impl Counters {
-    /// Room for `keys_max` of them.
+    /// Makes an empty table with room for `keys_max` counters.
     #[must_use]
     pub fn new(keys_max: usize, clock: Clock) -> Counters {
         let policy = limiter::Policy { action: Action::Reject, max_delay: Nanos::ZERO };
@@ -50,19 +52,19 @@ impl Counters {
         }
     }
 
-    /// The counters.
+    /// The table of counters.
     #[must_use]
     pub fn windows(&self) -> &Arc<Windows> {
         &self.windows
     }
 
-    /// Counts as [`Windows::count`] does, and notes it where others are to be told.
+    /// Counts as [`Windows::count`] does, and notes the charges if instances count together.
     pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {
         self.windows.count(hits, sets, policy, now);
         self.spend(hits);
     }
 
-    /// What is counted of each, in [`Hit::before`] and [`Hit::after`]; nothing is counted.
+    /// Reads each counter into [`Hit::before`] and [`Hit::after`] without counting.
     pub fn look_at(&self, hits: &mut [Hit], now: Time) {
         for hit in hits {
             let asked = std::mem::take(&mut hit.hits);
@@ -72,12 +74,13 @@ impl Counters {
         }
     }
 
-    /// Has a counter stand where a store says, as its hits before and after have it.
+    /// Sets a counter to the count that a store has answered, given in the hit's `before` and
+    /// `after`.
     pub fn learn(&self, hit: &Hit, now: Time) {
         self.windows.learn(hit, now);
     }
 
-    /// The list of what is asked about most, for one request, if nobody else has it.
+    /// Locks the list of the most frequent descriptors for one request; `None` if it is in use.
     #[must_use]
     pub fn look(&self) -> Option<Look<'_>> {
         self.seen.look(self.clock.now())
@@ -92,7 +95,7 @@ impl Counters {
         }
     }
 
-    /// The present by the system's clock, which windows follow.
+    /// The current time of the system's clock, including steps since the start. Windows follow it.
     fn now(&self) -> Time {
         Time(self.clock.now().0.saturating_add_signed(self.clock.step()))
     }
@@ -166,7 +169,8 @@ impl Together for Counters {
     fn share_of(&self, _: f64) {}
 }
 
-/// All windows of the service are one limit; what they count lies in their keys.
+/// The fingerprint of all windows together: they count as one limit, and their keys tell them
+/// apart.
 fn fingerprint() -> u64 {
     static ONCE: OnceLock<u64> = OnceLock::new();
     *ONCE.get_or_init(|| {
@@ -177,8 +181,8 @@ fn fingerprint() -> u64 {
     })
 }
 
-/// What a counter is beside its key: when its window ends, how long it is, for a bucket its limit,
-/// and how it counts.
+/// The properties of a counter beside its key, packed: the end of its window, the window's length,
+/// for a bucket the limit, and the algorithm.
 fn context(hit: &Hit) -> u128 {
     let bucket = hit.algorithm == Algorithm::Bucket;
     let (end, limit) = if bucket { (0, hit.limit) } else { (hit.window.end, 0) };
@@ -190,7 +194,7 @@ fn context(hit: &Hit) -> u128 {
     u128::from(end) | u128::from(hit.window.seconds) << 32 | u128::from(limit) << 64 | kind << 96
 }
 
-/// The counter that a context is of; `None` if there is none such.
+/// The counter with this context and key; `None` if the context names an unknown algorithm.
 fn counter(context: u128, key: KeyHash, hits: u32) -> Option<Hit> {
     let algorithm = match context >> 96 {
         0 => Algorithm::Fixed,

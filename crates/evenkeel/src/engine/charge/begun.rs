@@ -1,8 +1,8 @@
-//! A request of which it is known by what it is counted, and that is not decided on yet.
+//! A request with known keys that is not decided on yet.
 //!
-//! Between the two somebody else may be asked, who counts for several instances; for them a request
-//! has an identifier under each limit, which is the same everywhere. Who is asked: the door's
-//! business.
+//! Before the decision, a store may be asked that counts for several instances. For the store, a
+//! request has an identifier under each limit, which is the same in all instances. Which store is
+//! asked is up to the door.
 
 use crate::engine::Rules;
 use crate::engine::counted::views::Seen;
@@ -15,7 +15,7 @@ use evenkeel_core::units::{Time, Weight};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A request that [`crate::engine::Lane::begin`] has looked at.
+/// A request between [`crate::engine::Lane::begin`] and [`crate::engine::Lane::conclude`].
 pub struct Begun {
     pub(in crate::engine) rules: Arc<Rules>,
     pub(in crate::engine) keys: Keys,
@@ -24,27 +24,28 @@ pub struct Begun {
     pub(in crate::engine) foreseen: Foreseen,
     pub(in crate::engine) agent: Option<Box<str>>,
     pub(in crate::engine) client: IpAddr,
-    /// What an operator says that it weighs.
+    /// The weight that an operator has set for its client; one if there is none.
     pub(in crate::engine) weight: Weight,
     pub(in crate::engine) seen: Seen,
     pub(in crate::engine) came: Time,
 }
 
 impl Begun {
-    /// Its buckets; none if it is exempt.
+    /// The keys of the request's buckets; empty if the request is exempt.
     #[must_use]
     pub fn keys(&self) -> &[Key] {
         self.keys.as_slice()
     }
 
-    /// Where they are counted here.
+    /// The limiter that holds these buckets in this process.
     #[must_use]
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.rules.limiter
     }
 
-    /// What the request is called everywhere under the limit of each bucket; what may be a secret
-    /// is what `veil` makes of its name and value.
+    /// The identifier of the request under the limit of each bucket, the same in all instances. A
+    /// part that may be secret is replaced by the result of `veil`, called with the part's name and
+    /// value.
     pub fn identifiers(
         &self,
         request: &impl Attributes,

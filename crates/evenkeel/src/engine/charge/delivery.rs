@@ -1,15 +1,15 @@
-//! What a request costs while the backend does not have all of it yet.
+//! The cost of a request while the backend does not have all of it yet.
 //!
-//! Most backends work when they have the whole request, and time in which they wait for a slow
-//! client is not theirs to be paid for. Some work from the head on, and a client that never sends
-//! the rest would have the work done for nothing. So that time is measured provisionally. It is
-//! forgotten whenever the client has sent [`PROGRESS_BYTES`] more, and charged if the answer comes
-//! before the end of the request, or one of both sides breaks off. In these cases at least the cost
-//! of other requests on the route is charged: the backend may have worked while bytes trickled in.
-//! The time just before the end counts as far as such a request usually costs more than what was
-//! measured after it.
+//! Most backends begin to work when they have the whole request, and must not be credited with the
+//! time in which they wait for a slow client. Others work from the head on, and a client that never
+//! sends the rest would get that work for free. So the time before the end of the request is
+//! measured provisionally. It is forgotten whenever the client has sent [`PROGRESS_BYTES`] more. It
+//! is charged if the answer comes before the end of the request, or if either side breaks off. In
+//! these cases the charge is at least the usual cost of the route, because the backend may have
+//! worked while bytes trickled in. The time just before the end counts up to the difference between
+//! the usual cost of the route and the cost measured after the end.
 //!
-//! The clock: `evenkeel_core::meter`. The bodies themselves: `doors/proxy/body.rs`.
+//! The clock: `evenkeel_core::meter`. The bodies: `doors/proxy/body.rs`.
 
 use super::Charge;
 use crate::engine::turn::Slot;
@@ -17,28 +17,29 @@ use evenkeel_core::meter::Provisional;
 use evenkeel_core::queue::Place;
 use evenkeel_core::units::{Cost, Nanos, Time};
 
-/// How much a client has to send for the backend to have waited for it until then, in bytes. Fewer:
-/// trickling a body hides the work behind it. More: slow clients pay for work that was none.
+/// The number of bytes that a client has to send so that the time before counts as waiting for the
+/// client. With a smaller value, a client that trickles a body hides the work behind it. With a
+/// larger one, slow clients pay for time without work.
 const PROGRESS_BYTES: usize = 1024;
 
-/// How far a request has come on its way to the backend.
+/// How much of a request the backend has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) enum Delivery {
-    /// The backend has nothing of it, or the whole.
+    /// The backend has no part of the request, or all of it.
     #[default]
     Whole,
-    /// The backend has a part of it: what the provisional clock showed when the client had last
-    /// sent enough, and how many bytes have come since.
+    /// The backend has a part of the request. Holds the provisional clock when the client had last
+    /// sent enough, and the number of bytes sent since.
     Partial(Provisional, usize),
-    /// The backend has the whole, and may have worked for so much before.
+    /// The backend has the whole request, and may have done work of this cost before the end.
     Doubtful(Cost),
-    /// The backend answered before it had the whole, or its connection was closed before it had
-    /// answered.
+    /// The backend answered before it had the whole request, or its connection was closed before it
+    /// had answered.
     Cut,
 }
 
 impl Charge {
-    /// The backend has the head of the request, and the rest is on its way.
+    /// Records that the backend has the head of the request, and the body follows.
     pub fn delivery_begins(&mut self) {
         if let (Delivery::Whole, false) = (self.delivery, self.left) {
             let now = self.lane.0.now();
@@ -47,7 +48,7 @@ impl Charge {
         }
     }
 
-    /// The backend is passed so many bytes more of it.
+    /// Records that `bytes` more bytes of the body were sent to the backend.
     pub fn delivers(&mut self, bytes: usize) {
         let Delivery::Partial(clock, passed) = &mut self.delivery else { return };
         *passed = passed.saturating_add(bytes);
@@ -58,7 +59,7 @@ impl Charge {
         }
     }
 
-    /// The backend has the whole.
+    /// Records that the backend has the whole request.
     pub fn delivered(&mut self) {
         let now = self.lane.0.now();
         if let Some(cost) = self.leave_provisionally(now) {
@@ -66,7 +67,8 @@ impl Charge {
         }
     }
 
-    /// The backend answers. If it does not have the whole yet, it has worked all the same.
+    /// Records that the backend answers. If it does not have the whole request yet, the provisional
+    /// time is charged.
     pub(super) fn delivery_is_answered(&mut self, now: Time) {
         if let Some(cost) = self.leave_provisionally(now) {
             self.confirm(cost);
@@ -75,8 +77,8 @@ impl Charge {
         }
     }
 
-    /// The exchange was broken off. The backend may have worked meanwhile, of which at most `most`
-    /// is charged: the client may just as well have lost its connection.
+    /// Records that the exchange was broken off. The backend may have worked in the meantime, but
+    /// the client may equally have lost its connection, so at most `most` is charged.
     pub(super) fn delivery_is_cut(&mut self, most: Nanos) {
         if let Some(cost) = self.leave_provisionally(self.lane.0.now()) {
             let cost = cost.min(Cost::cpu(most));
@@ -86,14 +88,16 @@ impl Charge {
         self.delivery = Delivery::Cut;
     }
 
-    /// There is no answer: what the backend has a part of is cut.
+    /// Records that there is no answer. If the backend has a part of the request, the exchange is
+    /// cut.
     pub fn abandon(&mut self, most: Nanos) {
         if let Delivery::Partial(..) = self.delivery {
             self.cut(most);
         }
     }
 
-    /// The request is over: brings its cost up to what is in doubt.
+    /// Raises the cost of a finished request to the usual cost of its route, within the bound of
+    /// its delivery. Locks the estimates and then the meter, one after the other.
     pub(super) fn delivery_is_settled(&mut self, now: Time) {
         if self.leave_provisionally(now).is_some() {
             self.delivery = Delivery::Whole;
@@ -121,10 +125,11 @@ impl Charge {
         self.lane.0.engine.meter.lock().confirm(cost);
     }
 
-    /// The backend waits for the rest of the request, and others may have its slot. If it belongs
-    /// to a client in credit that is uploading (`flows`), they always may: the backend does nothing
-    /// for it, or its client is soon in debt. Otherwise as many requests may wait so as there are
-    /// slots, and further ones keep theirs until another client waits. Returns whether it has none.
+    /// Gives the slot away while the backend waits for the rest of the request. A client in credit
+    /// that is uploading (`flows`) may always do so: the backend does no work for it, or the client
+    /// is soon in debt. Otherwise the number of stalled requests is limited to the number of slots.
+    /// Further ones keep their slots until another client waits. Returns whether the request has no
+    /// slot now.
     pub fn stall(&mut self, flows: bool) -> bool {
         let (holds, arrival) = match self.slot {
             Slot::Free | Slot::Exempt => return true,
@@ -145,13 +150,13 @@ impl Charge {
         !holds || free || self.stalled
     }
 
-    /// Whether it is among those that wait for a slot, or have one that others wait for.
+    /// Whether the request waits for a slot in the queue, or holds one of the queue's slots.
     #[must_use]
     pub fn queues(&self) -> bool {
         matches!(self.slot, Slot::Held(..) | Slot::Outside(_))
     }
 
-    /// It does not wait any more.
+    /// Ends the stall, if the request is counted as stalled.
     pub(in crate::engine) fn goes_on(&mut self) {
         if std::mem::take(&mut self.stalled) {
             self.lane.0.engine.gate.goes_on();

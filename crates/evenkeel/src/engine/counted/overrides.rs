@@ -1,10 +1,9 @@
-//! What an operator has said of single clients, for a while: that they are exempt, or what they
-//! weigh.
+//! Temporary overrides that operators set for single clients: an exemption, or a weight.
 //!
-//! A client is a key's hash, so what is said of one under a limit holds for each of its requests,
-//! whatever other limits count them. The list is bounded, each entry has an end, and nothing of it
-//! outlives the program. Who may say it, and how: the admin door. Looking up costs nothing while
-//! nothing is said.
+//! A client is identified by the hash of a key. So an override that was set under one limit applies
+//! to all requests with that key, whatever other limits count them. The list is bounded, each entry
+//! expires, and none outlives the process. The admin door decides which operators may set one. A
+//! lookup costs almost no time while the list is empty.
 
 use evenkeel_core::classify::Keys;
 use evenkeel_core::key::KeyHash;
@@ -13,56 +12,56 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The most clients that something is said of at once.
+/// The highest number of clients with an override.
 pub const OVERRIDES_MAX: usize = 256;
 
-/// What is said of a client.
+/// The effect of an override on its client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effect {
-    /// Its requests are neither counted nor held up.
+    /// The client's requests are neither counted nor delayed.
     Exempt,
-    /// Where requests wait for room, its requests weigh so much in place of 1.
+    /// In the admission queue, the client's requests have this weight instead of 1.
     Weigh(Weight),
 }
 
-/// Something that was said of a client.
+/// An override for one client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Override {
-    /// What it is undone by.
+    /// The number by which to undo the override.
     pub id: u64,
-    /// The limit under which the client was found, and what it is called there.
+    /// The name of the limit under which the operator found the client.
     pub limit: String,
-    /// The client's name for people.
+    /// The client's readable name under that limit.
     pub key: String,
-    /// The client.
+    /// The hash of the client's key, which requests are compared with.
     pub hash: KeyHash,
-    /// What is said of it.
+    /// The effect on the client's requests.
     pub effect: Effect,
-    /// When it was said.
+    /// When the override was set.
     pub since: Time,
-    /// When it ends.
+    /// When the override expires.
     pub until: Time,
-    /// Who said it, for people.
+    /// The operator who set the override, for display.
     pub by: String,
 }
 
-/// All that is said.
+/// All overrides of an engine. Lanes decide by a copy ([`Overrides::in_force`]), not by this list.
 #[derive(Debug, Default)]
 pub struct Overrides {
     said: Mutex<Vec<Override>>,
     last: AtomicU64,
 }
 
-/// The list is full: something has to be undone first.
+/// The list is full: an operator has to undo an override first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{OVERRIDES_MAX} clients have overrides already; undo one first")]
 pub struct Full;
 
 impl Overrides {
-    /// Says something of a client, in place of what was said of it before.
+    /// Sets an override, and gives it an id. It replaces an earlier override of the same client.
     ///
     /// # Errors
-    /// There is no room; nothing has changed then.
+    /// The list is full. It is left unchanged.
     pub fn say(&self, said: Override) -> Result<Override, Full> {
         let said = Override { id: self.last.fetch_add(1, Relaxed) + 1, ..said };
         let mut all = self.said.lock();
@@ -75,14 +74,14 @@ impl Overrides {
         Ok(said)
     }
 
-    /// Takes back what has this id.
+    /// Removes the override with this id and returns it.
     pub fn undo(&self, id: u64) -> Option<Override> {
         let mut all = self.said.lock();
         let at = all.iter().position(|said| said.id == id)?;
         Some(all.remove(at))
     }
 
-    /// Takes back what has ended by `now`.
+    /// Removes the overrides that have expired by `now` and returns them.
     pub fn end(&self, now: Time) -> Vec<Override> {
         let mut all = self.said.lock();
         let (ended, rest) = all.drain(..).partition(|said| said.until <= now);
@@ -90,13 +89,13 @@ impl Overrides {
         ended
     }
 
-    /// Everything that is said, the latest last.
+    /// All overrides, the latest last.
     #[must_use]
     pub fn list(&self) -> Vec<Override> {
         self.said.lock().clone()
     }
 
-    /// The same for those who decide.
+    /// A sorted copy of the overrides for the lanes, which look up clients without this lock.
     #[must_use]
     pub fn in_force(&self) -> InForce {
         let mut all: Vec<_> =
@@ -106,7 +105,7 @@ impl Overrides {
     }
 }
 
-/// What is said of clients, by hash, in order.
+/// The overrides sorted by hash, for lookups by binary search.
 #[derive(Clone, Debug)]
 pub struct InForce(Arc<[(KeyHash, Effect, Time)]>);
 
@@ -117,8 +116,8 @@ impl Default for InForce {
 }
 
 impl InForce {
-    /// What is said of the client with these keys: exempt if anything says so, else the product of
-    /// its weights.
+    /// The effect for a client with these keys: exempt if any override exempts it, else the product
+    /// of the weights.
     #[must_use]
     pub fn of(&self, keys: &Keys, now: Time) -> Effect {
         let mut weight = Weight::ONE;

@@ -1,6 +1,7 @@
-//! What the engine of requests shows, and what it takes from operators.
+//! The engine of requests as the admin door sees it, with the overrides that operators set there.
 //!
-//! The lists of all lanes become one here. Nothing of this is on the path of a request.
+//! The lists of all lanes are merged here. None of this is on the path of a request. Lanes are
+//! locked one at a time.
 
 use super::overrides::{Full, Override};
 use super::views;
@@ -11,14 +12,14 @@ use evenkeel_core::top::{Row, Top};
 use evenkeel_core::units::{Nanos, Time};
 use std::sync::Arc;
 
-/// How many times as many clients as are wanted are looked at in each lane.
+/// The number of rows to read from each lane for each row of the merged list.
 const LANE_ROWS: usize = 4;
 
 impl Engine {
-    /// The list of all lanes, no longer than that of one may be, or than `max`.
+    /// The merged list of all lanes, with at most `max` rows and no more than one lane may have.
     fn rows(&self, index: usize, max: usize, now: Time) -> Vec<Row> {
         let rules = self.rules.load();
-        // Who is among the heaviest of all lanes need not be so in each.
+        // A client among the heaviest of all lanes together may be lower in the list of each lane.
         let of_each = max.saturating_mul(LANE_ROWS);
         let tops = self.lanes.iter().map(|lane| {
             let books = lane.lock();
@@ -30,7 +31,7 @@ impl Engine {
         rows
     }
 
-    /// Has all lanes know what operators have said.
+    /// Copies the overrides to all lanes.
     fn publish(&self) {
         let in_force = self.overrides.in_force();
         self.lanes.iter().for_each(|lane| lane.lock().in_force = in_force.clone());

@@ -1,9 +1,9 @@
-//! What costs most by other things than the limits count: by route and by what clients call
-//! themselves.
+//! The heaviest routes and user agents, which no limit counts by.
 //!
-//! For people who look; no limit is needed for it and nothing is decided by it. A route is a method
-//! and a path without what names one thing of many (`meter::estimate::fold`). Each list is bounded,
-//! and a flood of paths or names fights for its lightest place (`evenkeel_core::top`).
+//! These lists are for display: they work without any limit, and no decision uses them. A route is
+//! a method and a path, with the parts that name single things left out (`meter::estimate::fold`).
+//! Each list is bounded. A flood of paths or names competes for the lightest place of the list
+//! (`evenkeel_core::top`).
 
 use evenkeel_core::classify::{self, Attributes, readable};
 use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
@@ -12,16 +12,17 @@ use evenkeel_core::top::{Row, Top};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::borrow::Cow;
 
-/// What the lists are called, in their order.
+/// The names of the lists, in their order.
 pub const NAMES: [&str; 2] = ["routes", "agents"];
-/// How many routes, and how many agents, each thread remembers by name: some 300 bytes each.
+/// The number of routes, and of user agents, that each thread remembers by name, at some 300 bytes
+/// each.
 const ENTRIES: usize = 512;
 
-/// The lists of one thread.
+/// The lists of one lane.
 #[derive(Debug)]
 pub struct Views([Top; 2]);
 
-/// Where a request is counted.
+/// The hashes of a request's route and user agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen([KeyHash; 2]);
 
@@ -32,7 +33,7 @@ impl Default for Views {
 }
 
 impl Views {
-    /// A request comes.
+    /// Enters the route and the user agent of a new request into the lists.
     pub fn touch(&mut self, seed: &Seed, request: &impl Attributes, now: Time) -> Seen {
         let path: Cow<'_, str> = classify::normal_path(request.path());
         let route = RouteHash::of(seed, request.method(), &path);
@@ -51,14 +52,14 @@ impl Views {
         Seen(seen)
     }
 
-    /// It has cost `cost` and waited for `wait`.
+    /// Adds the cost and the wait of a request that has ended.
     pub fn add(&mut self, seen: Seen, cost: Cost, wait: Nanos, now: Time) {
         for (top, hash) in self.0.iter_mut().zip(seen.0) {
             top.add(hash, cost, wait, now);
         }
     }
 
-    /// The `max` heaviest of the list at `place`.
+    /// The `max` heaviest rows of the list at `place`.
     #[must_use]
     pub fn heaviest(&self, place: usize, max: usize, now: Time) -> Vec<Row> {
         self.0.get(place).map(|top| top.heaviest(max, now)).unwrap_or_default()

@@ -1,9 +1,10 @@
-//! The engine of a gatekeeper: one domain, as a master decides on it.
+//! The engine of a gatekeeper: it enforces the orders of a master for one domain.
 //!
-//! A request is decided on by what the master has told so far, out of memory, and the master is
-//! told afterwards; nobody waits for it. Of whom nothing is known, he passes. The table and the
-//! decision are `evenkeel_core::limiter::orders`; what is told waits in `outbox`; who has the
-//! connections is up to the door. How requests are held is up to whoever asks.
+//! A gatekeeper decides on a request by the orders that it has received so far, from memory, and
+//! reports the request to the master afterwards. The request does not wait for the master. A
+//! request without an order passes. The table of orders and the decision:
+//! `evenkeel_core::limiter::orders`. Reports wait in `outbox`. The connections and the delay of
+//! requests are up to the doors.
 
 use super::outbox::{Note, Outbox, Status};
 use crate::clock::Clock;
@@ -28,22 +29,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The longest identifier; of a longer one only so much counts, here and at the master.
+/// The longest identifier, in bytes. The rest of a longer one is ignored, here and at the master.
 pub const IDENTIFIER_BYTES_MAX: usize = 65_536;
-/// An order for longer than this is a mistake: no rule of a master holds anybody for so long.
+/// An order that lasts longer than this is a mistake: no rule of a master delays requests for that
+/// long.
 const AHEAD_MAX: Nanos = Nanos::from_secs(400 * 86_400);
-/// The longest text for the master's log; of a longer one only so much is sent.
+/// The longest text for the master's log, in bytes. The rest of a longer one is not sent.
 const LOG_INFO_BYTES_MAX: usize = 1_024;
-/// How many identifiers that were held up it remembers by name.
+/// The number of delayed or refused identifiers that are remembered by name.
 const TOP_KEYS: usize = 1_000;
-/// Bytes of the digest that stands for a secret.
+/// The length of the digest that replaces a secret, in bytes.
 const VEIL_BYTES: usize = 16;
 
-/// A gatekeeper, shared by everybody who asks it.
+/// A gatekeeper, shared by the doors that ask it. Its locks (`top`, the outbox) are taken one at a
+/// time.
 pub struct Gatekeeper {
-    /// What goes to the master.
+    /// The reports for the master.
     pub outbox: Outbox,
-    /// What is counted.
+    /// The gatekeeper's metrics.
     pub counts: Arc<GatekeeperCounts>,
     domain: String,
     when: When,
@@ -52,7 +55,7 @@ pub struct Gatekeeper {
     orders: Orders,
     held: AtomicUsize,
     held_max: usize,
-    /// One of so many refused requests is told of; 0: none.
+    /// One in this number of refused requests is reported to the master; 0 for none.
     rejected_one_in: u64,
     rejected: AtomicU64,
     top: Mutex<Top>,
@@ -60,7 +63,7 @@ pub struct Gatekeeper {
     watch: Arc<Watch>,
 }
 
-/// A request that has been decided on, and of which nobody has been told.
+/// A request that is decided on, but neither counted nor reported yet.
 pub struct Judged {
     keeper: Arc<Gatekeeper>,
     identifier: Box<[u8]>,
@@ -68,21 +71,22 @@ pub struct Judged {
     came: Time,
     log_info: Box<[u8]>,
     word: Word,
-    /// What became of it: nobody is held in shadow, and not everybody may be.
+    /// The outcome. In shadow no request is delayed. A request that would be delayed is refused if
+    /// too many are delayed already.
     passed: Passed,
     place: Option<Place>,
     shadow: bool,
 }
 
-/// A request that passes, at once or then.
+/// A request that may run, at once or after a delay.
 pub struct Passage {
     until: Option<Time>,
-    /// Whether it was counted as delayed or refused, even if nobody enforces that.
+    /// Whether the request was counted as delayed or refused, even if that was not enforced.
     held_up: bool,
     place: Option<Place>,
 }
 
-/// A place among those that are held; it is free when this is dropped.
+/// A place among the delayed requests. Dropping it frees the place.
 struct Place {
     keeper: Arc<Gatekeeper>,
     _counted: Held,
@@ -95,7 +99,7 @@ impl Drop for Place {
 }
 
 impl Gatekeeper {
-    /// One that has been told nothing yet.
+    /// Makes a gatekeeper without orders.
     #[must_use]
     pub fn new(
         settings: &settings::Gatekeeper,
@@ -125,25 +129,26 @@ impl Gatekeeper {
         })
     }
 
-    /// The domain that it keeps the gate of.
+    /// The name of its domain.
     #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// Whether it keeps the gate of a request, if none before it does.
+    /// Whether the gatekeeper's condition matches a request. The first gatekeeper that matches
+    /// decides.
     #[must_use]
     pub fn keeps(&self, request: &impl Attributes) -> bool {
         classify::applies(&self.when, request)
     }
 
-    /// What a request is called at the master.
+    /// The identifier by which the master counts a request.
     #[must_use]
     pub fn identifier(&self, request: &impl Attributes) -> Vec<u8> {
         classify::identifier(&self.by, request, veil)
     }
 
-    /// What the master is sent of a request for its log: parts with spaces between.
+    /// The text about a request for the master's log: its parts, separated by spaces.
     #[must_use]
     pub fn log_info(&self, request: &impl Attributes) -> Vec<u8> {
         let mut text = classify::identifier(&self.log_info, request, veil);
@@ -151,8 +156,8 @@ impl Gatekeeper {
         text
     }
 
-    /// The master says that `identifier` has to wait until then. False if that is too far ahead to
-    /// be meant.
+    /// Takes over an order of the master: `identifier` must wait until `until`. Returns false, and
+    /// ignores the order, if it is too far ahead to be meant.
     pub fn learn(&self, identifier: &[u8], until: Time, now: Time) -> bool {
         if until.since(now) > AHEAD_MAX {
             return false;
@@ -165,8 +170,8 @@ impl Gatekeeper {
         true
     }
 
-    /// Decides on a request of `identifier`, and takes a place for it if it is to wait. With
-    /// `shadow` it passes whatever is decided.
+    /// Decides on a request of `identifier`, and takes a place for it if it must wait. In shadow
+    /// the request passes whatever the decision is.
     pub fn judge(self: &Arc<Self>, mut identifier: Vec<u8>, shadow: bool, now: Time) -> Judged {
         identifier.truncate(IDENTIFIER_BYTES_MAX);
         let hash = self.orders.hash(&identifier);
@@ -201,13 +206,13 @@ impl Gatekeeper {
         Some(Place { keeper: Arc::clone(self), _counted: self.counts.held.hold() })
     }
 
-    /// Counts those who have to wait. To be called about once a second.
+    /// Updates the metric of identifiers that must wait. Call it about once a second.
     pub fn tick(&self) {
         let waiting = self.orders.in_force(self.clock.now());
         self.counts.identifiers.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
-    /// Whether a refused request is to be told of.
+    /// Whether this refused request is one that is reported. Each call counts one.
     fn samples(&self) -> bool {
         let one_in = self.rejected_one_in;
         one_in > 0 && self.rejected.fetch_add(1, Relaxed).is_multiple_of(one_in)
@@ -215,7 +220,7 @@ impl Gatekeeper {
 }
 
 impl Judged {
-    /// The same with a text for the master's log.
+    /// Adds a text for the master's log.
     #[must_use]
     pub fn noting(mut self, mut log_info: Vec<u8>) -> Judged {
         log_info.truncate(LOG_INFO_BYTES_MAX);
@@ -223,7 +228,7 @@ impl Judged {
         self
     }
 
-    /// How long the client has to wait before it may come again, if this request does not pass.
+    /// If the request is refused: how long the client must wait before it tries again.
     #[must_use]
     pub fn refused(&self) -> Option<Nanos> {
         let refused = matches!(self.passed, Passed::Rejected | Passed::Crowded) && !self.shadow;
@@ -237,7 +242,7 @@ impl Judged {
         }
     }
 
-    /// The request passes: the master is told.
+    /// Lets the request pass: counts it and reports it to the master.
     #[must_use]
     pub fn pass(mut self, client: Option<IpAddr>) -> Passage {
         self.report(client);
@@ -251,7 +256,7 @@ impl Judged {
         Passage { until, held_up, place }
     }
 
-    /// The request does not pass: the master is told, perhaps.
+    /// Refuses the request: counts it, and reports it to the master if it is one of the sample.
     pub fn refuse(self, client: Option<IpAddr>) {
         self.report(client);
         if self.keeper.samples() {
@@ -264,7 +269,8 @@ impl Judged {
         keeper.outbox.push(Note { status, identifier, came, log_info }, &keeper.counts);
     }
 
-    /// Counts what became of the request, and tells those who look if it was held up.
+    /// Counts the outcome of the request. If it was delayed or refused, also logs it and enters it
+    /// into the list of the heaviest.
     fn report(&self, client: Option<IpAddr>) {
         let keeper = &self.keeper;
         keeper.counts.passed(self.passed);
@@ -293,19 +299,19 @@ impl Judged {
 }
 
 impl Passage {
-    /// Until when it is held.
+    /// The time until which the request is delayed, if it is.
     #[must_use]
     pub fn until(&self) -> Option<Time> {
         self.until
     }
 
-    /// Whether it was counted as delayed, or as refused where nothing is enforced.
+    /// Whether the request was counted as delayed, or as refused without being enforced.
     #[must_use]
     pub fn held_up(&self) -> bool {
         self.held_up
     }
 
-    /// It waits no longer: its place is for others.
+    /// Ends the delay and frees its place.
     pub fn entered(&mut self) {
         self.place = None;
     }
@@ -315,14 +321,14 @@ fn cut(identifier: &[u8]) -> &[u8] {
     &identifier[..identifier.len().min(IDENTIFIER_BYTES_MAX)]
 }
 
-/// An identifier for people: its parts with spaces between.
+/// An identifier for display: its parts, separated by spaces.
 fn shown(identifier: &[u8]) -> String {
     let bytes = &identifier[..identifier.len().min(256)];
     let spaced: Vec<u8> = bytes.iter().map(|byte| if *byte == 0 { b' ' } else { *byte }).collect();
     readable(&spaced)
 }
 
-/// What stands for a secret where others can read it: whoever has the secret finds the same.
+/// The text that replaces a secret where others can read it. The same secret gives the same text.
 fn veil(name: &str, secret: &[u8]) -> String {
     let mut text = format!("{name}#");
     for byte in &digest(&SHA256, secret).as_ref()[..VEIL_BYTES] {

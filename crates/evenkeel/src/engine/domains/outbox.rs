@@ -1,9 +1,10 @@
-//! What a gatekeeper has to tell its master, on the way from the threads that serve requests to the
-//! one that has the connection.
+//! The queue of reports from a gatekeeper to its master, between the threads that serve requests
+//! and the one that has the connection.
 //!
-//! Telling waits for nobody. While there is no master nothing is kept, or it would hear of requests
-//! of long ago as if they ran now; while there is one, as much is kept as a moment of overload
-//! takes, and what does not fit is dropped and counted. The protocol: `doors/zeromq`.
+//! Adding a report never waits. While the master is unreachable no reports are kept, because they
+//! would arrive later as if the requests had just run. While it is connected, the queue holds
+//! enough for a moment of overload. Reports that do not fit are dropped and counted. The protocol:
+//! `doors/zeromq`.
 
 use crate::watch::counts::gatekeeper::GatekeeperCounts;
 use evenkeel_core::units::Time;
@@ -11,54 +12,54 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::sync::Notify;
 
-/// Bytes that wait to be sent; each note counts as more than its texts.
+/// The most bytes of reports that wait or are being sent. Each counts more than its texts.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What a note takes beside its texts, here and on the wire.
+/// The size of a report without its texts, in memory and on the wire.
 const NOTE_BYTES: usize = 96;
 
-/// What became of a request, as the master is told.
+/// The outcome of a request, as reported to the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It ran at once.
+    /// The request ran at once.
     Accepted,
-    /// It ran then.
+    /// The request was delayed until this time.
     Delayed(Time),
-    /// It did not run.
+    /// The request did not run.
     Rejected,
 }
 
-/// One request.
+/// The report of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What became of it.
+    /// The outcome of the request.
     pub status: Status,
-    /// Whose it was.
+    /// The identifier that the master counts the request by.
     pub identifier: Box<[u8]>,
-    /// When it came.
+    /// When the request arrived.
     pub came: Time,
-    /// What the master may log of it.
+    /// Text about the request for the master's log.
     pub log_info: Box<[u8]>,
 }
 
 impl Note {
-    /// What it takes, here and on the wire.
+    /// The size of the report, in memory and on the wire.
     fn bytes(&self) -> usize {
         NOTE_BYTES + self.identifier.len() + self.log_info.len()
     }
 }
 
-/// Notes that wait to be sent.
+/// The reports that wait to be sent.
 #[derive(Default)]
 pub struct Outbox {
-    /// `None`: there is nobody to tell.
+    /// The waiting reports; `None` while the master is unreachable.
     notes: Mutex<Option<Vec<Note>>>,
-    /// Of notes that wait or are being sent.
+    /// The bytes of all reports that wait or are being sent.
     bytes: AtomicUsize,
     wake: Notify,
 }
 
 impl Outbox {
-    /// Has a request told, if there is somebody to tell and room.
+    /// Adds a report, if the master is connected and there is room. Otherwise counts it as lost.
     pub fn push(&self, note: Note, counts: &GatekeeperCounts) {
         let mut notes = self.notes.lock();
         let Some(notes) = notes.as_mut() else { return counts.away.increment(1) };
@@ -71,7 +72,8 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// There is a master, or there is none any more; what waits then is dropped.
+    /// Records that the master is connected or has become unreachable. In the second case waiting
+    /// reports are dropped and counted.
     pub fn set_open(&self, open: bool, counts: &GatekeeperCounts) {
         let mut notes = self.notes.lock();
         if open {
@@ -82,25 +84,26 @@ impl Outbox {
         }
     }
 
-    /// What waits. It counts until it has been [sent](Self::sent).
+    /// Takes out all waiting reports. They count towards the bound until [`sent`](Self::sent) is
+    /// called with them.
     #[must_use]
     pub fn take(&self) -> Vec<Note> {
         self.notes.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// What was taken has been sent, or never will be.
+    /// Frees the room of reports that were taken, whether they were sent or not.
     pub fn sent(&self, notes: &[Note]) {
         let bytes = notes.iter().map(Note::bytes).sum();
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// Whether nothing waits or is being sent.
+    /// Whether no report waits or is being sent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.load(Relaxed) == 0
     }
 
-    /// Until something waits.
+    /// Waits until there is a report to send.
     pub async fn wake(&self) {
         self.wake.notified().await;
     }
@@ -143,7 +146,7 @@ mod tests {
         assert_eq!(counts.full.get(), 100 - fit as u64);
         let taken = outbox.take();
         assert_eq!(taken.len(), fit);
-        // Being sent it counts still.
+        // Reports that are being sent still count.
         outbox.push(note(65_536), &counts);
         assert_eq!(counts.full.get(), 101 - fit as u64);
         outbox.sent(&taken);

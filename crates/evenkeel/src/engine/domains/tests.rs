@@ -47,8 +47,8 @@ pub(super) fn domain(rules: &[Algorithm]) -> Domain {
     Domain::new(&named, &settings, Arc::default(), Seed([7; 16]), Clock::start())
 }
 
-/// What a gatekeeper without latency does with requests at these times: `A` or `D` and until when,
-/// `R` beyond five seconds. Also what it is told last.
+/// The decisions of a gatekeeper without latency on requests at these times: `A` (passes), `D` and
+/// until when (delayed), or `R` (refused, beyond five seconds). Also the last order.
 fn gate(domain: &Domain, times: &[u64]) -> String {
     let (mut until, mut all) = (at(0), Vec::new());
     for ms in times {
@@ -69,7 +69,7 @@ fn gate(domain: &Domain, times: &[u64]) -> String {
     all.join(" ")
 }
 
-/// What is told after each request, in milliseconds; a dash: nothing.
+/// The order after each request, in milliseconds; a dash if there is none.
 fn told(domain: &Domain, times: &[(u64, u64)]) -> String {
     let one = |(start, now): &(u64, u64)| match domain.hear(b"c", at(*start), at(*now)) {
         Heard::Until(until) => (until.since(at(0)).0 / MS).to_string(),
@@ -131,7 +131,7 @@ fn s25_requests_that_were_released_together_are_spaced_again() {
     assert_eq!(told(&history, &times), "1500 1500 1500");
     let gcra = domain(&[k(500, 3)]);
     assert_eq!(gate(&gcra, &[0, 0, 0, 0]), "A A A A");
-    // In debt by one at 0, none at 500, two in credit at 1000 less three.
+    // In debt by one at 0, no debt at 500, two in credit at 1000 less three.
     assert_eq!(told(&gcra, &times), "- 1500 2000");
 }
 

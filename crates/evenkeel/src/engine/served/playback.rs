@@ -1,7 +1,8 @@
-//! A lane for requests that were served long ago: on their own clock, their decisions noted.
+//! A lane for recorded requests: it has a clock of its own, and its decisions are noted instead of
+//! logged.
 //!
-//! Everything else is as for requests of the present, so what is decided here is what would have
-//! been decided then. Who plays them: `cli::replay`.
+//! Everything else works as for live requests, so the decisions are those that would have been made
+//! at the time. The caller is `cli::replay`.
 
 use crate::clock::Stopped;
 use crate::engine::{Desk, Engine, Lane};
@@ -10,20 +11,21 @@ use evenkeel_core::units::Time;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// A decision that kept a request waiting or refused it, or in shadow would have.
+/// A decision that delayed, held, queued or refused a request, or would have in shadow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Note {
     /// `hold`, `delay`, `queue` or `reject`.
     pub verdict: &'static str,
-    /// Which limit and bucket, how it stood, and how long the request waits or is to stay away.
+    /// The limit, the bucket and its level, and how long the request waits or the client must stay
+    /// away.
     pub reason: Reason,
-    /// Whether that was only decided, and kept nobody.
+    /// Whether the decision was in shadow and had no effect.
     pub shadow: bool,
 }
 
 impl Engine {
-    /// A handle for whoever plays back what has been: time is what [`Lane::stand_at`] says, and
-    /// decisions are noted ([`Lane::notes`]) instead of counted and logged.
+    /// A handle for a replay. [`Lane::stand_at`] sets the time, and decisions are noted
+    /// ([`Lane::notes`]) instead of counted and logged.
     #[must_use]
     pub fn playback(self: &Arc<Engine>) -> Lane {
         let (engine, books) = (Arc::clone(self), Arc::clone(&self.lanes[0]));
@@ -33,12 +35,12 @@ impl Engine {
 }
 
 impl Lane {
-    /// From now on it is `now` here, whatever the clock says.
+    /// Sets the time of this lane to `now`, whatever the clock says.
     pub fn stand_at(&self, now: Time) {
         self.0.stopped.stand_at(now);
     }
 
-    /// Adds to `into` what was decided since this was last asked; nothing where it is logged.
+    /// Moves the decisions since the last call into `into`. There are none if the lane logs them.
     pub fn notes(&self, into: &mut Vec<Note>) {
         if let Some(notes) = &self.0.notes {
             into.append(&mut notes.lock());

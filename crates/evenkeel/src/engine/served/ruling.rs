@@ -1,7 +1,6 @@
-//! What becomes of a request, told: counted and logged, or noted for whoever plays back what has
-//! been.
+//! Reports the outcome of a request: counts and logs it, or notes it for a replay.
 //!
-//! Nothing is decided here. The form of the line and the count: `watch`.
+//! No decision is made here. The form of the log line and the counters: `watch`.
 
 use super::Note;
 use crate::engine::{Lane, Rules, named};
@@ -12,11 +11,11 @@ use evenkeel_core::meter::Measure;
 use evenkeel_core::units::{Cost, Time};
 use std::net::IpAddr;
 
-/// `hold`, `delay`, `queue` or `reject`.
+/// The outcome of a request: `hold`, `delay`, `queue` or `reject`, enforced or in shadow.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Ruling {
     verdict: &'static str,
-    /// Whether it only would have been so.
+    /// Whether the outcome is not enforced.
     shadow: bool,
 }
 
@@ -27,7 +26,8 @@ impl Ruling {
 }
 
 impl Lane {
-    /// Counts and logs a request that was held, delayed or refused, or in shadow would have been.
+    /// Counts and logs a request that was held, delayed, queued or refused, or would have been in
+    /// shadow. Locks the books of the lane for a moment.
     pub(in crate::engine) fn report(
         &self,
         ruling: Ruling,
@@ -60,8 +60,8 @@ impl Lane {
         self.0.engine.watch.decided(&decision, self.0.now());
     }
 
-    /// Tells what limits in shadow would have done to a request that is let in; whether that is
-    /// anything. `latest` is its bucket furthest in debt.
+    /// Logs the action that limits in shadow would have taken on an admitted request. Returns
+    /// whether there is one. `latest` is the request's bucket furthest in debt.
     pub(in crate::engine) fn report_shadows(
         &self,
         rules: &Rules,
@@ -79,7 +79,7 @@ impl Lane {
             false => rules.limiter.latest_in_shadow(ticket.keys(), now),
         };
         if let Some(key) = behind {
-            // In shadow nobody knows how long it would have waited, but behind whom.
+            // In shadow the length of the wait is unknown, but the bucket that causes it is known.
             let reason = rules.limiter.standing_beside(ticket, key, now);
             self.report(Ruling::new("queue", true), rules, client, reason, None);
         }

@@ -1,8 +1,9 @@
-//! Questions about tags that somebody else answers, who counts for several instances.
+//! Questions about tags that a store answers for several instances.
 //!
-//! What a connection has sent is gone through twice: once to note what it asks, and again, when
-//! that has been answered, to reply. Both times the same is asked in the same order. What is not
-//! answered is decided here, as if nobody else had been asked. Who asks whom is up to the door.
+//! The input of a connection is parsed twice. The first pass notes the questions, and the second
+//! one, after the store has answered, writes the replies. Both passes must ask the same questions
+//! in the same order. A question without an answer is decided here, as without a store. The door
+//! chooses the store.
 
 use super::{Batch, Rules, TagLane, Told, told};
 use evenkeel_core::bucket::Algorithm;
@@ -14,35 +15,35 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// One question.
+/// One question about a tag, and its answer.
 #[derive(Clone)]
 pub struct Question {
-    /// Its bucket here.
+    /// The tag's bucket in this process.
     pub key: Key,
-    /// What it is about.
+    /// The tag itself.
     pub tag: Box<[u8]>,
-    /// How that is counted.
+    /// The algorithm by which the tag is counted.
     pub algorithm: Algorithm,
-    /// How many are asked for, all or none.
+    /// The number of hits asked for, all or none.
     pub cost: Cost,
-    /// What somebody else says; `None`: nothing, so it is decided here.
+    /// The answer of the store; `None` if there is none and this process decides.
     pub word: Option<Word>,
-    /// Whoever was asked is to be told what is decided here.
+    /// Whether the decision of this process must be reported to the store.
     pub owes: bool,
-    /// It was decided here, and served.
+    /// Whether this process decided, and served the hits.
     pub served_here: bool,
-    /// When its bucket was known to be full before that,
+    /// The time at which the bucket was known to be full, before these hits.
     pub known: Time,
-    /// and when that was known.
+    /// When `known` was determined.
     pub known_at: Time,
 }
 
-/// All that is asked at once.
+/// The questions of one pass over the input.
 pub struct Asked {
     rules: Arc<Rules>,
-    /// In order.
+    /// The open questions, in the order of the input. The second pass takes them from the front.
     pub questions: VecDeque<Question>,
-    /// Those that have been answered.
+    /// The questions that were answered in the second pass.
     pub answered: Vec<Question>,
 }
 
@@ -51,20 +52,20 @@ impl Asked {
         &self.rules
     }
 
-    /// Where it is counted here.
+    /// The limiter that holds the buckets in this process.
     #[must_use]
     pub fn home(&self) -> &Arc<Limiter> {
         &self.rules.limiter
     }
 }
 
-/// By whom a batch is decided.
+/// How a batch is decided.
 pub(super) enum By {
-    /// The limiter.
+    /// By the limiter of this process.
     Here,
-    /// Nobody yet.
+    /// Not yet: the first pass notes the questions.
     Noted(VecDeque<Question>),
-    /// Whoever was asked.
+    /// By the store's answers: the second pass replies.
     Told(Asked),
 }
 
@@ -75,14 +76,14 @@ impl PartialEq for By {
 }
 
 impl TagLane {
-    /// Begins a batch that notes what is asked; what it replies means nothing, and nothing is
-    /// counted.
+    /// Begins a batch that only notes the questions. Its replies are placeholders, and it counts no
+    /// questions.
     #[must_use]
     pub fn note(&self, client: Option<IpAddr>) -> Batch<'_> {
         self.batch_by(By::Noted(VecDeque::new()), client, self.tags.clock.now())
     }
 
-    /// Begins the batch that replies to what was noted.
+    /// Begins the batch that replies to the questions that were noted.
     #[must_use]
     pub fn tell(&self, client: Option<IpAddr>, asked: Asked) -> Batch<'_> {
         self.batch_by(By::Told(asked), client, self.tags.clock.now())
@@ -90,7 +91,7 @@ impl TagLane {
 }
 
 impl Batch<'_> {
-    /// What was noted, or replied to.
+    /// Ends the batch and returns its questions.
     #[must_use]
     pub fn asked(mut self) -> Asked {
         let rules = Arc::clone(&self.books.rules);
@@ -101,7 +102,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Whether a single hit of a tag is served, as somebody else says.
+    /// Whether one hit of a tag is served, by the store's answer.
     pub(super) fn served_elsewhere(&mut self, tag: Option<&[u8]>) -> bool {
         let found = tag.and_then(|tag| Some((tag, self.rules().find(tag)?)));
         let Some((tag, found)) = found else { return true };
@@ -109,7 +110,7 @@ impl Batch<'_> {
         self.told_elsewhere(&algorithm, found.key, tag, 1).served
     }
 
-    /// How a tag stands, as somebody else says.
+    /// The state of a tag by the store's answer; a placeholder while questions are noted.
     pub(super) fn told_elsewhere(
         &mut self,
         algorithm: &Algorithm,
@@ -137,12 +138,13 @@ impl Batch<'_> {
                 told(&Algorithm::Debt(super::nothing()), 0, Nanos::ZERO, hits, self.now)
             }
             By::Told(asked) => {
-                // The same is asked again, so there is always one.
+                // The second pass asks the same questions, so there is always one.
                 let Some(mut question) = asked.questions.pop_front() else {
                     return told(algorithm, 0, Nanos::ZERO, hits, self.now);
                 };
                 let (told, wait) = answer(&asked.rules.limiter, &mut question, hits, self.now);
-                // Lists and figures are those of the limits that there are now.
+                // The lists and counters belong to the current limits, so questions from before a
+                // reload are not counted.
                 let same = Arc::ptr_eq(&asked.rules, &self.books.rules);
                 asked.answered.push(question);
                 if same {
@@ -158,7 +160,7 @@ impl Batch<'_> {
     }
 }
 
-/// How the tag of a question stands, and for how long its hits have to wait.
+/// The state of the tag of a question, and how long its hits have to wait.
 fn answer(limiter: &Limiter, question: &mut Question, hits: u64, now: Time) -> (Told, Nanos) {
     let (key, algorithm) = (question.key, &question.algorithm);
     let Some(word) = question.word else {
@@ -171,7 +173,7 @@ fn answer(limiter: &Limiter, question: &mut Question, hits: u64, now: Time) -> (
     let before = clock.plus(word.before).0;
     let wait = match word.charged {
         true => Nanos::ZERO,
-        // Refused it was, whatever the last digit says.
+        // The store has refused, so the wait is above zero even if rounding says otherwise.
         false => algorithm.wait(&[before], question.cost, clock).max(Nanos(1)),
     };
     (told(algorithm, clock.plus(word.after).0, wait, hits, clock), wait)

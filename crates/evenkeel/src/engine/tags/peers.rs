@@ -1,8 +1,8 @@
-//! The engine of tags among those that count together: what it notes of its charges, and what it
-//! takes of others'.
+//! The engine of tags as one of several instances: how it notes its charges and applies those of
+//! other instances.
 //!
-//! Hits are noted when they are served. Tags share out no CPUs, so how many instances there are
-//! changes none of their numbers. The rest: `together`.
+//! Hits are noted when they are served. Tags share out no CPUs, so the number of instances changes
+//! none of their limits. The interface: `together`.
 
 use super::{TOP_KEYS, Tags};
 use crate::engine::together::{Named, Spent, Together, heaviest};

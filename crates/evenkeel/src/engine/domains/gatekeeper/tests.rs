@@ -1,5 +1,5 @@
-//! Gatekeepers and a master on a virtual clock: the real code of both, and a network between them
-//! that takes its time, or is cut.
+//! Gatekeepers and a master on a virtual clock: the real code of both, with a simulated network
+//! that is slow or cut.
 
 use super::*;
 use crate::config::settings::gatekeeper::Remote;
@@ -32,13 +32,13 @@ fn settings() -> settings::Gatekeeper {
     }
 }
 
-/// What is under way, in the order in which it arrives.
+/// A message on the way.
 enum Mail {
     Told(Note),
     Order(Box<[u8]>, Time),
 }
 
-/// A master, its gatekeepers, and what is under way between them.
+/// A master, its gatekeepers, and the messages between them in the order of arrival.
 struct Cluster {
     master: Option<Domain>,
     keepers: Vec<Arc<Gatekeeper>>,
@@ -64,7 +64,7 @@ impl Cluster {
         self.keepers.iter().for_each(|keeper| keeper.outbox.set_open(open, &keeper.counts));
     }
 
-    /// Delivers all that has arrived by `now`.
+    /// Delivers all messages that have arrived by `now`.
     fn run(&mut self, now: Time) {
         loop {
             for (index, keeper) in self.keepers.iter().enumerate() {
@@ -103,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// What becomes of a request: `A`, `D` and until when, or `R`.
+    /// The outcome of a request: `A`, `D` and until when, or `R`.
     fn ask(&mut self, keeper: usize, identifier: &[u8], ms: u64) -> String {
         self.run(at(ms));
         let judged = self.keepers[keeper].judge(identifier.to_vec(), false, at(ms));
@@ -151,27 +151,28 @@ fn s5_who_keeps_to_the_rate_is_not_held() {
     let times: Vec<u64> = (0..10).map(|n| n * 500).collect();
     assert_eq!(Cluster::new(&h(500, 3), 1, 0).all(&times), "A ".repeat(10).trim());
     assert_eq!(Cluster::new(&k(500, 3), 1, 0).all(&times), "A ".repeat(10).trim());
-    // A moment too early, and a history shows it.
+    // A history is sensitive to a request that comes a moment too early.
     let early = [0, 500, 1000, 1499, 2000];
     assert_eq!(Cluster::new(&h(500, 3), 1, 0).all(&early), "A A A D1500 A");
 }
 
 #[test]
 fn s6_s25_what_came_before_the_word_runs_and_only_gcra_has_it_paid_back() {
-    // A round trip takes 200 ms: all six are let in before anybody knows.
+    // A round trip takes 200 ms: all six are admitted before the first order arrives.
     let times = [0, 0, 0, 0, 0, 0, 300, 300, 300];
     let history = Cluster::new(&h(500, 3), 1, 100).all(&times);
     assert_eq!(history, "A A A A A A D600 D600 D600", "the same time for all that wait");
     let gcra = Cluster::new(&k(500, 3), 1, 100).all(&times);
     assert_eq!(gcra, "A A A A A A D1600 D1600 D1600");
-    // What was released together spaces those that follow.
+    // Requests that were released together delay those that follow.
     let released = [times.as_slice(), &[600]].concat();
     assert!(Cluster::new(&h(500, 3), 1, 100).all(&released).ends_with("D1100"), "until + I");
     assert!(Cluster::new(&k(500, 3), 1, 100).all(&released).ends_with("D3100"), "until + 3 I");
 }
 
-/// What passes and what is refused of a client that sends `rate` requests a second for a minute,
-/// in turns through all gatekeepers. The master is away from `away` on, for ten seconds.
+/// The number of passed and of refused requests of a client that sends `rate` requests a second for
+/// a minute, in turns through all gatekeepers. The master is unreachable for ten seconds, beginning
+/// at `away`.
 fn flood(cluster: &mut Cluster, rate: u64, away: Option<u64>) -> (u64, u64) {
     let (mut passed, mut refused, mut put_aside) = (0, 0, None);
     for n in 0..60 * rate {
@@ -191,7 +192,7 @@ fn flood(cluster: &mut Cluster, rate: u64, away: Option<u64>) -> (u64, u64) {
             "R" => refused += 1,
             _ => passed += 1,
         }
-        // Whatever a gatekeeper goes by, the master has said, or would by now say more.
+        // An order that a gatekeeper has is never later than the master's own state.
         let known = known.orders.until(known.orders.hash(b"c"));
         if let Some(master) = cluster.master.as_ref().filter(|_| known > at(ms)) {
             let mut said = Time::ZERO;
@@ -205,8 +206,8 @@ fn flood(cluster: &mut Cluster, rate: u64, away: Option<u64>) -> (u64, u64) {
     (passed, refused)
 }
 
-/// 2/s, burst 3, for a minute, at 100 requests a second: what must pass is 3 + 120, and as many as
-/// still wait in five seconds at the end.
+/// 2/s with a burst of 3 for a minute, at 100 requests a second: 3 + 120 requests must pass, and
+/// those that still wait up to five seconds at the end.
 #[test]
 fn what_passes_in_excess_is_what_comes_within_a_round_trip() {
     for (rule, name) in [(h(500, 3), "history"), (k(500, 3), "gcra")] {
@@ -215,7 +216,7 @@ fn what_passes_in_excess_is_what_comes_within_a_round_trip() {
         for (keepers, latency) in [(1, 1), (1, 5), (4, 5), (4, 25)] {
             let (passed, refused) = flood(&mut Cluster::new(&rule, keepers, latency), 100, None);
             assert_eq!(passed + refused, 6_000);
-            // Each round trip lets as many in as come within it. A history forgives them.
+            // Each round trip admits the requests that arrive within it. A history forgives them.
             let trip = (2 * latency * 100).div_ceil(1_000);
             let most = if name == "gcra" { exact + trip } else { (1 + trip) * (exact + trip) };
             assert!(passed <= most, "{name}, {keepers} at {latency} ms: {passed} of {most}");
@@ -228,7 +229,8 @@ fn a_master_that_is_away_for_ten_seconds_lets_no_more_pass_than_came() {
     let all = [h(500, 3), k(500, 3)].map(|rule| {
         let (exact, _) = flood(&mut Cluster::new(&rule, 1, 1), 100, None);
         let (passed, _) = flood(&mut Cluster::new(&rule, 1, 1), 100, Some(20_000));
-        // The last order stood for five seconds still, and who could wait for its end did.
+        // The last order was in force for five more seconds, and requests that could wait for its
+        // end did.
         assert!((exact..=exact + 1_000).contains(&passed), "{passed} {exact}");
         passed
     });
@@ -277,7 +279,7 @@ fn s17_a_master_that_is_away_holds_nobody_and_hears_nothing_late() {
     cluster.run(at(20));
     let master = cluster.master.take();
     cluster.connect(false);
-    // What is known holds until it is over; then everybody passes.
+    // A known order is in force until it ends. Then all requests pass.
     let before = cluster.messages;
     let said = cluster.all(&[20, 1_000, 1_001, 1_002, 1_003, 1_004]);
     assert_eq!(said, "D1001 D1001 A A A A");
@@ -299,7 +301,7 @@ fn s18_s19_two_gatekeepers_of_one_domain() {
         .map(|(keeper, ms)| cluster.ask(*keeper, b"c", *ms))
         .collect();
     assert_eq!(said.join(" "), "A A A A D510 D510", "one more than three, within a round trip");
-    // Who starts late knows nothing until it hears the next order, or is told on subscribing.
+    // A gatekeeper that starts late has no orders until the next one, or until it subscribes.
     cluster.run(at(50));
     cluster.keepers.push(keeper_of(&settings()));
     cluster.connect(true);
