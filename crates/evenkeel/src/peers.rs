@@ -1,9 +1,9 @@
-//! Instances that count together: the world's side of `evenkeel_core::replica`.
+//! Instances that count together: the transports and the driver around `evenkeel_core::replica`.
 //!
-//! A transport carries frames that it does not understand, between this instance and its peers;
-//! what stands between the two speaks in [`Event`]s and [`Order`]s. What frames say, what is sent
-//! again and what is believed: the core. Nothing here is on the path of a request: a peer that is
-//! slow, away or hostile costs no client anything.
+//! A transport carries frames between this instance and its peers, and does not know their
+//! contents. It exchanges [`Event`]s and [`Order`]s with the driver. The contents of frames,
+//! retransmission and the decision which frames to believe are up to the core. No request waits for
+//! anything here: a peer that is slow, unreachable or hostile costs the clients nothing.
 
 mod board;
 pub mod discover;
@@ -19,84 +19,85 @@ pub mod traffic;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-/// One side of a connection to one peer, or the group of all (multicast, nats). A connection that
-/// is made again has another.
+/// The id of a link: one connection to one peer, or the group of all peers (multicast, NATS). A new
+/// connection to the same peer gets a new id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub u64);
 
-/// What a transport tells.
+/// An event that a transport reports.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A peer can be reached, or the group can.
+    /// A peer, or the group, has become reachable.
     Up {
-        /// What it is called from here on.
+        /// The id of the new link.
         link: LinkId,
-        /// Its address, for people.
+        /// The address of the peer, for display.
         peer: String,
-        /// Whether it may be somebody else than the last time: nothing is known of it.
+        /// Whether the peer may be another instance than the last time, of which no state is known.
         fresh: bool,
     },
-    /// A peer says something.
+    /// A frame has arrived.
     Frame {
-        /// Which.
+        /// The link on which the frame arrived.
         link: LinkId,
-        /// What, as it was given to its transport.
+        /// The frame, as its sender gave it to the transport.
         bytes: Bytes,
     },
-    /// A peer cannot be reached any more; nothing else comes of this link.
+    /// A peer has become unreachable. There are no further events of this link.
     Down {
-        /// Which.
+        /// The link that has ended.
         link: LinkId,
-        /// Why, for people.
+        /// The reason, for display.
         why: String,
     },
-    /// A stranger's message, or a broken one, was thrown away.
+    /// A message of a stranger, or a broken one, was dropped.
     Refused {
-        /// Who sent it, as far as that is known.
+        /// The sender, as far as it is known.
         from: String,
-        /// What was wrong with it.
+        /// The reason, for display.
         why: String,
     },
 }
 
-/// What a transport is asked to do. Frames are opaque to it, and of at most its `frame_max` bytes.
+/// An order for a transport. A frame is opaque to it and has at most `frame_max` bytes.
 #[derive(Clone, Debug)]
 pub enum Order {
-    /// Tell one peer; over multicast and nats the group.
+    /// Send a frame to one peer, or, over multicast and NATS, to the group.
     Send {
-        /// Whom.
+        /// The link to send on.
         link: LinkId,
-        /// What.
+        /// The frame.
         bytes: Bytes,
     },
-    /// Close the link. It may be made again.
+    /// Close the link. The transport may connect to the peer again.
     Drop {
-        /// Which.
+        /// The link to close.
         link: LinkId,
     },
 }
 
-/// A transport that runs, until this is dropped.
+/// A running transport. It ends when this is dropped.
 pub struct Transport {
-    /// What it tells, of [`Bounds::events_max`] at most that wait. A full channel loses events that
-    /// are frames, and the transport counts them; `Up` and `Down` are never lost.
+    /// The transport's events, of which at most [`Bounds::events_max`] wait. While the channel is
+    /// full, transports of a group drop and count frames, and the mesh stops reading from its
+    /// peers. `Up` and `Down` are never lost.
     pub events: mpsc::Receiver<Event>,
-    /// What it is to do, of [`Bounds::orders_max`] at most that wait. Whoever gives orders never
-    /// waits: what finds no room is lost, and counted by them.
+    /// The orders for the transport, of which at most [`Bounds::orders_max`] wait. The sender never
+    /// waits: an order that finds no room stays with the sender or is lost.
     pub orders: mpsc::Sender<Order>,
-    /// The longest frame that it carries, in bytes.
+    /// The longest frame that the transport carries, in bytes.
     pub frame_max: usize,
-    /// Whether each peer has a link of its own on which frames come whole and in order, or not at
-    /// all (mesh): acknowledgements make sense. Else there is one link, the group of all
-    /// (multicast, nats), on which frames may be lost, doubled or come late.
+    /// Whether each peer has a link of its own that delivers frames whole and in order, or not at
+    /// all (mesh), so that acknowledgements make sense. Otherwise there is one link, the group of
+    /// all (multicast, NATS), on which frames may be lost, duplicated or late.
     pub reliable: bool,
 }
 
-/// What there may be at most.
+/// The bounds of a transport's channels.
 pub struct Bounds {
-    /// Events that wait.
+    /// The number of events that wait for the driver.
     pub events_max: usize,
-    /// Orders that wait.
+    /// The number of orders that wait for the transport.
     pub orders_max: usize,
 }
 

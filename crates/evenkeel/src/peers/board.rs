@@ -1,7 +1,7 @@
-//! What people see of the peers: metrics, lines of the log, and the board that `/api/peers` reads.
+//! The metrics, log lines and status of the peers (`/api/peers`).
 //!
-//! Lines that somebody else can cause without end are thinned out: a stranger's messages to one a
-//! minute, what peers say of themselves to ten a second. Nothing is decided here.
+//! Log lines that others can cause without end are thinned out: refused messages to one line a
+//! minute, news of peers to ten a second. No decision is made here.
 
 use crate::config::settings::peers::Peers;
 use crate::watch::Watch;
@@ -13,14 +13,14 @@ use evenkeel_core::units::Time;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Everything that is shown.
+/// The reporter of the peers' state.
 pub struct Shown {
     watch: Arc<Watch>,
     counts: PeerCounts,
     complaints: Seldom,
     news: Sampler,
     refused: u64,
-    /// What counters have been moved to.
+    /// The totals up to which the counters have been advanced.
     before: Totals,
     name: String,
     via: &'static str,
@@ -29,7 +29,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Nothing has happened yet. `name` is what the others call this instance.
+    /// Makes a reporter. `name` is the name of this instance for its peers.
     #[must_use]
     pub fn new(settings: &Peers, name: String, watch: Arc<Watch>) -> Shown {
         Shown {
@@ -46,7 +46,7 @@ impl Shown {
         }
     }
 
-    /// Somebody's message was not believed.
+    /// Counts a refused message, and logs at most one a minute.
     pub fn refused(&mut self, from: &str, why: &str, now: Time) {
         self.refused += 1;
         self.counts.refused.increment(1);
@@ -59,14 +59,14 @@ impl Shown {
         }
     }
 
-    /// Charges found no room.
+    /// Counts charges that were dropped for lack of room.
     pub fn uncounted(&self, dropped: u64) {
         if dropped > 0 {
             self.counts.uncounted.increment(dropped);
         }
     }
 
-    /// Tells what happened to a peer.
+    /// Logs a change of a peer.
     pub fn tell(&self, event: &Event, now: Time) {
         if !matches!(event, Event::Silent { .. }) && !self.news.ask(now).write {
             return;
@@ -102,7 +102,7 @@ impl Shown {
         }
     }
 
-    /// Moves metrics, and writes the board.
+    /// Updates the metrics and the status.
     pub fn show(&mut self, replica: &Replica, addresses: &HashMap<u64, String>, now: Time) {
         let (totals, peers) = (replica.totals(), replica.peers(now));
         self.count(&totals);
@@ -126,7 +126,7 @@ impl Shown {
         });
     }
 
-    /// Moves counters by what has been done since they were last moved.
+    /// Advances the counters by the difference to the last totals.
     fn count(&mut self, totals: &Totals) {
         let before = std::mem::replace(&mut self.before, *totals);
         let (new, old) = (&totals.counts, &before.counts);

@@ -1,10 +1,10 @@
-//! Finds peers: all addresses of a DNS name, looked up again and again, and the instances that
+//! Discovery of peers: the addresses of a DNS name, looked up repeatedly, and the instances that
 //! announce themselves on the local network.
 //!
-//! What is found replaces what the same source found before; a source that finds nothing because
-//! nobody answers takes nothing back. Nothing here connects to anybody, and what is found proves
-//! nothing: whoever is connected to has to show that it belongs here. One's own address is among
-//! those found; `mesh` notices.
+//! The result of a source replaces its earlier result. If a lookup fails, the earlier result stays.
+//! Nothing here connects to an instance, and a discovered address proves nothing: an instance has
+//! to show that it belongs to the cluster when it is connected to. The own address is among the
+//! results, and `mesh` recognises it.
 
 use super::mesh::wire::Instance;
 use hickory_resolver::TokioResolver;
@@ -20,31 +20,31 @@ use std::net::{SocketAddr, SocketAddrV6};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// The most addresses that one source finds; further ones are left out.
+/// The most addresses of one source. Further ones are left out.
 pub const ADDRESSES_MAX: usize = 1_024;
-/// For one answer, and how often it is asked for.
+/// The time to wait for one answer. `ATTEMPTS` is the number of times a server is asked.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
-/// A name is looked up again when its answer is no longer good, within these seconds.
+/// A name is looked up again when its answer expires, within this range of seconds.
 const AGAIN: std::ops::RangeInclusive<u32> = 1..=30;
-/// When nobody answered.
+/// The pause after a failed lookup.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// What instances announce themselves as.
+/// The mDNS service type of instances.
 const SERVICE: &str = "_evenkeel._tcp.local.";
 
-/// What a source has found.
+/// The result of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Which source.
+    /// The number of the source.
     pub source: usize,
-    /// Everything that it knows of, in order.
+    /// All addresses that the source knows of.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// One that asks the system's name servers, or these.
+/// Makes a resolver that asks `servers`, or the system's name servers if there are none.
 ///
 /// # Errors
-/// If the system's settings cannot be read.
+/// The system's settings cannot be read.
 pub fn resolver(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
     let mut builder = if servers.is_empty() {
         TokioResolver::builder_tokio()?
@@ -70,11 +70,11 @@ fn limit(options: &mut ResolverOpts) {
     options.timeout = ANSWER_TIMEOUT;
     options.attempts = ATTEMPTS;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    // We ask when an answer is no longer good, and not before.
+    // The name is looked up only after its answer has expired, so a cache is of no use.
     options.cache_size = 0;
 }
 
-/// Looks up `authority`, a name and a port, until nobody wants to know any more.
+/// Looks up `authority`, a name and a port, until the receiver is dropped.
 pub async fn dns(
     source: usize,
     authority: String,
@@ -124,7 +124,7 @@ fn again(lookup: &LookupIp) -> u32 {
     shortest.unwrap_or_default().clamp(*AGAIN.start(), *AGAIN.end())
 }
 
-/// Ourselves on the local network, and everybody there.
+/// The announcement of this instance on the local network, and the subscription to those of others.
 pub struct Neighbours {
     daemon: ServiceDaemon,
     heard: mdns_sd::Receiver<ServiceEvent>,
@@ -132,11 +132,11 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Announces that `instance` of `cluster` listens on `listen`, and asks who else is there. An
-    /// address of loopback is announced on loopback alone.
+    /// Announces that `instance` of `cluster` listens on `listen`, and browses for other instances.
+    /// A loopback address is announced on loopback alone.
     ///
     /// # Errors
-    /// If the network cannot be used so.
+    /// Multicast DNS cannot be used on this machine's networks.
     pub fn announce(
         instance: &Instance,
         cluster: &str,
@@ -160,7 +160,7 @@ impl Neighbours {
         Ok(Neighbours { daemon, heard, cluster: cluster.to_owned() })
     }
 
-    /// Tells who is there until nobody wants to know any more.
+    /// Sends the known addresses after each change, until the receiver is dropped.
     pub async fn listen(self, source: usize, found: mpsc::Sender<Found>) {
         let mut known = BTreeMap::new();
         loop {
@@ -182,12 +182,12 @@ impl Neighbours {
 
 impl Drop for Neighbours {
     fn drop(&mut self) {
-        // It says goodbye on the network. A daemon that has ended needs no word.
+        // The daemon withdraws the announcement. An error means that it has already ended.
         let _ = self.daemon.shutdown();
     }
 }
 
-/// Says whether anything is different.
+/// Applies an event to the known instances. Returns whether anything changed.
 fn note(known: &mut BTreeMap<String, Vec<SocketAddr>>, event: ServiceEvent, cluster: &str) -> bool {
     match event {
         ServiceEvent::ServiceResolved(service) if ours(&service, cluster) => {
@@ -205,7 +205,7 @@ fn note(known: &mut BTreeMap<String, Vec<SocketAddr>>, event: ServiceEvent, clus
     }
 }
 
-/// An address of one network alone is worth nothing without saying which.
+/// A link-local address is valid only together with the index of its network.
 fn scoped(ip: &ScopedIp, port: u16) -> SocketAddr {
     match ip {
         ScopedIp::V6(v6) if v6.addr().is_unicast_link_local() => {

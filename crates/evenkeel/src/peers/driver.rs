@@ -1,10 +1,11 @@
-//! Joins what instances count together: the engines, the replica that knows what to tell, the
-//! transport that carries it, and the clock.
+//! The driver of counting together. It connects the engines, the replica that decides what to
+//! report, the transport and the clock.
 //!
-//! It has a thread and a runtime of its own. Some times a second it collects what the engines have
-//! charged; what others tell is charged to them as it comes. No request waits for any of it: where
-//! there is no room something is dropped and counted, and without peers every limit stands alone.
-//! What is told, and what is believed: `evenkeel_core::replica`. What is shown: `board`.
+//! The driver has a thread and a runtime of its own. It collects the charges of the engines several
+//! times a second, and applies the charges of other instances as they arrive. No request waits for
+//! it: where there is no room, frames or charges are dropped and counted, and without peers each
+//! instance enforces its limits alone. What is reported and what is believed:
+//! `evenkeel_core::replica`. Metrics and status: `board`.
 
 use super::board::Shown;
 use super::{Event, LinkId, Order, Transport, link};
@@ -24,26 +25,27 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use tokio::sync::oneshot;
 
-/// How often charges are collected, at most; a short period has it more often.
+/// The longest interval between two collections of charges. With a short period they are collected
+/// more often.
 const COLLECT: Nanos = Nanos::from_millis(200);
-/// When there was no room for what is to be sent.
+/// The pause before the driver tries again to send, after there was no room or a burst has ended.
 const AGAIN: Nanos = Nanos::from_millis(5);
-/// Datagrams that go out in one burst; receivers have room for some hundred.
+/// The number of datagrams in one burst. Receivers have room for some hundred.
 const BURST: usize = 32;
-/// How long the last report may take to be on its way.
+/// The time in which the last report must be handed to the transport at the end.
 const FAREWELL: Nanos = Nanos::from_secs(1);
-/// How often the board is written.
+/// The interval at which the status of the peers is updated.
 const SHOW: Nanos = Nanos::from_secs(1);
-/// Names of keys are told each time so many periods have passed.
+/// The number of periods between two reports of the names of keys.
 const NAMES_EVERY: u64 = 6;
 
-/// Instances count together until this is dropped.
+/// The thread of the driver. It ends when this is dropped.
 pub type Running = Thread<oneshot::Sender<()>>;
 
-/// Begins to count together.
+/// Starts to count together with the other instances.
 ///
 /// # Errors
-/// If others cannot be listened to, or the system gives no thread or randomness.
+/// The transport cannot start, or the system gives no thread or no random numbers.
 pub fn start(
     settings: &Peers,
     engines: Vec<Arc<dyn Together>>,
@@ -71,12 +73,13 @@ pub fn start(
     Ok(thread)
 }
 
-/// What keys are hashed with by all who count together: from their cluster's name and their secret.
-/// With certificates alone it is their authority's that stands for them; that is no secret, so
-/// whoever has it could find keys that share a bucket. A secret beside it keeps them from that.
+/// The seed with which all instances of a cluster hash their keys. It follows from the cluster's
+/// name and the secret. With certificates alone it follows from the certificate of the authority,
+/// which is not secret, so that anyone who has it could find keys that share a bucket. An
+/// additional secret prevents that.
 ///
 /// # Errors
-/// If the secret or the certificate cannot be read.
+/// The secret or the certificate cannot be read.
 pub fn seed(settings: &Peers) -> Result<Seed, SecretFault> {
     use crate::config::secret;
     let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
@@ -97,24 +100,24 @@ pub fn seed(settings: &Peers) -> Result<Seed, SecretFault> {
     Ok(seed)
 }
 
-/// A limit among those that are shared.
+/// A shared limit: the index of its engine and its fingerprint there.
 #[derive(Clone, Copy)]
 struct Place {
     engine: usize,
     fingerprint: u64,
 }
 
-/// Everything that counts together.
+/// The engines, the replica and the transport of this instance.
 struct Driver {
     engines: Vec<Arc<dyn Together>>,
     clock: Clock,
     transport: Transport,
     replica: Replica,
-    /// Of each limit that is shared, in the replica's order.
+    /// The shared limits, in the order of the replica's limits.
     places: Vec<Place>,
-    /// Who is reached over which link.
+    /// The address of the peer on each link.
     addresses: HashMap<u64, String>,
-    /// Whether shares are of the CPUs of all.
+    /// Whether the CPUs of all instances are added up, and shares are of the sum.
     adds_up: bool,
     collect_every: Nanos,
     collect_at: Time,
@@ -124,7 +127,7 @@ struct Driver {
     shown: Shown,
 }
 
-/// What can happen.
+/// What the driver wakes up for.
 enum Happens {
     Said(Event),
     Time,
@@ -175,7 +178,7 @@ impl Driver {
         driver
     }
 
-    /// Until it is told to stop, or the transport ends.
+    /// Runs until it is stopped or the transport ends.
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         loop {
             let due = self.collect_at.min(self.replica.poll_timeout()).min(self.show_at);
@@ -203,7 +206,7 @@ impl Driver {
         }
     }
 
-    /// Tells the others the last charges, as far as that is quick.
+    /// Sends the last charges to the peers, within [`FAREWELL`].
     async fn farewell(mut self, now: Time) {
         self.collect(now);
         self.replica.handle_end(now);
@@ -216,7 +219,7 @@ impl Driver {
             }
             tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
         }
-        // What the transport has taken it writes at once, where there is room.
+        // The transport writes what it has accepted at once, if there is room.
         tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
     }
 
@@ -266,7 +269,7 @@ impl Driver {
         }
     }
 
-    /// What is due by the clock.
+    /// Does what is due by the clock.
     fn time(&mut self, now: Time) {
         if now >= self.collect_at {
             self.collect_at = now.plus(self.collect_every);
@@ -283,7 +286,7 @@ impl Driver {
         }
     }
 
-    /// Takes over what the engines have charged.
+    /// Moves the charges of the engines into the replica.
     fn collect(&mut self, now: Time) {
         let Driver { engines, replica, shown, .. } = self;
         for engine in engines {
@@ -305,7 +308,7 @@ impl Driver {
         self.replica.handle_timeout(now);
     }
 
-    /// A reload may have changed the limits.
+    /// Passes the current limits to the replica, because a reload may have changed them.
     fn look_at_limits(&mut self) {
         let mut places = Vec::new();
         let mut limits = Vec::new();
@@ -322,12 +325,13 @@ impl Driver {
         }
     }
 
-    /// CPUs that are shared out here.
+    /// The number of CPUs that the engines of this instance share out.
     fn cpus(&self) -> f64 {
         self.engines.iter().filter_map(|engine| engine.cpus()).sum()
     }
 
-    /// Shares are of the CPUs of all who live, unless all stand before one backend.
+    /// Updates the engines' number of CPUs. Shares are of the CPUs of all live instances, unless
+    /// all of them stand before one backend.
     fn share_cpus(&self, now: Time) {
         if self.adds_up {
             let others = self.replica.others_cpus_milli(now) as f64 / 1_000.0;
@@ -346,7 +350,7 @@ impl Driver {
         self.replica.tell_names(names, now);
     }
 
-    /// What the replica has to say.
+    /// Handles the events of the replica.
     fn events(&mut self, now: Time) {
         while let Some(event) = self.replica.poll_event() {
             match event {
@@ -359,7 +363,8 @@ impl Driver {
         }
     }
 
-    /// Gives a joiner the present state: what was charged until now is collected first.
+    /// Gives a joining instance the current state. Pending charges are collected first, so that the
+    /// state includes them.
     fn give_state(&mut self, node: u64, now: Time) {
         self.collect(now);
         let max = BOUNDS.state_max[usize::from(!self.transport.reliable)];
@@ -373,7 +378,7 @@ impl Driver {
         self.replica.give_state(node, buckets, now);
     }
 
-    /// Hands the transport what is to be sent, as far as it has room.
+    /// Passes pending frames to the transport, as far as it has room.
     fn send(&mut self, now: Time) {
         self.send_at = None;
         let burst = if self.transport.reliable { usize::MAX } else { BURST };
@@ -386,7 +391,8 @@ impl Driver {
     }
 }
 
-/// What the others call this instance: its machine, and what tells it from others there.
+/// The name of this instance for the others: the host name, and a part that tells apart instances
+/// on one machine.
 fn name(settings: &Peers) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     match &settings.via {

@@ -1,8 +1,10 @@
-//! What multicast and NATS have in common: one link, the group of all, and sealed messages on it.
+//! The common part of multicast and NATS: one link, which is the group of all, with sealed messages
+//! on it.
 //!
-//! What comes is opened and told; what is no message of ours is refused, told if somebody listens,
-//! and forgotten. What finds no room is lost and counted: who counts together over a group lives
-//! with lost messages anyway. How messages travel: `multicast`, `nats`; their seal: `seal`.
+//! Received messages are opened and reported. A message that is not from a peer is refused,
+//! reported if there is room, and dropped. Frames that find no room are dropped and counted:
+//! instances that count together over a group must cope with lost messages anyway. How messages
+//! travel: `multicast`, `nats`. Their seal: `seal`.
 
 use super::seal::{OVERHEAD, Opened, Refusal, Seal};
 use super::traffic::Traffic;
@@ -13,27 +15,27 @@ use std::fmt::Display;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// What a way of reaching the group starts with.
+/// The state of a group transport.
 pub struct Group {
-    /// How messages are sealed.
+    /// Seals and opens messages.
     pub seal: Seal,
-    /// What time it is.
+    /// The clock for the times within messages.
     pub clock: Clock,
-    /// What passes.
+    /// The counters of bytes and frames.
     pub traffic: Traffic,
-    /// Who hears.
+    /// The events for the driver.
     pub events: mpsc::Sender<Event>,
-    /// The link, if it is there, else that of the last time.
+    /// The current link, or the latest one while the group is unreachable.
     pub link: LinkId,
-    /// Whether it is there.
+    /// Whether the group is reachable.
     pub is_up: bool,
-    /// The longest frame and the longest message, in bytes.
+    /// The longest frame in bytes; `message_max` is the longest message.
     frame_max: usize,
     message_max: usize,
 }
 
 impl Group {
-    /// A group that is not there yet.
+    /// Makes a group that is not reachable yet.
     #[must_use]
     pub fn new(
         seal: Seal,
@@ -47,17 +49,17 @@ impl Group {
         Group { seal, clock, traffic, events, link, is_up: false, frame_max, message_max }
     }
 
-    /// The group can be reached.
+    /// Records that the group is reachable, as a new link.
     pub async fn up(&mut self, peer: String) {
         if !self.is_up {
             self.is_up = true;
             self.link = LinkId(self.link.0 + 1);
-            // Who listens no longer has dropped the transport.
+            // The receiver is gone only if the transport was dropped.
             let _ = self.events.send(Event::Up { link: self.link, peer, fresh: true }).await;
         }
     }
 
-    /// It cannot be reached any more.
+    /// Records that the group is unreachable.
     pub async fn down(&mut self, why: &str) {
         if self.is_up {
             self.is_up = false;
@@ -66,7 +68,8 @@ impl Group {
         }
     }
 
-    /// A message with this frame, if the link is the one that is there.
+    /// Seals a frame into a message; `None`, counted as dropped, if `link` is not the current link
+    /// or the frame is too long.
     pub fn message(&mut self, link: LinkId, frame: &[u8]) -> Option<Vec<u8>> {
         let there = self.is_up && link == self.link && frame.len() <= self.frame_max;
         let now = self.now();
@@ -77,17 +80,17 @@ impl Group {
         sealed
     }
 
-    /// A message could not be sent.
+    /// Counts a message that could not be sent.
     pub fn lost(&self) {
         self.traffic.dropped.increment(1);
     }
 
-    /// So many bytes were sent.
+    /// Counts the bytes of a message that was sent.
     pub fn sent(&self, bytes: usize) {
         self.traffic.written.increment(bytes as u64);
     }
 
-    /// Something came.
+    /// Handles a received message: opens it and reports its frame, or refuses it.
     pub fn heard(&mut self, message: &[u8], from: impl Display) {
         self.traffic.read.increment(message.len() as u64);
         let now = self.now();
@@ -101,7 +104,8 @@ impl Group {
                 Event::Frame { link: self.link, bytes: Bytes::from(frame) }
             }
             Err(refusal) => {
-                // A flood of them must not hold anything up.
+                // A flood of refused messages must not block the transport, so the event may be
+                // lost.
                 let refused = Event::Refused { from: from.to_string(), why: refusal.to_string() };
                 let _ = self.events.try_send(refused);
                 return;

@@ -1,7 +1,7 @@
-//! Starts the transport that the settings name, with what protects it.
+//! Starts the transport that the settings name, with its protection.
 //!
-//! A mesh is protected by certificates, else by a key that follows from the secret, else it is of
-//! this machine alone. A group's messages are sealed with the secret. What each transport does:
+//! A mesh is protected by certificates, else by a key derived from the secret. With neither it is
+//! confined to this machine. The messages of a group are sealed with the secret. The transports:
 //! `mesh`, `multicast`, `nats`.
 
 use super::mesh::connection::{Security, Timing};
@@ -19,37 +19,36 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::rand;
 use std::sync::Arc;
 
-/// Why there is no transport.
+/// Why the transport cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The secret cannot be had.
+    /// The secret cannot be read.
     #[error("peers: {0}")]
     Secret(#[from] SecretFault),
     /// The certificates cannot be used.
     #[error("peers: {0}")]
     Tls(#[from] Fault),
-    /// There is no key to seal with.
+    /// The key for the seal cannot be made.
     #[error("peers: no key can be made: {0}")]
     Seal(#[from] Refusal),
     /// The system gives no random numbers.
     #[error("peers: the system gives no random numbers")]
     Random,
-    /// Of the mesh.
+    /// The mesh cannot start.
     #[error(transparent)]
     Mesh(#[from] mesh::StartError),
-    /// Of multicast.
+    /// The multicast group cannot be joined.
     #[error(transparent)]
     Multicast(#[from] multicast::StartError),
-    /// Of NATS.
+    /// The NATS transport cannot start.
     #[error(transparent)]
     Nats(#[from] nats::StartError),
 }
 
-/// Starts the transport, on the runtime that this is called from. It ends when what is returned is
-/// dropped.
+/// Starts the transport on the current runtime. It ends when the result is dropped.
 ///
 /// # Errors
-/// [`StartError`]; nothing runs then.
+/// [`StartError`]. No task is left running then.
 pub async fn start(
     settings: &Peers,
     clock: Clock,
@@ -57,7 +56,8 @@ pub async fn start(
 ) -> Result<Transport, StartError> {
     let traffic = Traffic::new(registry);
     let secret = settings.secret_file.as_deref().map(secret::token).transpose()?;
-    // The name of this start: nobody, not even we, has ever had it.
+    // The name of this instance: it must be different at each start, because keys are derived from
+    // it.
     let mut own = SenderId::default();
     rand::fill(&mut own).map_err(|_| StartError::Random)?;
     let seal = || {

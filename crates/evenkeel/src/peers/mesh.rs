@@ -1,14 +1,16 @@
-//! The mesh: a connection between each two instances, over TCP and, unless both are on this
-//! machine, TLS.
+//! The mesh: a connection between each two instances, over TCP and, unless both are on one machine,
+//! TLS.
 //!
-//! One task holds everything: whom to connect to, who is connected, which of two connections
-//! stays. Handshakes and connections are tasks that it starts and whose end it hears of
-//! (`connection`); who else is there it is told (`discover`). Both of a pair may connect to each
-//! other, and one may be found under several addresses; so connections have a rank that both ends
-//! know: the one that the instance of the smaller name has made goes before the other's, and of
-//! several made by the same one the latest. The better one replaces the other, so both ends keep
-//! the same. An instance that has started anew has another name, and its old connection ends by
-//! itself. What frames say, and that lost ones are sent again, is not this module's business.
+//! One task holds all state: the addresses to connect to, the open connections, and which of two
+//! connections between the same instances stays. Handshakes and connections are tasks that it
+//! starts (`connection`). It learns of further instances from `discover`.
+//!
+//! Both instances of a pair may connect to each other, and an instance may be found under several
+//! addresses. So connections have a rank that both ends can compute: one made by the instance with
+//! the smaller name ranks above one made by the other, and of several made by the same instance the
+//! latest ranks highest. The better connection replaces the other, so both ends keep the same one.
+//! An instance that has restarted has another name, and its old connection ends by itself. The
+//! contents of frames and retransmission are not handled here.
 
 pub mod connection;
 mod targets;
@@ -33,68 +35,69 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use wire::{FRAME_BYTES_MAX, Hello, Instance};
 
-/// Connections that are being greeted, of all who have made one to us,
+/// The most accepted connections whose greeting is pending.
 const GREETING_MAX: usize = 128;
-/// and of one network: an address of IPv4, a /64 of IPv6.
+/// The most accepted connections of one network (an IPv4 address or an IPv6 /64) whose greeting is
+/// pending.
 const GREETING_PER_NETWORK_MAX: usize = 16;
-/// Instances that are known to have been here before.
+/// The number of instances that are remembered as seen before.
 const KNOWN_MAX: usize = 1_024;
-/// A connection that lived for so long was a good one: the next is tried for at once.
+/// A connection that lived for this long was good, and the next attempt starts without backoff.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
-/// After the system could not give us a connection.
+/// The pause after the system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the mesh is to do.
+/// The settings of a mesh.
 pub struct Plan {
-    /// Where others connect to.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// Whom to connect to.
+    /// The instances to connect to, by address or by DNS name.
     pub join: Vec<Join>,
-    /// Whether to look for others on the local network.
+    /// Whether to discover instances on the local network.
     pub mdns: bool,
-    /// Name servers to ask; none: the system's.
+    /// The name servers to ask; empty for the system's.
     pub name_servers: Vec<SocketAddr>,
-    /// To whom we belong.
+    /// The name of the cluster. Instances of another cluster are refused.
     pub cluster: String,
     /// How connections are protected.
     pub security: Security,
-    /// Connections at once.
+    /// The most open connections.
     pub links_max: usize,
-    /// How long things may take.
+    /// The timeouts of a connection.
     pub timing: Timing,
-    /// What passes.
+    /// The counters of bytes and frames.
     pub traffic: Traffic,
-    /// Certificates that have to be looked after.
+    /// The certificates, if they must be reloaded when their files change.
     pub live: Option<Live<Ends>>,
-    /// Our name: random, and never used before.
+    /// The name of this instance: random, and different at each start.
     pub instance: Instance,
-    /// What time it is.
+    /// The clock by which certificates are checked for changes.
     pub clock: Clock,
 }
 
-/// Why there is no mesh.
+/// Why a mesh cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("peers: cannot listen on {address}: {why}")]
     Listen {
-        /// Which.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why not.
+        /// The error of the system.
         why: std::io::Error,
     },
-    /// No name can be looked up.
+    /// The resolver cannot be set up.
     #[error("peers: names cannot be looked up: {0}")]
     Names(#[from] hickory_resolver::net::NetError),
-    /// Nobody can be looked for on the local network.
+    /// Discovery on the local network is not possible.
     #[error("peers: `mdns` is not possible here: {0}")]
     Neighbours(#[from] mdns_sd::Error),
 }
 
-/// Starts a mesh, and says where it listens.
+/// Starts a mesh. Returns its transport and the address that it listens on.
 ///
 /// # Errors
-/// [`StartError`]; nothing runs then.
+/// [`StartError`]. No task is left running then.
 pub async fn start(plan: Plan) -> Result<(Transport, SocketAddr), StartError> {
     let failed = |why| StartError::Listen { address: plan.listen, why };
     let listener = TcpListener::bind(plan.listen).await.map_err(failed)?;
@@ -128,7 +131,7 @@ pub async fn start(plan: Plan) -> Result<(Transport, SocketAddr), StartError> {
     Ok((transport, address))
 }
 
-/// Has those found whom `plan` does not name by address.
+/// Starts the tasks that discover instances which `plan` does not name by address.
 fn look(
     plan: &Plan,
     address: SocketAddr,
@@ -155,7 +158,7 @@ fn look(
     Ok(Targets::new(named, pace, plan.instance))
 }
 
-/// Takes what is connected to us until nobody wants it any more.
+/// Accepts connections until the mesh ends.
 async fn accept(listener: TcpListener, accepted: mpsc::Sender<(TcpStream, SocketAddr)>) {
     loop {
         match listener.accept().await {
@@ -172,7 +175,7 @@ async fn accept(listener: TcpListener, accepted: mpsc::Sender<(TcpStream, Socket
     }
 }
 
-/// Of two connections between the same two the greater stays.
+/// The rank of a connection. Of two connections between the same instances the greater one stays.
 type Rank = (Reverse<Instance>, u64);
 
 /// A connection that carries frames.
@@ -182,17 +185,17 @@ struct Link {
     outgoing: Outgoing,
     close: Option<oneshot::Sender<Why>>,
     since: Instant,
-    /// What takes its place when it has ended.
+    /// The better connection that takes over when this one has ended.
     successor: Option<Box<Greeted>>,
 }
 
-/// What a task ends with.
+/// The result of a task.
 enum Done {
-    /// Somebody has connected to us.
+    /// An accepted connection has been greeted, or has failed.
     Accepted(SocketAddr, Result<Box<Greeted>, Why>),
-    /// We have connected to somebody.
+    /// A connection made by this instance has been greeted, or has failed.
     Dialled(Place, Result<Box<Greeted>, Why>),
-    /// A connection has ended.
+    /// An established connection has ended.
     Ended(LinkId, Why),
 }
 
@@ -201,25 +204,25 @@ struct Mesh {
     events: mpsc::Sender<Event>,
     orders: mpsc::Receiver<Order>,
     finds: mpsc::Receiver<Found>,
-    /// So that the channel stays open without any source.
+    /// Keeps the channel open if there is no discovery.
     _found: mpsc::Sender<Found>,
     accepts: mpsc::Receiver<(TcpStream, SocketAddr)>,
     tasks: JoinSet<Done>,
-    /// What runs beside until the mesh ends.
+    /// The tasks that accept and discover. They end with the mesh.
     _beside: JoinSet<()>,
-    /// Connections that are being greeted, by network.
+    /// The number of accepted connections whose greeting is pending, by network.
     greeting: HashMap<IpAddr, usize>,
     targets: Targets,
     links: HashMap<LinkId, Link>,
     names: HashMap<Instance, LinkId>,
     known: VecDeque<Instance>,
-    /// Connections made so far.
+    /// The number of connections made so far. It is the serial number in greetings.
     dials: u64,
-    /// The last link.
+    /// The id of the latest link.
     last: u64,
 }
 
-/// What can happen to it.
+/// What the mesh wakes up for.
 enum Happened {
     Accepted(TcpStream, SocketAddr),
     Found(Found),
@@ -251,7 +254,7 @@ impl Mesh {
                 Happened::Done(done) => self.done(done).await,
                 Happened::Due => self.dial(),
                 Happened::Second => self.second(),
-                // Dropping the tasks ends them.
+                // Dropping the `JoinSet`s aborts all tasks.
                 Happened::End => return,
             }
         }
@@ -266,7 +269,8 @@ impl Mesh {
         Hello { instance: self.plan.instance, serial, cluster: self.plan.cluster.clone() }
     }
 
-    /// Strangers may connect as often as they like; they take few places, and lose them soon.
+    /// Greets an accepted connection. Strangers may connect as often as they like: they get few
+    /// places, and lose them after a short time.
     fn greet(&mut self, stream: TcpStream, from: SocketAddr) {
         let all: usize = self.greeting.values().sum();
         let mine = self.greeting.get(&network(from)).copied().unwrap_or_default();
@@ -331,8 +335,8 @@ impl Mesh {
         }
     }
 
-    /// Decides about a connection that has been greeted; says what is wrong with it, if anything
-    /// is.
+    /// Decides whether to keep a greeted connection. Returns an error if it is refused for good
+    /// reason, such as another cluster.
     async fn meet(&mut self, greeted: Box<Greeted>) -> Result<(), Why> {
         let hello = &greeted.hello;
         if hello.instance == self.plan.instance {
@@ -374,7 +378,7 @@ impl Mesh {
         let (outgoing, queue) = connection::queue();
         let (close, closed) = oneshot::channel();
         let peer = greeted.address.to_string();
-        // It begins to read only now, so nothing of it is told before this.
+        // The connection starts to read only after this, so `Up` precedes its frames.
         let _ = self.events.send(Event::Up { link: id, peer, fresh }).await;
         let carrier = Carrier {
             link: id,
@@ -403,23 +407,24 @@ impl Mesh {
         }
     }
 
-    /// A stranger's doing is told if somebody listens; it must not hold anything up.
+    /// Reports a refused stranger if there is room for the event. Strangers must not be able to
+    /// block the mesh.
     fn refuse(&self, from: String, why: &str) {
         let _ = self.events.try_send(Event::Refused { from, why: why.to_owned() });
     }
 }
 
 impl Link {
-    /// Ends, and says why.
+    /// Closes the connection for this reason.
     fn end(&mut self, why: &str) {
         if let Some(close) = self.close.take() {
-            // If it has ended by itself, so be it.
+            // The receiver is gone if the connection has already ended by itself.
             let _ = close.send(why.to_owned());
         }
     }
 
-    /// Gives way to a connection with the same instance that goes before it; one that does not is
-    /// dropped, and so closed.
+    /// Gives way to another connection with the same instance if that one has a higher rank.
+    /// Otherwise the other one is dropped, which closes it.
     fn yield_to(&mut self, rank: Rank, greeted: Box<Greeted>, of: impl Fn(&Greeted) -> Rank) {
         let best = self.successor.as_ref().map_or(self.rank, |successor| of(successor));
         if rank > best {
@@ -436,7 +441,8 @@ fn rank_of(greeted: &Greeted, own: Instance) -> Rank {
     }
 }
 
-/// Where somebody who has one address has many: a /64 of IPv6. Of IPv4 it is the address.
+/// The network that one host may have many addresses of: a /64 for IPv6. For IPv4 it is the address
+/// itself.
 fn network(address: SocketAddr) -> IpAddr {
     match address.ip().to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
@@ -444,7 +450,7 @@ fn network(address: SocketAddr) -> IpAddr {
     }
 }
 
-/// Connects to the first address of a place that takes it.
+/// Connects to the first address of a place that accepts the connection and greets.
 async fn reach(
     place: &Place,
     security: Security,

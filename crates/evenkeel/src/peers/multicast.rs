@@ -1,9 +1,9 @@
-//! Multicast: datagrams to a group on the local network, for which nobody needs to be named.
+//! Multicast transport: datagrams to a group on the local network, without a list of instances.
 //!
-//! Every frame is one sealed datagram (`seal`) that fits into any network's packets. Lost ones are
-//! lost, doubled ones are told apart. The socket listens to its group alone; one's own datagrams
-//! come back, as they must where several instances run on one machine, and are known by their
-//! sender.
+//! Every frame is one sealed datagram (`seal`) that fits into a packet of any network. Lost
+//! datagrams stay lost, and duplicates are recognised. The socket is bound to its group and
+//! receives nothing else. An instance receives its own datagrams too, because several instances may
+//! run on one machine, and recognises them by their sender.
 
 use super::group::Group;
 use super::seal::{OVERHEAD, Seal};
@@ -17,50 +17,50 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-/// The longest frame, in bytes: with all around it no more than 1280, which every network of IPv6
-/// carries in one piece.
+/// The longest frame, in bytes. With all headers a packet has at most 1280 bytes, which every IPv6
+/// network carries in one piece.
 pub const FRAME_BYTES_MAX: usize = 1_180;
-/// What is read of a datagram; what is longer is none of ours.
+/// The number of bytes read of a datagram. A longer one is not from a peer.
 const DATAGRAM_BYTES_MAX: usize = FRAME_BYTES_MAX + OVERHEAD + 1;
-/// After the system could not give us a datagram.
+/// The pause after an error on reading.
 const READ_PAUSE: Duration = Duration::from_millis(100);
-/// For the network to take a datagram: a period of many keys is many of them at once. After that
-/// it is lost, and others are heard again.
+/// The time within which the network must accept a datagram. A period with many keys makes many
+/// datagrams at once. After this time the datagram is dropped, and the transport receives again.
 const SEND: Duration = Duration::from_millis(100);
-/// What the system keeps for us until we read it, and until it has sent it, in bytes: some periods
-/// of many instances.
+/// The size of the system's receive and send buffers, in bytes: enough for some periods of many
+/// instances.
 const KEPT_BYTES: usize = 1 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX + OVERHEAD + 40 + 8 <= 1_280);
 
-/// What the group is.
+/// The settings of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Its address and port.
+    /// The address and port of the group.
     pub group: SocketAddr,
     /// The address of this machine on the network to use.
     pub interface: Option<IpAddr>,
-    /// How many routers a datagram may pass, the first network counted.
+    /// The number of networks that a datagram may cross (its TTL), the first one included.
     pub hops: u32,
 }
 
-/// The group cannot be had.
+/// Why the group cannot be joined.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The system refuses.
+    /// The system refuses to join.
     #[error("peers: cannot join the group {group}: {why}")]
     Join {
-        /// Which.
+        /// The address of the group.
         group: SocketAddr,
-        /// Why not.
+        /// The error of the system.
         why: io::Error,
     },
-    /// Networks of IPv6 are not chosen by address.
+    /// An IPv6 interface cannot be chosen by address.
     #[error("peers: `interface` of a group of IPv6 can be ::1; leave it out for another")]
     Interface,
 }
 
-/// Joins the group.
+/// Joins the group and starts the transport.
 ///
 /// # Errors
 /// [`StartError`]
@@ -80,7 +80,7 @@ pub fn start(
     Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
 }
 
-/// Whether the group can be joined.
+/// Checks whether the group can be joined.
 ///
 /// # Errors
 /// [`StartError`]
@@ -100,10 +100,10 @@ fn socket(plan: Plan) -> Result<Socket, StartError> {
     let set_up = || {
         socket.set_nonblocking(true)?;
         socket.set_reuse_address(true)?;
-        // The system may give less, and that will do.
+        // The system may give smaller buffers, and they will do.
         let _ = socket.set_recv_buffer_size(KEPT_BYTES);
         let _ = socket.set_send_buffer_size(KEPT_BYTES);
-        // Bound to the group, it hears nothing that is sent to this machine alone.
+        // A socket bound to the group does not receive datagrams sent to this machine alone.
         socket.bind(&plan.group.into())?;
         match plan.group.ip() {
             IpAddr::V4(group) => {
@@ -128,7 +128,7 @@ fn socket(plan: Plan) -> Result<Socket, StartError> {
     Ok(socket)
 }
 
-/// The number of the loopback network, the first that a system makes.
+/// The index of the loopback interface, which is the first that a system creates.
 const LOOPBACK: u32 = 1;
 
 async fn run(plan: Plan, socket: UdpSocket, mut group: Group, mut orders: mpsc::Receiver<Order>) {
@@ -160,7 +160,7 @@ async fn run(plan: Plan, socket: UdpSocket, mut group: Group, mut orders: mpsc::
     }
 }
 
-/// Says when sending begins to fail, and when it is over.
+/// Logs when sending begins to fail, and when it works again.
 fn tell(error: Option<&io::Error>, failing: &mut bool, group: SocketAddr) {
     match error {
         Some(error) if !*failing => tracing::warn!(

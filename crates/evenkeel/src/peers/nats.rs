@@ -1,9 +1,10 @@
-//! NATS: messages to a subject that all instances of a cluster listen to, `evenkeel.CLUSTER`.
+//! NATS transport: messages on a subject that all instances of a cluster subscribe to,
+//! `evenkeel.CLUSTER`.
 //!
 //! For many instances: each has one connection, and NATS makes the copies. Every frame is one
-//! sealed message (`seal`), so who may publish there needs the secret to be believed. The client
-//! comes back by itself when its server goes away; meanwhile frames are dropped and counted, and
-//! everybody counts alone. Nothing is kept by NATS: a message that is late is of no use.
+//! sealed message (`seal`), so a publisher needs the secret to be believed. The client reconnects
+//! by itself when its server becomes unreachable. In the meantime frames are dropped and counted,
+//! and each instance counts alone. NATS stores no messages: a late message would be of no use.
 
 use super::group::Group;
 use super::seal::Seal;
@@ -17,45 +18,46 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::StreamExt;
 
-/// The longest frame, in bytes: NATS carries a million by default.
+/// The longest frame, in bytes. NATS carries messages of a million bytes by default.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024;
-/// Messages that wait to be written.
+/// The number of messages that wait to be written.
 const QUEUED_MAX: usize = 256;
-/// For a server to take a connection.
+/// The time within which a server must accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How often a server that says nothing is asked whether it is there; it has twice as long.
+/// The interval at which a silent server is pinged. The connection is given up after about twice
+/// this time.
 const PING: Duration = Duration::from_secs(10);
 /// The longest pause between two attempts to connect.
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Which NATS, and as whom.
+/// The NATS servers to use, and the credentials.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The servers, of which one is used at a time.
     pub servers: Vec<NatsServer>,
     /// `user:password`, or a token.
     pub credentials: Option<String>,
-    /// What is shown to the servers, and which authority they must be of.
+    /// The client certificate, and the authority of the servers' certificates.
     pub tls: Option<PeersTls>,
-    /// To whom we belong.
+    /// The name of the cluster, which is part of the subject.
     pub cluster: String,
 }
 
-/// NATS cannot be used so.
+/// Why the NATS transport cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The name of a server is none.
+    /// The address of a server is malformed.
     #[error("peers: {0} cannot be the address of a NATS server: {1}")]
     Address(String, std::io::Error),
-    /// What the client says.
+    /// The NATS client reports an error.
     #[error("peers: NATS: {0}")]
     Client(String),
 }
 
-/// Begins to connect, and goes on trying for as long as it runs.
+/// Begins to connect, and retries for as long as the transport runs.
 ///
 /// # Errors
-/// [`StartError`] if that can never work; that nobody answers is no error.
+/// [`StartError`] if the settings can never work. An unreachable server is no error.
 pub async fn start(
     plan: Plan,
     seal: Seal,
@@ -95,7 +97,8 @@ fn options(plan: Plan, happened: mpsc::Sender<Event>) -> ConnectOptions {
         .event_callback(move |event| {
             let happened = happened.clone();
             async move {
-                // Without room for it somebody does not listen, and it does not matter.
+                // The channel is closed only if the transport has ended, and then the event does
+                // not matter.
                 let _ = happened.send(event).await;
             }
         });
@@ -113,7 +116,8 @@ fn options(plan: Plan, happened: mpsc::Sender<Event>) -> ConnectOptions {
     options
 }
 
-/// Doubles from 100 ms to its bound, and is drawn from the upper half.
+/// The pause before a reconnect. It doubles from 100 ms up to [`AGAIN_MAX`], and is drawn from its
+/// upper half.
 fn pause(attempts: usize) -> Duration {
     let doubled = 100_u64 << attempts.saturating_sub(1).min(10);
     let most = Duration::from_millis(doubled).min(AGAIN_MAX);
@@ -128,7 +132,7 @@ struct Nats {
     heard: Subscriber,
     happens: mpsc::Receiver<Event>,
     group: Group,
-    /// What was told last of what goes wrong.
+    /// The latest error that was logged.
     told: String,
 }
 
@@ -153,7 +157,7 @@ impl Nats {
         }
     }
 
-    /// Gives it to the client if that has room, and drops it else.
+    /// Gives a message to the client if it has room, and drops the message otherwise.
     async fn send(&mut self, message: Vec<u8>) {
         let bytes = message.len();
         let publish = self.client.publish(self.subject.clone(), message.into());
@@ -163,7 +167,7 @@ impl Nats {
         }
     }
 
-    /// Says the same once, until it is connected again.
+    /// Logs an error, unless it is the same as the last one since the client was connected.
     fn warn(&mut self, error: &str, what: &'static str) {
         if self.told != error {
             error.clone_into(&mut self.told);

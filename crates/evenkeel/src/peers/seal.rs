@@ -1,78 +1,82 @@
-//! Seals what instances say to a group, so that only those who know the secret can read it, and
-//! none of it is believed twice.
+//! Seals messages to a group, so that only instances with the secret can read them, and no message
+//! is accepted twice.
 //!
-//! A message is `version | sender | counter | sealed(time | frame) | tag`: one byte, 16, 8, then
-//! AES-256-GCM over 8 bytes of Unix time in milliseconds and the frame, all before it included.
-//! A sender takes a name of 128 random bits when it starts, and the key that it seals with follows
-//! from the secret, the cluster and that name; the nonce is its counter. So no key ever meets a
-//! nonce twice, over all restarts, with nothing kept. Whoever opens keeps for each sender which
-//! counters it has seen, and refuses times that are far from its own or before its own start:
-//! what it forgets (a sender long silent, or everything in a restart) cannot be played to it
-//! again. Without a secret the same is done with a key that everybody can make: it keeps clusters
-//! apart and proves nothing. No clock and no socket here: `multicast` and `nats` bring both.
+//! A message is `version | sender | counter | sealed(time | frame) | tag`: one byte, 16 bytes, 8
+//! bytes, then AES-256-GCM over 8 bytes of Unix time in milliseconds and the frame, with all before
+//! it authenticated too. A sender draws a name of 128 random bits when it starts. Its key is
+//! derived from the secret, the cluster and that name, and the nonce is its counter. So no key is
+//! ever used with the same nonce twice, over all restarts, without stored state.
+//!
+//! A receiver keeps the counters that it has seen of each sender. It refuses times that are far
+//! from its own clock or before its own start. So messages whose counters it has forgotten (of a
+//! sender long silent, or of all senders after a restart) cannot be replayed. Without a secret the
+//! key can be derived by anyone: the seal then keeps clusters apart and proves nothing. This module
+//! has no clock and no socket: `multicast` and `nats` bring both.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use std::collections::HashMap;
 
-/// The only version there is.
+/// The only version of the format.
 const VERSION: u8 = 1;
-/// Version, sender and counter: what stands before the sealed part, and is protected with it.
+/// The length of version, sender and counter, which precede the sealed part and are authenticated
+/// with it.
 const HEAD: usize = 1 + 16 + 8;
-/// The time within the sealed part.
+/// The length of the time at the start of the sealed part.
 const TIME: usize = 8;
-/// The tag behind it.
+/// The length of the authentication tag.
 const TAG: usize = 16;
-/// How much longer a message is than its frame, in bytes.
+/// The difference in length between a message and its frame, in bytes.
 pub const OVERHEAD: usize = HEAD + TIME + TAG;
-/// How far a message's time may be from ours, in milliseconds. Clocks that differ by more need
-/// to be set; older messages are worth nothing to who counts.
+/// The greatest difference between a message's time and the receiver's clock, in milliseconds.
+/// Clocks that differ by more have to be set. An older message is of no use for counting.
 pub const SKEW_MS: u64 = 60_000;
-/// How many counters behind the highest of a sender are told apart; older ones are refused.
+/// The number of counters, up to the highest of a sender, that are tracked one by one. Older ones
+/// are refused.
 const WINDOW: u64 = 128;
 
-/// The name of a sender, from its start to its end.
+/// The name of a sender: random, and valid until the process ends.
 pub type SenderId = [u8; 16];
 
-/// Why a message is not believed.
+/// Why a message is refused or cannot be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is none of ours.
+    /// The message does not have the format of a sealed message.
     #[error("not a message of evenkeel's peers")]
     Foreign,
-    /// It was not sealed with our secret, or was changed.
+    /// The message was sealed with another secret or for another cluster, or was changed.
     #[error("forged, or of another secret or cluster")]
     Forged,
-    /// Its time is far from ours, or before our start.
+    /// The message's time is far from the receiver's clock, or before the receiver's start.
     #[error("too old or too new; do the clocks agree within a minute?")]
     Stale,
-    /// It was here before.
+    /// The message was received before, or its counter is too old to tell.
     #[error("played again")]
     Replayed,
-    /// As many senders as allowed are listened to.
+    /// The table of senders is full.
     #[error("too many senders")]
     Crowded,
-    /// There is no randomness, or the frame is beyond all bounds.
+    /// No key can be made, or the frame is too long for the cipher.
     #[error("it cannot be sealed")]
     Unsealed,
 }
 
-/// What a message turned out to be.
+/// The contents of an accepted message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// Our own, come back to us.
+    /// The message is this instance's own, received back from the group.
     Own,
-    /// Somebody else's.
+    /// A frame of another sender.
     Frame(SenderId, Vec<u8>),
 }
 
-/// What all who belong together have in common.
+/// The key material that all instances of a cluster have in common.
 struct Root {
     key: Prk,
     cluster: String,
 }
 
-/// Bytes of a key.
+/// The length of a derived key, for `aws_lc_rs::hkdf`.
 struct KeyBytes;
 
 impl KeyType for KeyBytes {
@@ -90,7 +94,7 @@ impl Root {
     }
 }
 
-/// One end: seals what we say and opens what others say.
+/// One instance's end of the group: seals its own messages and opens those of others.
 pub struct Seal {
     root: Root,
     own: SenderId,
@@ -98,23 +102,25 @@ pub struct Seal {
     counter: u64,
     senders: HashMap<SenderId, Heard>,
     senders_max: usize,
-    /// When we started, in milliseconds.
+    /// When this instance started, in milliseconds of Unix time.
     since: u64,
 }
 
-/// What is known of a sender.
+/// The replay state of a sender.
 struct Heard {
     key: LessSafeKey,
-    /// The highest counter, and which of those before it were seen: bit 0 is the highest's own.
+    /// The highest counter seen. `seen` has a bit for each counter up to it: bit 0 for the highest
+    /// itself, bit 1 for the one before, and so on.
     highest: u64,
     seen: u128,
-    /// When it was last heard, in milliseconds of our clock.
+    /// When the sender's last message was accepted, in milliseconds of this instance's clock.
     at: u64,
 }
 
 impl Seal {
-    /// A sender called `own`, which must be random and never used before. `secret` is empty if
-    /// there is none; `now` is the Unix time in milliseconds.
+    /// Makes the end of a sender named `own`, which must be random and never used before, or a key
+    /// would be used with the same nonce twice. `secret` is empty if there is none. `now` is the
+    /// Unix time in milliseconds.
     ///
     /// # Errors
     /// [`Refusal::Unsealed`] if no key can be made.
@@ -132,7 +138,7 @@ impl Seal {
         Ok(Seal { root, own, sealing, counter: 0, senders, senders_max, since: now })
     }
 
-    /// A message with this frame.
+    /// Seals a frame into a message.
     ///
     /// # Errors
     /// [`Refusal::Unsealed`]
@@ -152,10 +158,10 @@ impl Seal {
         Ok(sealed)
     }
 
-    /// What a message says.
+    /// Opens a message.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has changed then.
+    /// [`Refusal`]. The replay state is unchanged then.
     pub fn open(&mut self, message: &[u8], now: u64) -> Result<Opened, Refusal> {
         let (head, sealed) = message.split_first_chunk::<HEAD>().ok_or(Refusal::Foreign)?;
         if head[0] != VERSION || sealed.len() < TIME + TAG {
@@ -196,7 +202,8 @@ impl Seal {
         Ok(Opened::Frame(sender, frame))
     }
 
-    /// Forgets who has been silent for so long that nothing of it could be played again.
+    /// Forgets senders that have been silent for so long that none of their messages could be
+    /// replayed.
     fn make_room(&mut self, now: u64) -> Result<(), Refusal> {
         if self.senders.len() >= self.senders_max {
             self.senders.retain(|_, heard| heard.at.saturating_add(2 * SKEW_MS) >= now);
@@ -267,7 +274,7 @@ mod tests {
         }
     }
 
-    /// The bytes were made from docs/protocol/peers.md by another implementation.
+    /// Another implementation made these bytes from docs/protocol/peers.md.
     #[test]
     fn a_message_stands_as_documented() {
         let message = end(1, SECRET, "c").seal(b"frame", NOW).expect("sealed");
@@ -316,7 +323,7 @@ mod tests {
         let ahead = a.seal(b"frame", NOW + SKEW_MS + 1).expect("sealed");
         assert_eq!(b.open(&ahead, NOW), Err(Refusal::Stale));
         assert!(b.open(&message, NOW).is_ok());
-        // It starts anew and has forgotten everything.
+        // After a restart the replay state is empty.
         let mut again = Seal::new(SECRET, "c", [2; 16], 3, NOW + 1).expect("a key");
         assert_eq!(again.open(&message, NOW + 1), Err(Refusal::Stale));
     }
@@ -343,7 +350,7 @@ mod tests {
         bolero::check!().for_each(|bytes: &[u8]| {
             let mut b = end(2, SECRET, "c");
             assert!(b.open(bytes, NOW).is_err());
-            // A good head before anything.
+            // A valid head before random bytes.
             let mut message = end(1, SECRET, "c").seal(b"frame", NOW).expect("sealed");
             message.truncate(HEAD);
             message.extend_from_slice(bytes);

@@ -1,27 +1,27 @@
-//! What passes through a transport, counted where it happens.
+//! The traffic counters of a transport.
 //!
-//! Bytes are those of frames and what stands around them, without TLS, UDP and NATS. A frame is
-//! dropped where there is no room for it or nobody to take it; what is lost on the way nobody here
-//! knows.
+//! Bytes include frames and their envelope, but not TLS, UDP and NATS. A frame counts as dropped if
+//! there is no room for it or no receiver. Frames lost on the network are not counted, because
+//! neither side can see them.
 
 use crate::watch::metrics::{PEER_BYTES, PEER_FRAMES_DROPPED};
 use crate::watch::registry::{Counter, Registry};
 
-/// The handles.
+/// Handles of the traffic counters.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
     /// Bytes read.
     pub read: Counter,
     /// Bytes written.
     pub written: Counter,
-    /// Frames that were to be sent, and were not.
+    /// Frames to send that were dropped.
     pub dropped: Counter,
-    /// Frames that came, and found no room.
+    /// Received frames that were dropped for lack of room.
     pub missed: Counter,
 }
 
 impl Traffic {
-    /// Those of the program's metrics.
+    /// The counters of the process's metrics.
     #[must_use]
     pub fn new(registry: &Registry) -> Traffic {
         Traffic {

@@ -1,11 +1,11 @@
 //! One connection of the mesh: how it is made and greeted, and how it carries frames.
 //!
-//! A connection is a task that reads and writes at once, and ends when either ends, when the other
-//! side is silent for too long, or when it is told to. Writing waits for a slow reader for so long
-//! and no longer; what is to be written waits in a queue of bounded frames and bytes, and what
-//! does not fit is dropped by who gives it. Reading waits for room in the channel of events, so a
-//! peer that floods is slowed down by its own connection. Which connections there are to be:
-//! `mesh`.
+//! A connection is a task that reads and writes at the same time. It ends when the peer closes it,
+//! when the peer is silent for too long, or when the mesh orders it. Writing waits for a slow
+//! reader only for a limited time. Frames to write wait in a queue with a bounded number of frames
+//! and bytes, and the sender drops frames that do not fit. Reading waits for room in the channel of
+//! events, so a peer that floods this instance is slowed down by its own connection. Which
+//! connections exist is decided in `mesh`.
 
 use super::wire::{self, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello};
 use crate::peers::traffic::Traffic;
@@ -25,31 +25,31 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Frames that wait to be written on one connection,
+/// The most frames that wait to be written on one connection.
 const QUEUED_FRAMES_MAX: usize = 512;
-/// and their bytes.
+/// The most bytes of frames that wait to be written on one connection.
 const QUEUED_BYTES_MAX: usize = 1 << 20;
-/// What is written at once, in bytes.
+/// The number of bytes above which no more frames are added to one write.
 const WRITE_BYTES: usize = 64 * 1024;
-/// What is read at once, in bytes.
+/// The room for one read, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
-/// How long things may take on a connection.
+/// The timeouts and intervals of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// For one address to be connected to.
+    /// The timeout for connecting to one address.
     pub connect: Duration,
-    /// For keys and greetings to be exchanged.
+    /// The timeout for the TLS handshake and the greetings.
     pub handshake: Duration,
-    /// After so long without a frame to write, an empty one says that we are there.
+    /// After this time without a frame to write, an empty frame shows that this instance is alive.
     pub beat: Duration,
-    /// After so long without a byte to read, the other side is gone.
+    /// After this time without a received byte, the peer is considered dead.
     pub silence: Duration,
-    /// For what is written to be taken by the other side.
+    /// The timeout for one write.
     pub write: Duration,
-    /// Before an address is tried again for the first time; twice as long each time after that,
+    /// The pause before an address is tried again. It doubles with each failure.
     pub again: Duration,
-    /// and at most this.
+    /// The longest pause before an address is tried again.
     pub again_max: Duration,
 }
 
@@ -67,12 +67,12 @@ impl Default for Timing {
     }
 }
 
-/// What protects connections.
+/// The protection of connections.
 #[derive(Clone)]
 pub enum Security {
-    /// Nothing: this machine alone.
+    /// No protection: only addresses of this machine are allowed.
     Plain,
-    /// TLS 1.3, both ends of which show who they are.
+    /// TLS 1.3 with certificates on both ends.
     Tls(Arc<ArcSwap<Ends>>),
 }
 
@@ -80,26 +80,26 @@ pub enum Security {
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// A connection that has been greeted.
+/// A connection on which both sides have greeted.
 pub struct Greeted {
     stream: Box<dyn Stream>,
-    /// What was read beyond the greeting.
+    /// The bytes read after the greeting.
     rest: BytesMut,
-    /// What the other side said.
+    /// The greeting of the peer.
     pub hello: Hello,
-    /// Its address.
+    /// The address of the peer.
     pub address: SocketAddr,
-    /// The number that we gave it if we have made it, `None` if the other side has.
+    /// The connection's serial number if this instance made it; `None` if the peer did.
     pub dialled: Option<u64>,
 }
 
-/// Why there is no connection, for people.
+/// The reason why a connection failed or ended, for display.
 pub type Why = String;
 
-/// Takes a connection that somebody has made.
+/// Secures and greets an accepted connection.
 ///
 /// # Errors
-/// What was wrong with it.
+/// The reason why the connection is refused or has failed.
 pub async fn accept(
     stream: TcpStream,
     address: SocketAddr,
@@ -125,10 +125,10 @@ pub async fn accept(
     timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
 }
 
-/// Makes a connection; `own` has its number.
+/// Makes a connection, secures and greets it. `own` holds the connection's serial number.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no connection.
 pub async fn dial(
     address: SocketAddr,
     security: Security,
@@ -159,7 +159,7 @@ pub async fn dial(
     timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
 }
 
-/// Both sides speak at once, so neither waits for the other.
+/// Exchanges the greetings. Both sides send first, so neither waits for the other.
 async fn greet(
     mut stream: Box<dyn Stream>,
     address: SocketAddr,
@@ -171,7 +171,7 @@ async fn greet(
     let mut rest = BytesMut::with_capacity(READ_BYTES);
     loop {
         let taken = wire::take(&mut rest, HELLO_BYTES_MAX);
-        // Whatever is longer than a greeting is none.
+        // A frame longer than any greeting is not a greeting.
         if let Some(frame) = taken.map_err(|_| wire::Fault::Foreign.to_string())? {
             let hello = Hello::decode(&frame).map_err(|fault| fault.to_string())?;
             return Ok(Greeted { stream, rest, hello, address, dialled });
@@ -182,7 +182,7 @@ async fn greet(
     }
 }
 
-/// An error of a stream, as people want it: what TLS says says it best.
+/// An error of a stream, for display. The text of a TLS error is the most useful one.
 fn said(error: &io::Error) -> Why {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
@@ -192,19 +192,19 @@ fn said(error: &io::Error) -> Why {
     }
 }
 
-/// Where frames are put that are to be written.
+/// The sending end of a connection's queue of frames.
 pub struct Outgoing {
     queue: mpsc::Sender<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-/// Where they are taken from.
+/// The receiving end of a connection's queue of frames.
 pub struct Queue {
     queue: mpsc::Receiver<Bytes>,
     bytes: Arc<AtomicUsize>,
 }
 
-/// Both ends of a queue of frames.
+/// Makes a queue of frames and returns both ends.
 #[must_use]
 pub fn queue() -> (Outgoing, Queue) {
     let (sender, receiver) = mpsc::channel(QUEUED_FRAMES_MAX);
@@ -213,7 +213,7 @@ pub fn queue() -> (Outgoing, Queue) {
 }
 
 impl Outgoing {
-    /// Puts a frame into the queue; says whether it had room.
+    /// Adds a frame to the queue. Returns whether there was room.
     #[must_use]
     pub fn put(&self, frame: Bytes) -> bool {
         let length = frame.len();
@@ -235,24 +235,24 @@ impl Queue {
     }
 }
 
-/// What a connection works with.
+/// The parts that a connection task works with.
 pub struct Carrier {
-    /// What it is called.
+    /// The id of the link.
     pub link: LinkId,
-    /// Who hears what is read.
+    /// The channel for received frames.
     pub events: mpsc::Sender<Event>,
-    /// What is to be written.
+    /// The frames to write.
     pub queue: Queue,
-    /// Something or nothing comes when it is to end.
+    /// The order to end, with a reason. A dropped sender ends the connection too.
     pub close: oneshot::Receiver<Why>,
-    /// How long things may take.
+    /// The timeouts of the connection.
     pub timing: Timing,
-    /// What passes.
+    /// The counters of bytes and frames.
     pub traffic: Traffic,
 }
 
 impl Carrier {
-    /// Carries frames both ways until one of many things ends it; says which.
+    /// Carries frames in both directions until the connection ends. Returns the reason.
     pub async fn carry(self, greeted: Greeted) -> Why {
         let Carrier { link, events, queue, close, timing, traffic } = self;
         let Greeted { stream, rest, .. } = greeted;

@@ -1,11 +1,12 @@
-//! Whom the mesh is to connect to, and when it tries again.
+//! The places that the mesh connects to, and when it tries them again.
 //!
-//! A place that cannot be reached is tried again after a pause that doubles, up to a bound, and
-//! that is drawn anew from its upper half each time: instances that were cut off together do not
-//! come back in step. One that leads to an instance which is connected already, whoever has
-//! made that connection, is left alone for as long as that lasts; one that leads to ourselves, for
-//! ten minutes. A place that fails for the third time is told, then only for another reason, and
-//! when it is over: who starts a moment later than others is no failure.
+//! A place that cannot be reached is tried again after a pause that doubles up to a bound. Each
+//! pause is drawn from its upper half, so that instances which were cut off together do not retry
+//! in step. A place that leads to a connected instance, whichever side made the connection, is left
+//! alone while the connection lasts. A place that leads to this instance itself is left alone for
+//! ten minutes. The third failure in a row is logged, further ones only if the reason changes, and
+//! the recovery is logged too. Instances that start a moment later than others thus cause no
+//! warning.
 
 use super::wire::Instance;
 use crate::peers::LinkId;
@@ -17,20 +18,21 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// All places together.
+/// The most discovered places, counted together with the configured ones.
 const PLACES_MAX: usize = 4 * ADDRESSES_MAX;
-/// Before a place that led to ourselves is tried again: it may lead to somebody else by then.
+/// The pause before a place that led to this instance itself is tried again. By then it may lead to
+/// another instance.
 const OURSELVES: Duration = Duration::from_secs(600);
 
-/// Failures in a row that are told.
+/// The number of failures in a row from which on they are logged.
 const TOLD_AFTER: u32 = 3;
 
-/// Where somebody may be.
+/// A place where an instance may be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// A host and a port that somebody has written down; a name is resolved each time.
+    /// A configured host and port. A host name is resolved at each attempt.
     Name(String),
-    /// What was found.
+    /// A discovered address.
     Address(SocketAddr),
 }
 
@@ -43,21 +45,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is known of a place.
+/// The state of a place.
 struct Target {
-    /// When it is tried next; `None` while it is being tried.
+    /// The time of the next attempt; `None` during an attempt.
     due: Option<Instant>,
     failures: u32,
-    /// Whom it led to.
+    /// The instance that the place led to.
     instance: Option<Instance>,
-    /// What was told of it.
+    /// The latest failure that was logged; empty if there is none.
     told: String,
 }
 
-/// All places.
+/// All places, configured and discovered.
 pub struct Targets {
     places: HashMap<Place, Target>,
-    /// What each source has found; those that are written down are of none.
+    /// The addresses that each source of discovery has found.
     found: HashMap<usize, Vec<SocketAddr>>,
     named: HashSet<Place>,
     again: Duration,
@@ -66,7 +68,8 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// These names, all of them due; `again` is the first pause and the longest.
+    /// Makes places for these configured names, all of them due. `again` is the first pause,
+    /// `again_max` the longest.
     pub fn new(
         names: Vec<String>,
         (again, again_max): (Duration, Duration),
@@ -78,7 +81,7 @@ impl Targets {
         Targets { places, found: HashMap::new(), named, again, again_max, own }
     }
 
-    /// Takes over what a source has found.
+    /// Replaces the addresses of a source of discovery.
     pub fn found(&mut self, found: Found, now: Instant) {
         self.found.insert(found.source, found.addresses);
         let all: HashSet<Place> =
@@ -92,12 +95,12 @@ impl Targets {
         }
     }
 
-    /// When the next is to be tried, of those that lead to nobody of `linked`.
+    /// The time of the next attempt, among the places that lead to no instance in `linked`.
     pub fn due(&self, linked: &HashMap<Instance, LinkId>) -> Option<Instant> {
         self.places.values().filter(|target| target.is_wanted(linked)).filter_map(|t| t.due).min()
     }
 
-    /// All that are to be tried now, and are from now on.
+    /// Returns the places to try now, and marks them as being tried.
     pub fn take_due(&mut self, linked: &HashMap<Instance, LinkId>, now: Instant) -> Vec<Place> {
         let mut due = Vec::new();
         for (place, target) in &mut self.places {
@@ -109,7 +112,7 @@ impl Targets {
         due
     }
 
-    /// A place has led to `instance`, and what is wrong with it, if anything is.
+    /// Records that a place has led to `instance`. `met` is an error if the instance was refused.
     pub fn reached(
         &mut self,
         place: &Place,
@@ -130,7 +133,7 @@ impl Targets {
         }
     }
 
-    /// A place could not be reached.
+    /// Records that a place could not be reached.
     pub fn failed(&mut self, place: &Place, why: &str, now: Instant) {
         let failures = self.places.get(place).map_or(0, |target| target.failures);
         let pause = self.pause(failures);
@@ -144,7 +147,7 @@ impl Targets {
         }
     }
 
-    /// The connection with `instance` has ended, after a good time or soon.
+    /// Records that the connection with `instance` has ended. `good` says whether it had lasted.
     pub fn lost(&mut self, instance: &Instance, good: bool, now: Instant) {
         let (again, again_max) = (self.again, self.again_max);
         for target in self.places.values_mut().filter(|t| t.instance.as_ref() == Some(instance)) {
@@ -168,11 +171,11 @@ impl Target {
     }
 }
 
-/// From the upper half of `again` doubled so often.
+/// A pause after this number of failures: `again` doubled each time, drawn from the upper half.
 fn pause(again: Duration, again_max: Duration, failures: u32) -> Duration {
     let most = again.saturating_mul(1 << failures.min(16)).min(again_max);
     let mut byte = [0];
-    // Without randomness all pauses are the longest, which is safe.
+    // Without random numbers each pause is the longest possible, which is safe.
     let drawn = rand::fill(&mut byte).map_or(255, |()| byte[0]);
     most / 2 + most.mul_f64(f64::from(drawn) / 510.0)
 }
@@ -218,7 +221,7 @@ mod tests {
         assert_eq!(targets.take_due(&linked, later).len(), 2);
         targets.failed(&place("a:1"), "no", later);
         assert!(targets.due(&linked).is_some_and(|due| due > later));
-        // It was ourselves.
+        // The place led to this instance itself.
         targets.reached(&place("b:1"), [0; 16], Ok(()), later);
         assert_eq!(targets.take_due(&linked, later + Duration::from_secs(60)), [place("a:1")]);
     }

@@ -1,10 +1,11 @@
-//! What stands on a connection of the mesh: frames behind their length, and a greeting first.
+//! The wire format of a mesh connection: frames with a length prefix, the first of which is a
+//! greeting.
 //!
-//! A frame is four bytes of length, the highest first, and so many bytes; one of no bytes only
-//! says that its sender is there. The first frame of each side is the greeting: `TGM`, a version,
-//! 16 bytes of the instance's name, 8 bytes of the connection's number among those that its
-//! dialler made, and the cluster's name. What comes before any trust is thus at most
-//! [`HELLO_BYTES_MAX`] bytes. No socket here.
+//! A frame is four bytes of length, the most significant first, and that number of bytes. An empty
+//! frame only shows that its sender is alive. The first frame of each side is the greeting: `TGM`,
+//! a version, 16 bytes of the instance's name, 8 bytes of the connection's serial number at the
+//! instance that made it, and the cluster's name. So an untrusted connection can send at most
+//! [`HELLO_BYTES_MAX`] bytes. No socket is used here.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -12,40 +13,41 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 pub const FRAME_BYTES_MAX: usize = 16 * 1024;
 /// The longest greeting, in bytes.
 pub const HELLO_BYTES_MAX: usize = 96;
-/// Bytes of a frame's length.
+/// The size of the length prefix, in bytes.
 const PREFIX: usize = 4;
-/// Begins a greeting: three letters and the version.
+/// The first bytes of a greeting: three letters and the version.
 const MAGIC: [u8; 4] = *b"TGM\x01";
-/// A greeting without the cluster's name.
+/// The length of a greeting without the cluster's name.
 const HELLO_HEAD: usize = 4 + 16 + 8;
 
-/// The name of an instance, from its start to its end: random.
+/// The name of an instance: random, and valid until the process ends.
 pub type Instance = [u8; 16];
 
-/// What cannot be read.
+/// Why received bytes cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It is longer than may be.
+    /// A frame of this length is longer than allowed.
     #[error("a frame of {0} bytes is too long")]
     Long(usize),
-    /// It is no greeting of ours.
+    /// The first frame is not a greeting.
     #[error("it does not speak as evenkeel's peers do")]
     Foreign,
 }
 
-/// The greeting.
+/// The greeting that each side sends first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Who says it.
+    /// The name of the sender.
     pub instance: Instance,
-    /// Which of its connections this is; who accepts one says 0.
+    /// The serial number of the connection among those that the sender made; 0 if the sender
+    /// accepted the connection.
     pub serial: u64,
-    /// To whom it belongs.
+    /// The cluster that the sender belongs to.
     pub cluster: String,
 }
 
 impl Hello {
-    /// As it stands on the wire, with its length.
+    /// Encodes the greeting, with its length prefix.
     #[must_use]
     pub fn encode(&self) -> BytesMut {
         let mut frame = BytesMut::with_capacity(HELLO_BYTES_MAX);
@@ -58,7 +60,7 @@ impl Hello {
         out
     }
 
-    /// Out of the first frame.
+    /// Decodes a greeting from the first frame.
     ///
     /// # Errors
     /// [`Fault::Foreign`]
@@ -75,16 +77,16 @@ impl Hello {
     }
 }
 
-/// Appends a frame to what is to be written.
+/// Appends a frame, with its length prefix, to the output.
 pub fn put(out: &mut BytesMut, frame: &[u8]) {
     out.put_u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
     out.put_slice(frame);
 }
 
-/// The next whole frame out of what was read, `None` if more has to be read first.
+/// Takes the next whole frame out of the input; `None` if more input is needed.
 ///
 /// # Errors
-/// [`Fault::Long`] if it has more than `max` bytes: nothing behind it can be believed.
+/// [`Fault::Long`] if the frame has more than `max` bytes. The connection is useless then.
 pub fn take(read: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Fault> {
     let Some(prefix) = read.first_chunk::<PREFIX>() else { return Ok(None) };
     let length = u32::from_be_bytes(*prefix) as usize;
@@ -94,7 +96,7 @@ pub fn take(read: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Fault> {
     if read.len() < PREFIX + length {
         return Ok(None);
     }
-    // Copied: a frame that waits must not keep the whole buffer that it came in.
+    // Copied, because a waiting frame must not keep the whole input buffer alive.
     let frame = Bytes::copy_from_slice(&read[PREFIX..PREFIX + length]);
     read.advance(PREFIX + length);
     Ok(Some(frame))
