@@ -1,8 +1,8 @@
-//! `concurrency: auto` on simulated backends of 2, 8 and 64 workers and two processors: requests
-//! that need CPU time, that wait for something else, and both; the backend becomes ten times
-//! slower and recovers, and then only what it waits for does. More wait than ever find a slot,
-//! from the first moment on: a start under attack. `cargo test --test queue concurrency --
-//! --nocapture` prints what was found.
+//! Tests `concurrency: auto` on simulated backends of 2, 8 and 64 workers and two processors.
+//! Requests need CPU time, or wait for something else, or both. The backend becomes ten times
+//! slower and recovers, then only its waiting times do the same. From the first moment on more
+//! requests wait than ever find a slot, as at a start under attack.
+//! `cargo test --test queue concurrency -- --nocapture` prints the results.
 
 use evenkeel_core::key::Seed;
 use evenkeel_core::meter::estimate::RouteHash;
@@ -13,17 +13,19 @@ use std::collections::{BTreeMap, VecDeque};
 
 const CORES: f64 = 2.0;
 const START: Time = Time(1_700_000_000 * SECOND);
-/// From which second on CPU time and waiting take how many times as long.
+/// Slowdown over time: the second from which it applies, the factor of CPU times, the factor of
+/// waiting times.
 type Speeds = &'static [(u64, f64, f64)];
 const STEADY: Speeds = &[(0, 1.0, 1.0)];
 const SPEEDS: [(u64, f64, f64); 5] =
     [(0, 1.0, 1.0), (60, 10.0, 10.0), (120, 1.0, 1.0), (180, 1.0, 10.0), (240, 1.0, 1.0)];
-/// Each of these lasts so long, of which the first part is for finding out.
+/// Length of each phase in seconds. The first part, `GRACE`, is for adaptation and is not measured.
 const PHASE: usize = 60;
 const GRACE: usize = 10;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 
-/// Requests of one kind: what part of all, what they wait for, what they compute then.
+/// Requests of one kind: their share of all requests, their waiting time, and the CPU time after
+/// it.
 #[derive(Clone, Copy)]
 struct Kind {
     path: &'static str,
@@ -39,17 +41,18 @@ struct Job {
     cpu: f64,
 }
 
-/// Workers that take requests in order of arrival, and share the processors equally.
+/// Workers that take requests in order of arrival and share the processors equally.
 struct Backend {
     kinds: Vec<Kind>,
     workers: usize,
     speeds: Speeds,
     chance: Random,
     now: u64,
-    /// CPU time that a request has had which is there from the beginning.
+    /// CPU time that a request present from the beginning would have received.
     virtual_time: f64,
     line: VecDeque<Job>,
-    /// By when their wait is over; by the virtual time at which they are done.
+    /// Requests that wait, by the end of their wait (`waiting`), and requests that compute, by the
+    /// virtual time of their completion (`computing`).
     waiting: BTreeMap<(u64, u64), Job>,
     computing: BTreeMap<(u64, u64), Job>,
     taken: u64,
@@ -92,7 +95,7 @@ impl Backend {
         self.take();
     }
 
-    /// Free workers take what waits for one, and work at the speed of the day.
+    /// Lets free workers take waiting requests, at the present speed of the backend.
     fn take(&mut self) {
         while self.busy() < self.workers {
             let Some(mut job) = self.line.pop_front() else { break };
@@ -108,7 +111,7 @@ impl Backend {
         (CORES / self.computing.len().max(1) as f64).min(1.0)
     }
 
-    /// On to what happens next, or to `until`; a request that is done then.
+    /// Advances to the next event or to `until`. Returns a request that completes then.
     fn step(&mut self, until: u64) -> Option<Job> {
         let ready = self.waiting.first_key_value().map_or(u64::MAX, |(key, _)| key.0);
         let done = self.computing.first_key_value().map_or(u64::MAX, |(key, _)| {
@@ -132,7 +135,8 @@ impl Backend {
     }
 }
 
-/// How many were done in each second, each counted by its mean cost, and the limit at its end.
+/// Returns for each second the completed requests, each counted by its mean cost, and the limit at
+/// the end of the second.
 fn run(kinds: &[Kind], workers: usize, fixed: Option<usize>, seed: u64) -> Vec<(f64, usize)> {
     run_for((SPEEDS.len() * PHASE) as u64, kinds, workers, fixed, seed)
 }
@@ -186,7 +190,8 @@ fn kind(path: &'static str, share: f64, io: Length, cpu: Length) -> Kind {
     Kind { path, share, io, cpu }
 }
 
-/// The mean of what is done in the phases after their grace, and the mean limit.
+/// Returns for each phase, without its grace time, the mean of completed requests and the mean
+/// limit.
 fn phases(seconds: &[(f64, usize)]) -> Vec<(f64, f64)> {
     let mean = |phase: &[(f64, usize)]| {
         let rest = &phase[GRACE..];
@@ -196,9 +201,10 @@ fn phases(seconds: &[(f64, usize)]) -> Vec<(f64, f64)> {
     seconds.chunks(PHASE).map(mean).collect()
 }
 
-/// In the phases nine tenths of what the backend can do, which is what it does with more in flight
-/// than it has any use for. Over twenty seeds that holds for each phase (docs/adr); over these few
-/// chance takes up to a tenth more from one, and single runs may get less. The mean limits.
+/// Checks that the phases reach nine tenths of the backend's maximum, measured with far more
+/// requests in flight than the backend can use. Over twenty seeds this holds for each phase
+/// (docs/adr). With these few seeds a single phase may have up to a tenth less by chance, and
+/// single runs even less. Returns the mean limits.
 fn finds(name: &str, kinds: &[Kind], workers: usize) -> Vec<f64> {
     let most: Vec<Vec<(f64, f64)>> =
         SEEDS.map(|seed| phases(&run(kinds, workers, Some(128), seed))).collect();
@@ -226,7 +232,8 @@ fn finds(name: &str, kinds: &[Kind], workers: usize) -> Vec<f64> {
 fn on_all_backends(name: &str, kinds: &[Kind]) {
     for workers in [2, 8, 64] {
         let limits = finds(name, kinds, workers);
-        // More than a few times as many as there are workers helps nobody and makes people wait.
+        // A limit of more than a few times the number of workers gains nothing and makes clients
+        // wait.
         assert!(limits.iter().all(|limit| *limit < (6 * workers).max(16) as f64), "{limits:?}");
     }
 }
@@ -264,14 +271,14 @@ fn a_single_route_that_computes_for_2_to_500_ms() {
     on_all_backends("wide cpu", &[kind("/a", 1.0, Length::ZERO, wide())]);
 }
 
-/// Two of five need next to nothing: the 20th percentile says little.
+/// Two of five requests need almost no time, so the 20th percentile has little meaning.
 #[test]
 fn a_route_that_is_often_answered_from_a_cache() {
     let kinds = [kind("/a", 0.4, Length::ZERO, ms(1)), kind("/a", 0.6, about(100), ms(2))];
     on_all_backends("cached", &kinds);
 }
 
-/// Where thousands end in a second it takes two of them to see what there is room for.
+/// With thousands of completions a second, two seconds suffice to find the capacity.
 #[test]
 fn quick_requests_have_room_soon() {
     let quick = Length::Exponential(Nanos::from_millis(1));
@@ -282,8 +289,9 @@ fn quick_requests_have_room_soon() {
     }
 }
 
-/// Two processors that take 50 us for each, and some that take two thousand times as long: what is
-/// there while all are brief is as much as nobody notices; of long ones there are no more.
+/// Two processors with requests of 50 us, and later some that take two thousand times as long.
+/// While all requests are short, the limit may exceed the processors, because the wait is not
+/// noticeable. With long requests the limit equals the number of processors.
 #[test]
 fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
     let length = |us: u64| Length::Exponential(Nanos(us * 1_000));
@@ -299,7 +307,7 @@ fn brief_requests_are_no_matter_of_turns_and_long_ones_are() {
     }
 }
 
-/// Some time in which so many requests are on their way at any moment.
+/// A period with a constant number of requests in progress.
 #[derive(Clone, Copy)]
 struct Stretch<'a> {
     kinds: &'a [Kind],
@@ -309,8 +317,8 @@ struct Stretch<'a> {
     seconds: u64,
 }
 
-/// Clients that ask again as soon as they are answered, in one stretch after the other: how many
-/// were done in each second of the last one, and the limit at its end.
+/// Runs closed-loop clients through one stretch after the other. Returns for each second of the
+/// last stretch the number of completed requests and the limit at the end of the second.
 fn in_turns(stretches: &[Stretch], seed: u64) -> Vec<(f64, usize)> {
     let mut auto = Concurrency::new(CORES);
     let (mut start, mut seconds) = (START.0, Vec::new());
@@ -339,8 +347,8 @@ fn in_turns(stretches: &[Stretch], seed: u64) -> Vec<(f64, usize)> {
     seconds
 }
 
-/// A dozen of connections never fill the slots that a busy time has left behind, and wait inside
-/// the backend.
+/// A dozen connections never fill the slots that remain from a busy time, and so wait inside the
+/// backend.
 #[test]
 fn who_waits_inside_the_backend_is_seen_though_nobody_waits_here() {
     let long = [kind("/long", 1.0, about(400), ms(1))];
@@ -362,7 +370,8 @@ fn who_waits_inside_the_backend_is_seen_though_nobody_waits_here() {
     }
 }
 
-/// Where they do not, trying fewer costs little, also where it is slower for other reasons.
+/// If requests do not wait inside the backend, trying fewer slots costs little, even if the backend
+/// is slower for other reasons.
 #[test]
 fn a_backend_that_has_room_keeps_it() {
     let busy = [kind("/busy", 1.0, about(100), ms(1))];
@@ -387,7 +396,7 @@ fn a_backend_that_has_room_keeps_it() {
     }
 }
 
-/// Where nobody waits, nothing is tried.
+/// While no request waits, the limit does not change.
 #[test]
 fn without_a_backlog_nothing_changes() {
     let mut auto = Concurrency::new(1.5);

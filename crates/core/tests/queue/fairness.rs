@@ -1,20 +1,22 @@
-//! Who gets how much: the bounds of start-time fair queueing, and that nothing is gained by
-//! opening and cancelling.
+//! The shares of clients: the bounds of start-time fair queueing, and that opening and cancelling
+//! requests brings no gain.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Some flows, whose requests are of many sizes, and what each has got.
+/// A queue with several flows whose requests differ in size, and the service that each flow has
+/// received.
 struct Race {
     queue: Queue,
     now: Time,
-    /// The weight of each, in thousandths, and its largest request.
+    /// The weight of each flow in thousandths, and the size of its largest request.
     flows: Vec<(u32, u64)>,
     running: Vec<(Id, usize, u64)>,
     owner: BTreeMap<Id, (usize, u64)>,
     waiting: Vec<usize>,
-    /// Cost over weight: of what was sent to the backend, and of what is done.
+    /// Cost divided by weight, for each flow: of the requests sent to the backend (`sent`) and of
+    /// the finished ones (`done`).
     sent: Vec<f64>,
     done: Vec<f64>,
 }
@@ -34,7 +36,7 @@ impl Race {
         }
     }
 
-    /// A request of `flow` that costs `cost` and is taken for `estimate`.
+    /// Adds a request of `flow` with the true cost `cost` and the estimated cost `estimate`.
     fn arrive(&mut self, flow: usize, place: Place, cost: u64, estimate: u64) {
         let weight = Weight::new(self.flows[flow].0);
         let one = Arrival { weight, ..arrival(flow as u64, place, estimate) };
@@ -60,8 +62,8 @@ impl Race {
     }
 }
 
-/// How far two flows may drift apart while both wait: the widest stretch between the largest and
-/// the smallest difference so far, since both began to wait.
+/// The drift between two flows while both wait: the range between the smallest and the largest
+/// difference of their service since both began to wait.
 #[derive(Clone, Copy)]
 struct Drift {
     least: f64,
@@ -78,12 +80,12 @@ impl Drift {
     }
 }
 
-/// Who takes turns with whom.
+/// The flows that take turns with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Among {
     /// Clients in credit.
     Credit,
-    /// Buckets in debt, of one client each.
+    /// Buckets in debt with one client each.
     Buckets,
     /// The clients of one bucket in debt.
     OneBucket,
@@ -98,7 +100,8 @@ impl Among {
         }
     }
 
-    /// By finish tag a flow may be ahead by one more of its requests when another joins.
+    /// In the order of finish tags, a flow may be ahead by one more of its requests when another
+    /// joins.
     fn more(self, f: f64, m: f64) -> f64 {
         if self == Among::OneBucket { f.max(m) } else { 0.0 }
     }
@@ -108,9 +111,9 @@ fn among() -> impl Strategy<Value = Among> {
     prop_oneof![Just(Among::Credit), Just(Among::Buckets), Just(Among::OneBucket)]
 }
 
-/// Flows of the given weights and sizes; each time one of `D` slots is freed at random, and a
-/// flow at random gets more to do, if it has less than three waiting. `error`: estimates are
-/// wrong by up to so many percent.
+/// Runs flows of the given weights and sizes. In each step a random one of `D` slots becomes free,
+/// and a random flow gets one more request if it has less than three waiting. `error` is the
+/// maximum error of the estimates in percent.
 fn race(
     slots: usize,
     flows: Vec<(u32, u64)>,
@@ -176,10 +179,10 @@ fn steps() -> impl Strategy<Value = Vec<(usize, u64, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Two flows that wait: what is sent for one runs ahead of what is sent for the other by no
-    /// more than one largest request of each, by weight (the bound of Goyal 1996); what is done, by
-    /// no more than D + 1 of them (that of Jin 2004). Among clients of a bucket, who go by finish
-    /// tag, by one request more.
+    /// For two flows that wait, the cost sent for one exceeds that of the other by no more than one
+    /// largest request of each, by weight (the bound of Goyal 1996). The finished cost differs by
+    /// no more than D + 1 of them (the bound of Jin 2004). Clients of one bucket are ordered by
+    /// finish tag, which allows one more request.
     #[test]
     fn who_waits_does_not_fall_behind(
         slots in 1..5_usize, flows in flows(), steps in steps(), among in among(),
@@ -187,7 +190,7 @@ proptest! {
         race(slots, flows, steps, 0, among)?;
     }
 
-    /// With wrong estimates: by what is in flight and was misjudged more.
+    /// With wrong estimates the bound grows by the estimation error of the requests in flight.
     #[test]
     fn wrong_estimates_are_made_good(
         slots in 1..5_usize, flows in flows(), steps in steps(), among in among(),
@@ -195,8 +198,8 @@ proptest! {
         race(slots, flows, steps, 60, among)?;
     }
 
-    /// While somebody in debt waits, those in credit get at most nine times what its request
-    /// will cost before it is served, and what was begun.
+    /// While a client in debt waits, clients in credit get at most nine times the cost of its
+    /// request before it is served, plus the request that exceeds this amount.
     #[test]
     fn the_debt_tier_is_never_starved(
         slots in 1..5_usize,
@@ -225,8 +228,8 @@ proptest! {
         }
     }
 
-    /// Requests of X that come, wait and are cancelled: none of its others is served earlier for
-    /// them.
+    /// Requests of client X that arrive, wait and are cancelled do not cause its other requests to
+    /// be served earlier.
     #[test]
     fn waiting_and_cancelling_gains_nothing(
         steps in prop::collection::vec((0..4_u64, 1..100_u64, 1..100_u64), 10..120),
@@ -240,8 +243,8 @@ proptest! {
     }
 }
 
-/// As the how manieth each request of client 0 was served. With `peeping`, it opens a request
-/// more before each of its own, and cancels it right after.
+/// Returns the position in the service order of each request of client 0. With `peeping`, the
+/// client opens an extra request before each of its own, and cancels it right afterwards.
 fn positions(steps: &[(u64, u64, u64)], debt: bool, peeping: bool) -> Vec<usize> {
     let mut queue = Queue::new(settings(1, 0));
     let (mut running, mut served, mut own) = (None, 0, BTreeMap::new());
@@ -258,7 +261,7 @@ fn positions(steps: &[(u64, u64, u64)], debt: bool, peeping: bool) -> Vec<usize>
             own.insert(id, positions.len());
             positions.push(usize::MAX);
         }
-        // It is gone before it is its turn.
+        // The extra request is cancelled before its turn.
         if let Some(extra) = extra.take() {
             queue.handle_cancel(extra);
         }

@@ -1,5 +1,5 @@
-//! Who goes beside others: what is learned of those that wait, who is light, and how many a backend
-//! takes in.
+//! Light requests beside heavy ones: the use of costs learned while requests wait, the definition
+//! of a light request, and the number of requests that a backend accepts.
 
 use super::*;
 use evenkeel_core::key::Seed;
@@ -24,7 +24,7 @@ fn sent(queue: &mut Queue) -> Vec<Id> {
     std::iter::from_fn(|| queue.poll_dispatch(NOW)).collect()
 }
 
-/// Twenty came when nothing was known of what they ask for. It is, by the time that a slot is free.
+/// Twenty requests arrive before their cost is known. It is known when a slot becomes free.
 #[test]
 fn who_waits_is_known_by_what_was_learned_meanwhile() {
     let mut queue = Queue::new(settings(1, 1));
@@ -41,8 +41,9 @@ fn who_waits_is_known_by_what_was_learned_meanwhile() {
     assert_eq!(queue.remembered(), 20 + 20 + 1, "clients, flows and one route");
 }
 
-/// Twenty whose turn it is as well came before. What the newcomer asks for is not known, so it is
-/// found out first; of those on a route that was found out meanwhile nobody goes before the others.
+/// Twenty requests with an equal turn arrived earlier. The cost of the new request is unknown, so
+/// it runs first to learn the cost. Requests on a route whose cost is known by now have no such
+/// precedence.
 #[test]
 fn of_equals_a_guess_goes_first() {
     let mut queue = Queue::new(settings(1, 1));
@@ -58,7 +59,7 @@ fn of_equals_a_guess_goes_first() {
     assert_eq!(sent(&mut queue), heavy[1..2]);
 }
 
-/// What runs is known to be heavy as soon as another one like it is.
+/// A running request counts as heavy as soon as another request on its route has proved heavy.
 #[test]
 fn what_runs_counts_for_what_was_learned_meanwhile() {
     let mut queue = Queue::new(settings(2, 1));
@@ -71,7 +72,7 @@ fn what_runs_counts_for_what_was_learned_meanwhile() {
     assert_eq!(sent(&mut queue), [human]);
 }
 
-/// Pages of a swarm that differ a little do not make the smaller ones light.
+/// Small cost differences within a swarm do not make its cheaper pages light.
 #[test]
 fn an_uneven_swarm_leaves_the_reserved_slots_alone() {
     let mut queue = Queue::new(settings(2, 2));
@@ -87,8 +88,8 @@ fn an_uneven_swarm_leaves_the_reserved_slots_alone() {
     assert_eq!(sent(&mut queue), [human]);
 }
 
-/// A person in one of several networks in debt, each of which has something with the backend or
-/// waits for its turn.
+/// The light client is in one of several networks in debt. Each of these has a request at the
+/// backend or waits for its turn.
 #[test]
 fn a_light_client_of_any_bucket_goes_beside_heavy_ones() {
     for own in 0..5 {
@@ -102,8 +103,8 @@ fn a_light_client_of_any_bucket_goes_beside_heavy_ones() {
     }
 }
 
-/// A bucket with many light clients may not run ahead of others by more than two of the heavy
-/// requests, however many these clients are.
+/// A bucket with many light clients may not run ahead of others by more than two heavy requests,
+/// however many light clients it has.
 #[test]
 fn light_clients_do_not_take_their_bucket_far_ahead() {
     let mut queue = Queue::new(settings(1, 2));
@@ -127,7 +128,8 @@ fn light_clients_do_not_take_their_bucket_far_ahead() {
     assert!(!next.is_empty(), "the other bucket goes on");
 }
 
-/// A backend that takes in so many: a light request beyond them waits for a heavy one to end.
+/// Simulates a backend that accepts `most` requests at once: a light request beyond them waits for
+/// a heavy one to end. Returns `None` if the queue does not send the request.
 fn beyond(queue: &mut Queue, from: u64, most: usize, now: Time) -> Option<bool> {
     let human = queue.handle_arrival(credit(100 + from, LIGHT), now);
     let Some(id) = queue.poll_dispatch(now) else {
@@ -151,13 +153,13 @@ fn a_backend_is_not_sent_more_than_it_takes_in() {
     assert_eq!(told[..6], [Some(false); 6], "what they seem to have cost says nothing of others");
     assert!(told[6..].iter().all(Option::is_none), "{told:?}");
     assert_eq!(queue.taken_in(), Some(2));
-    // It is the first nevertheless for whom there is room.
+    // The light request is still the first when a slot is free.
     let human = queue.handle_arrival(credit(99, LIGHT), NOW);
     queue.handle_done(heavy[0], Cost(HEAVY));
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
     queue.handle_done(human, Cost(LIGHT));
     assert_eq!(sent(&mut queue).len(), 1);
-    // Room is looked for now and then, and found when there is some.
+    // The queue probes for more capacity from time to time, and uses it when there is some.
     let later = |seconds| NOW.plus(Nanos::from_secs(seconds));
     assert_eq!(beyond(&mut queue, 51, 2, later(11)), Some(false));
     assert_eq!(beyond(&mut queue, 52, 2, later(12)), None);
@@ -167,7 +169,7 @@ fn a_backend_is_not_sent_more_than_it_takes_in() {
     assert_eq!(queue.taken_in(), Some(3));
 }
 
-/// On a busy machine one in four takes far longer than it should.
+/// On a busy machine one request in four takes far longer than it should.
 #[test]
 fn some_that_take_long_say_nothing_of_the_backend() {
     let mut queue = Queue::new(settings(2, 2));

@@ -1,6 +1,6 @@
-//! What the fair queue promises: scenes with a known end here, random traffic in `traffic`, who
-//! gets how much of it in `fairness`; who goes beside others in `light`; and how many at once, in
-//! `concurrency`.
+//! The guarantees of the fair queue. This file has scenes with a known result. See `traffic` for
+//! random traffic, `fairness` for the shares of clients, `light` for light requests beside heavy
+//! ones, and `concurrency` for the number of requests at once.
 
 mod concurrency;
 mod fairness;
@@ -33,7 +33,7 @@ fn arrival(from: u64, place: Place, cost: u64) -> Arrival {
 
 const NOW: Time = Time(1_000_000_000);
 
-/// Sends everything to the backend, one request at a time; in which order.
+/// Sends all requests to the backend one at a time, and returns their order.
 fn order(queue: &mut Queue) -> Vec<Id> {
     let mut order = Vec::new();
     while let Some(id) = queue.poll_dispatch(NOW) {
@@ -62,7 +62,7 @@ fn who_is_in_credit_goes_first_and_has_a_slot_kept() {
     assert_eq!(order(&mut queue), &ids[1..]);
 }
 
-/// Those in debt who use little may have a reserved slot too, but never the last one.
+/// Clients in debt with light requests may use a reserved slot too, but never the last one.
 #[test]
 fn a_light_flow_in_debt_goes_beside_heavy_ones() {
     let mut queue = Queue::new(settings(1, 2));
@@ -84,7 +84,8 @@ fn a_light_flow_in_debt_goes_beside_heavy_ones() {
     assert_eq!(order(&mut queue), [alike]);
 }
 
-/// Who is in credit and asks for much is let in beside those in debt, but only one at a time.
+/// A client in credit with heavy requests is admitted beside clients in debt, but only one at a
+/// time.
 #[test]
 fn a_heavy_flow_in_credit_goes_beside_those_in_debt() {
     let mut queue = Queue::new(settings(2, 2));
@@ -103,8 +104,8 @@ fn a_heavy_flow_in_credit_goes_beside_those_in_debt() {
     assert_eq!(queue.poll_dispatch(NOW), Some(second));
 }
 
-/// A swarm whose members each have nothing with the backend leaves the reserved slots to who uses
-/// less than they do.
+/// A swarm whose members each have no request at the backend leaves the reserved slots to clients
+/// with lighter requests.
 #[test]
 fn a_swarm_does_not_fill_the_reserved_slots() {
     let mut queue = Queue::new(settings(2, 2));
@@ -122,7 +123,8 @@ fn a_swarm_does_not_fill_the_reserved_slots() {
     }
 }
 
-/// Somebody in the same network as a crawler waits behind one request of it, not behind all.
+/// A client in the same network as a crawler waits behind one request of the crawler, not behind
+/// all.
 #[test]
 fn within_a_bucket_clients_take_turns() {
     let mut queue = Queue::new(settings(1, 0));
@@ -141,7 +143,7 @@ fn within_a_bucket_clients_take_turns() {
     assert_eq!(queue.poll_dispatch(NOW), Some(human));
 }
 
-/// A bucket with many clients is one flow beside others.
+/// A bucket with many clients is one flow among the others.
 #[test]
 fn a_swarm_in_one_bucket_counts_as_one() {
     let mut queue = Queue::new(settings(1, 0));
@@ -204,8 +206,8 @@ fn who_waits_for_too_long_is_refused() {
     assert_eq!(queue.poll_timeout(), None);
 }
 
-/// Two flows beside each other, one with twenty waiting when the next is refused: as long as it
-/// says, until these are served.
+/// Two flows wait side by side, one of them with twenty requests, and its next request is refused.
+/// Its `Retry-After` is the time until these twenty have been served.
 #[test]
 fn retry_after_is_when_what_waits_has_been_served() {
     for in_debt in [false, true] {
@@ -224,18 +226,19 @@ fn retry_after_is_when_what_waits_has_been_served() {
             }
             refused.extend(std::iter::from_fn(|| queue.poll_refused()).map(|r| (now, r)));
             running.extend(std::iter::from_fn(|| queue.poll_dispatch(now)));
-            // Two processors, a hundred milliseconds each.
+            // Two processors, with a hundred milliseconds for each request.
             now = now.plus(Nanos::from_millis(100));
             running.drain(..).for_each(|id| _ = queue.handle_done(id, Cost(cost)));
         }
         let (_, told) = refused.last().expect("it was too much");
-        // Some 22 requests wait in the longer line, of which one is served each 100 ms.
+        // About 22 requests wait in the longer line, and one of them is served each 100 ms.
         let told = told.retry_after.as_secs_f64();
         assert!((1.6..2.7).contains(&told), "{told}");
     }
 }
 
-/// Who waited has left, and nobody came for a minute: that is not how long a request takes.
+/// The waiting client has left, and no request arrives for a minute. This minute does not count as
+/// the service time of a request.
 #[test]
 fn retry_after_does_not_count_a_pause() {
     let cost = Nanos::from_millis(100);
@@ -259,7 +262,7 @@ fn retry_after_does_not_count_a_pause() {
     assert!(told <= Nanos::from_secs(1), "{told:?}");
 }
 
-/// A flood of clients that each ask once leaves nothing behind.
+/// A flood of clients with one request each leaves no state behind.
 #[test]
 fn memory_is_bounded() {
     let mut queue = Queue::new(Settings { len_max: 100, ..settings(4, 1) });

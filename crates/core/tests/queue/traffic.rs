@@ -1,4 +1,4 @@
-//! Whatever comes: nothing is lost, nobody waits while a slot is free, nothing is remembered.
+//! Random traffic: no request is lost, no request waits while a slot is free, and no state is left.
 
 use super::*;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..200)
 }
 
-/// A queue, and all that is known of what it did.
+/// A queue and a record of its actions.
 struct Watched {
     queue: Queue,
     now: Time,
@@ -106,8 +106,8 @@ impl Watched {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Whatever comes: nothing waits while a slot is free, each client keeps its order, each
-    /// request is sent or refused once, and in the end nobody is remembered.
+    /// For random events: no request waits while a slot is free, the requests of each client stay
+    /// in order, each request is sent or refused once, and no client is remembered at the end.
     #[test]
     fn nothing_is_lost_and_nothing_stands_idle(
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
@@ -132,8 +132,8 @@ proptest! {
         prop_assert_eq!(watched.queue.remembered(), 0);
     }
 
-    /// Most requests find nobody waiting and are never put into order. It makes no difference:
-    /// the same, if each is put into order first.
+    /// Most requests find an empty queue and are never put into order. The result is the same if
+    /// each request is put into order first.
     #[test]
     fn who_passes_at_once_leaves_all_as_if_it_had_waited(
         events in events(), reserve in 0..3_usize, len_max in 0..12_usize, wait in 20..200_u64,
@@ -145,7 +145,8 @@ proptest! {
         for event in events {
             quick.handle(event.clone());
             thorough.handle(event);
-            // To change how many may run, even to what it was, puts all who wait into order.
+            // A change of the concurrency, even to the same value, puts all waiting requests into
+            // order.
             let slots = thorough.queue.settings().concurrency;
             thorough.queue.set_concurrency(slots);
             prop_assert_eq!(quick.queue.waiting(), thorough.queue.waiting());
