@@ -1,5 +1,6 @@
-//! Instances that count together, on a virtual clock: the cases of the original's example, then
-//! what is to hold whatever the network does (`storm`), and how far a client can get (`overshoot`).
+//! Instances that count together, on a virtual clock: the cases of the original system's example.
+//! `storm` tests network faults, and `overshoot` tests how much a client can get from all nodes
+//! together.
 
 use super::{SEED_BYTES, for_seeds, seconds};
 use evenkeel_core::bucket::{Algorithm, debt::Debt, grid::Grid};
@@ -10,10 +11,10 @@ use evenkeel_core::sim::cluster::{Cluster, Plan, Weather};
 use evenkeel_core::sim::random::Length;
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time, Weight};
 
-/// What a datagram carries.
+/// Maximum length of a frame in a datagram, in bytes.
 pub const DATAGRAM: usize = 1_200;
 
-/// A limit in hits, refilled on the grid, or evenly.
+/// A limit in hits, refilled on the grid or evenly.
 pub fn hits(rate: &str, burst: u64, grid: bool) -> Limit {
     let pace: evenkeel_core::units::Pace = rate.parse().expect("a rate");
     let algorithm = match grid {
@@ -40,7 +41,7 @@ pub fn tag(name: &str) -> KeyHash {
     hasher.finish()
 }
 
-/// A quiet network of some nodes that report every five seconds.
+/// A network without faults, with `nodes` nodes that report every five seconds.
 pub fn plan(nodes: usize, mesh: bool, limit: Limit) -> Plan {
     Plan {
         nodes,
@@ -54,29 +55,29 @@ pub fn plan(nodes: usize, mesh: bool, limit: Limit) -> Plan {
     }
 }
 
-/// The original's numbers: burst 10, rate 1/s, a report every 5 s.
+/// The parameters of the original system: burst 10, rate 1/s, a report every 5 s.
 fn original(nodes: usize, mesh: bool) -> Cluster {
     met(plan(nodes, mesh, hits("1/s", 10, true)))
 }
 
-/// Nodes that have met, and told each other that there is nothing to tell.
+/// A cluster whose nodes have joined and exchanged empty reports.
 fn met(plan: Plan) -> Cluster {
     let mut cluster = Cluster::new(plan);
     cluster.run_until(at(0.0));
     cluster
 }
 
-/// A moment after that.
+/// The point in time `time` seconds after the nodes have joined.
 fn at(time: f64) -> Time {
     START.plus(seconds(20.0 + time))
 }
 
-/// What each node has left of a tag, in hits.
+/// The level of a tag at each node, in hits.
 fn levels(cluster: &Cluster, nodes: usize, key: KeyHash) -> Vec<i64> {
     (0..nodes).map(|node| cluster.level(node, 0, key) / SECOND as i64).collect()
 }
 
-/// Asks one node so often; the answers.
+/// Asks one node `times` times, and returns the results.
 fn ask(cluster: &mut Cluster, node: usize, key: KeyHash, times: usize) -> Vec<bool> {
     (0..times).map(|_| cluster.ask(node, 0, key, 1)).collect()
 }
@@ -159,7 +160,7 @@ fn d4_a_tag_only_in_a_report_begins_full() {
 
 #[test]
 fn d5_d6_d7_own_reports_change_nothing_and_debts_refill_no_faster() {
-    // Over a group everybody hears himself; and everything comes two or three times.
+    // Over a group every node receives its own frames, and every frame arrives two or three times.
     let weather = Weather { twice: 1_000, ..Weather::FINE };
     let plan = Plan { weather, ..plan(2, false, hits("1/s", 10, true)) };
     let (mut cluster, c) = (met(plan), tag("C"));
@@ -244,7 +245,7 @@ fn d21_ten_thousand_tags_are_told_in_many_parts_of_one_period() {
         assert_eq!((seen.report, seen.counts.entries_in), (5, 10_000));
         assert!((75..100).contains(&parts), "{parts} frames");
         assert!(tags.iter().all(|key| cluster.level(1, 0, *key) == 7 * SECOND as i64));
-        // Sent once, and nothing of it again.
+        // Every entry is sent once and never again.
         cluster.run_until(at(60.0));
         assert_eq!(cluster.node(1).replica.totals().counts.entries_in, 10_000);
         assert_eq!(cluster.node(0).replica.kept()[0], 0);
@@ -265,12 +266,13 @@ fn a_joiner_gets_the_present_state() {
             cluster.kill(2);
             ask(&mut cluster, 0, tag("meanwhile"), 5);
             cluster.run_for(seconds(200.0));
-            // Untold when it joins: it may come with the state or behind it, and not with both.
+            // Unreported when the node joins: these hits may arrive with the state or after it, but
+            // not twice.
             ask(&mut cluster, 0, tag("just now"), 7);
             cluster.start(2);
             cluster.run_for(seconds(15.0));
             for (key, level) in [(c, -20), (tag("meanwhile"), 95), (tag("just now"), 93)] {
-                // What came in meanwhile is a part of a hit.
+                // The refill during the test is a fraction of a hit.
                 let left = cluster.level(2, 0, key) as f64 / SECOND as f64;
                 assert!((left - f64::from(level)).abs() < 0.1, "{left}, not {level}; {mesh}");
             }
@@ -282,7 +284,7 @@ fn a_joiner_gets_the_present_state() {
 fn what_is_told_late_is_charged_as_of_then() {
     for (kill, mesh) in [(false, true), (true, true), (true, false)] {
         let (mut cluster, c) = (met(plan(2, mesh, hits("10/s", 20, false))), tag("C"));
-        // Half of what the limit lets pass, all of it at one node.
+        // Half of the limit's rate, all of it at one node.
         let serve = |cluster: &mut Cluster| {
             for _ in 0..40 * 5 {
                 assert!(cluster.ask(0, 0, c, 1));

@@ -1,5 +1,5 @@
 //! The rules on a virtual clock: real limiter, real meter, simulated clients and backend.
-//! `SIM_SEED=7 cargo test --test sim` runs one seed; a failing test prints the seed it ran with.
+//! `SIM_SEED=7 cargo test --test sim` runs one seed; a failing test prints its seed.
 
 mod cluster;
 mod overshoot;
@@ -28,7 +28,7 @@ fn millis(n: u64) -> Nanos {
     Nanos::from_millis(n)
 }
 
-/// Runs a test for one seed after the other, or only for that of `SIM_SEED`.
+/// Runs a test for each seed, or only for the seed in `SIM_SEED`.
 fn for_seeds(test: impl Fn(u64)) {
     let named = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok());
     let count = std::env::var("SIM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(5);
@@ -107,7 +107,7 @@ fn scene(limits: Vec<Limit>, clients: Vec<Client>, cores: f64, seed: u64) -> Sce
     }
 }
 
-/// Figures from `from` seconds to the end of ten minutes.
+/// Metrics from `from` seconds to the end of ten minutes.
 fn late(outcome: &Outcome, client: usize, from: f64) -> Figures {
     outcome.figures(client, seconds(from), seconds(600.0))
 }
@@ -121,7 +121,7 @@ fn near(got: f64, expected: f64, tolerance: f64, what: &str) {
     assert!((got - expected).abs() <= tolerance, "{what}: {got}, not {expected}");
 }
 
-/// T6, and the table of Tempomat's description: one request a second whatever the parallelism.
+/// T6, and the table in Tempomat's description: one request a second whatever the parallelism.
 #[test]
 fn one_two_and_three_in_parallel_wait_for_zero_one_and_two_seconds() {
     for_seeds(|seed| {
@@ -139,7 +139,7 @@ fn one_two_and_three_in_parallel_wait_for_zero_one_and_two_seconds() {
     });
 }
 
-/// T7 in the column "ours": twenty at once at level 0 leave two seconds apart.
+/// T7 in the column "ours": twenty requests at once at level 0 end two seconds apart.
 #[test]
 fn t7_twenty_at_once_are_released_one_by_one() {
     let once =
@@ -180,7 +180,8 @@ fn two_clients_on_one_cpu_get_the_same_whatever_their_parallelism() {
     });
 }
 
-/// Many clients that send `load` times what two processors can do, and some that go away.
+/// Many clients that send `load` times the capacity of two processors; some of them disconnect
+/// early.
 fn crowd(load: f64) -> Vec<Client> {
     let clients = 20;
     let demand = millis(100);
@@ -196,7 +197,7 @@ fn crowd(load: f64) -> Vec<Client> {
     (0..clients).map(client).collect()
 }
 
-/// The law of conservation, with clients that go away while the backend works for them.
+/// Conservation of cost, with clients that disconnect while the backend works for them.
 #[test]
 fn all_charges_are_the_processor_time_at_a_tenth_at_full_and_at_four_times_the_load() {
     for_seeds(|seed| {
@@ -216,7 +217,8 @@ fn all_charges_are_the_processor_time_at_a_tenth_at_full_and_at_four_times_the_l
             let records = outcome.clients.iter().flatten();
             let sum = records.map(|one| one.charged).fold(Cost::ZERO, Cost::plus);
             assert_eq!(sum, outcome.charged);
-            // What is missing in the bucket is what was charged, less what came back since.
+            // The missing amount in the bucket is the sum of charges minus the refill since the
+            // start.
             let missing = 1e5 - level(&outcome.limiter, 0, &crowd(load)[0], outcome.end);
             let refilled = outcome.end.since(START).as_secs_f64() * 0.001;
             let expected = 10.0 + outcome.charged.as_units() - refilled;
@@ -230,7 +232,7 @@ fn charge(limiter: &Limiter, keys: &Keys, cost: Nanos, now: Time) {
     limiter.settle(&ticket, Cost::cpu(cost), now);
 }
 
-/// Tempomat's limits, with some clients that owe from the start.
+/// A simulation with Tempomat's limits, in which the client `owing` has a debt from the start.
 fn in_debt(clients: Vec<Client>, owing: usize, debt: f64) -> Sim {
     let scene = Scene { clock: Clock::Wall, ..scene(tempomat(0.5), clients, 8.0, 1) };
     let sim = Sim::new(Scene { length: seconds(4.0), ..scene });
@@ -265,21 +267,21 @@ fn t8_whoever_shares_nothing_with_a_client_in_debt_is_not_held() {
     near(wait_of(&outcome, 1), 0.0, 0.0, "another");
 }
 
-/// T9 and T10: each class is charged in full, the longest wait counts, networks add up.
+/// T9 and T10: each class is charged in full, the longest wait counts, and networks add up.
 #[test]
 fn t9_t10_neighbours_share_their_networks_and_all_classes_are_charged() {
     let neighbour = sim_clients()[2].clone();
     let sim = in_debt(vec![neighbour.clone()], 0, 25.0);
     let outcome = sim.run();
     near(wait_of(&outcome, 0), 0.0, 0.0, "in credit everywhere");
-    // Both charges count from the start; a second at the backend has refilled half a unit.
+    // Both charges count from the start; one second at the backend has refilled half a unit.
     let levels = [29.0 + 0.5, 4.0 + 0.5, 4.0 + 0.5, 119.0 + 0.5];
     for (limit, expected) in levels.into_iter().enumerate() {
         near(level(&outcome.limiter, limit, &neighbour, outcome.end), expected, 1e-6, "level");
     }
     let outcome = in_debt(vec![neighbour, sim_clients()[3].clone()], 0, 31.0).run();
-    // A unit owed, one more for each answer in the order they came, at half a unit a second; of
-    // the wait one second is spent at the backend.
+    // One unit of debt, plus one for each response in order of arrival, at half a unit a second.
+    // One second of the wait is spent at the backend.
     near(wait_of(&outcome, 0), 3.0, 1e-6, "its /24 and its /16 owe");
     near(wait_of(&outcome, 1), 5.0, 1e-6, "its /16 owes");
 }
@@ -289,14 +291,14 @@ fn t11_a_crawler_with_many_addresses_is_held_by_its_name_after_120_seconds() {
     let crawler = sim_clients()[4].clone();
     for (spent, held) in [(118.9, false), (121.0, true)] {
         let sim = in_debt(vec![crawler.clone()], 4, 0.0);
-        // Spent by the same name from elsewhere.
+        // Cost caused from another address under the same user agent.
         let elsewhere = Client { address: address("77.1.1.1"), ..crawler.clone() };
         charge(sim.limiter(), &sim.limiter().keys(&elsewhere), seconds(spent), START);
         assert_eq!(wait_of(&sim.run(), 0) > 0.0, held, "after {spent}");
     }
 }
 
-/// The generic cell rate algorithm against a naive token bucket in whole nano-tokens.
+/// Compares the generic cell rate algorithm with a naive token bucket in whole nano-tokens.
 #[test]
 fn a_rate_limit_refuses_exactly_and_a_refusal_charges_nothing() {
     for_seeds(|seed| {
@@ -335,7 +337,7 @@ fn a_rate_limit_refuses_exactly_and_a_refusal_charges_nothing() {
     });
 }
 
-/// A person who reads for half a second to a second and a half between pages of 2 ms.
+/// A human who reads for half a second to a second and a half between pages of 2 ms.
 fn human() -> Client {
     let think = Length::Between(millis(500), millis(1_500));
     Client { agent: "human".into(), ..looping("198.51.100.7", 1, think, millis(2)) }
@@ -349,8 +351,8 @@ fn default_limits(cpus: f64) -> Vec<Limit> {
     ]
 }
 
-/// A share of several processors: debt builds up though each answer alone is paid for by the time
-/// it is there.
+/// A share of several processors: debt builds up, although each response alone would be paid for
+/// when it ends.
 #[test]
 fn many_at_once_are_charged_although_each_alone_would_be_refilled_by_its_end() {
     for_seeds(|seed| {
@@ -361,7 +363,7 @@ fn many_at_once_are_charged_although_each_alone_would_be_refilled_by_its_end() {
     });
 }
 
-/// A crawler with 32 connections on pages of 100 ms against two processors.
+/// A crawler with 32 connections on pages of 100 ms, and two processors.
 #[test]
 fn a_crawler_is_kept_to_its_share_and_a_person_does_not_notice_it() {
     for_seeds(|seed| {

@@ -1,4 +1,4 @@
-//! How far a client gets that goes to all nodes at once, and what telling each other costs.
+//! The most that a client can get by using all nodes at once, and the network cost of the reports.
 
 use super::cluster::{hits, plan, tag};
 use super::seconds;
@@ -10,7 +10,7 @@ use evenkeel_core::sim::cluster::{Cluster, Plan};
 use evenkeel_core::sim::random::{Length, Random};
 use evenkeel_core::units::{Cost, Nanos, Rate, SECOND, Time};
 
-/// What a client is served that asks every node for more than there is, for a minute.
+/// Hits served to a client that asks every node for more than the limit, for `length` seconds.
 fn served(nodes: usize, period: u64, length: u64) -> u64 {
     let period = Nanos::from_secs(period);
     let offset = Length::Between(Nanos::ZERO, period);
@@ -37,7 +37,8 @@ fn d11_a_client_spread_over_all_nodes_gets_no_more_than_the_bound() {
         for period in [1, 5] {
             let served = served(nodes, period, LENGTH);
             let n = nodes as u64;
-            // Nodes that begin one after the other have not heard of each other at first.
+            // Nodes that start one after the other have not received reports from each other at
+            // first.
             let bound = n * burst + rate * (LENGTH + (n - 1) * period);
             let fair = burst + rate * LENGTH;
             println!(
@@ -75,8 +76,8 @@ fn sent(replica: &mut Replica, now: Time) -> usize {
     std::iter::from_fn(|| replica.poll_transmit()).map(|(_, frame)| frame.len()).sum()
 }
 
-/// 2000 requests a second at one of 50 nodes, each counted under four limits: an address of some
-/// 100 000, its /24, its /16, and its user agent.
+/// 2000 requests a second at one of 50 nodes, each counted under four limits: an address out of
+/// about 100 000, its /24, its /16, and its user agent.
 #[test]
 fn telling_costs_what_the_arithmetic_says() {
     let shared = |fingerprint: u64| Shared {
@@ -118,7 +119,8 @@ fn telling_costs_what_the_arithmetic_says() {
     assert!(most <= 60.0 && sent <= 25.0, "{most} and {sent} Mbit/s");
 }
 
-/// What may wait is a thousandth of what its limit lets pass in a period, in all nodes together.
+/// The amount held back is at most a thousandth of the cost that the limit lets pass in a period,
+/// over all nodes together.
 #[test]
 fn what_is_hidden_of_a_key_stays_below_a_thousandth_of_its_limit() {
     const NODES: usize = 4;
@@ -138,7 +140,7 @@ fn what_is_hidden_of_a_key_stays_below_a_thousandth_of_its_limit() {
             }
         }
         cluster.run_for(seconds(5.0));
-        // Just after a report: what is left is what waits.
+        // Just after a report: the remaining amounts are held back.
         for key in &keys {
             let hidden = |node| cluster.node(node).replica.unsent(0, 0, *key);
             let hidden: u64 = (0..NODES).map(hidden).sum();
@@ -148,7 +150,7 @@ fn what_is_hidden_of_a_key_stays_below_a_thousandth_of_its_limit() {
     }
     assert!(most <= per_period / 1_000, "{most} of {per_period}");
     assert!(waited > 100, "nothing ever waited: the test shows nothing");
-    // And nothing waits for ever.
+    // No amount is held back for ever.
     cluster.run_for(seconds(60.0));
     let left = |node| -> u64 {
         keys.iter().map(|key| cluster.node(node).replica.unsent(0, 0, *key)).sum()
@@ -156,7 +158,7 @@ fn what_is_hidden_of_a_key_stays_below_a_thousandth_of_its_limit() {
     assert_eq!((0..NODES).map(left).sum::<u64>(), 0);
 }
 
-/// Names, differences, identities: what is not amounts.
+/// Frames other than charges: names, differences between limits, identities.
 mod said {
     use super::*;
 
@@ -181,7 +183,7 @@ mod said {
         Replica::new(settings, limits, START)
     }
 
-    /// Carries frames to and fro on link 7 until nobody has any.
+    /// Carries frames in both directions on link 7 until there are none.
     fn talk(a: &mut Replica, b: &mut Replica, now: Time, told: &mut dyn FnMut(Told<'_>)) {
         loop {
             let to_b: Vec<_> = std::iter::from_fn(|| a.poll_transmit()).collect();
@@ -224,7 +226,7 @@ mod said {
             ("x".to_owned(), Some("1/s".to_owned()), false),
         ];
         assert_eq!(told(&mut a), expected);
-        // Again, on another link: known already.
+        // The same differences on another link are not reported again.
         a.handle_down(7, START);
         b.handle_down(7, START);
         a.handle_up(8, START);
@@ -354,7 +356,7 @@ mod said {
         b.handle_up(7, START);
         talk(&mut a, &mut b, START, &mut |_| {});
         a.handle_down(7, START);
-        // More keys than are kept: told at once when there is no room, and nothing is lost.
+        // More keys than fit: a report is sent when there is no room, and no charge is lost.
         let keys = BOUNDS.unsent_max + 10;
         for n in 0..keys as u64 {
             let key =
@@ -366,7 +368,7 @@ mod said {
         assert!(frames > 1_000 && frames <= BOUNDS.log_frames_max, "{frames}");
         assert!(bytes <= BOUNDS.log_bytes_max);
         assert_eq!(a.totals().dropped, 0);
-        // Nobody comes for a minute: it is let go, and counted.
+        // No peer is reachable for a minute: the reports are dropped and counted.
         let mut now = START;
         for _ in 0..13 {
             now = now.plus(seconds(5.0));

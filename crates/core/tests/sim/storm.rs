@@ -1,5 +1,5 @@
-//! What holds whatever the network does: nothing is counted twice, sums are exact after short
-//! outages, and long ones are forgiven but for their last minute.
+//! Properties that hold whatever the network does: no charge is counted twice, sums are exact after
+//! short outages, and long outages are forgiven except for their last minute.
 
 use super::cluster::{hits, plan, tag};
 use super::{Shown, seconds};
@@ -9,12 +9,13 @@ use evenkeel_core::sim::random::{Length, Random};
 use evenkeel_core::units::{Cost, Nanos, SECOND};
 use std::collections::BTreeMap;
 
-/// Keys of each node: nobody else charges them, so what others hear of them is all from it.
+/// Number of keys of each node. Only this node charges them, so all reports of them come from it.
 const KEYS: usize = 6;
-/// More than anybody uses.
+/// A burst that no client uses up.
 const BURST: u64 = 100_000_000;
 
-/// Every seed of `from`, or that of `SIM_SEED`.
+/// Runs the test for every seed of `from`, and further ones if `SIM_SEEDS` multiplies their number,
+/// or only for the seed in `SIM_SEED`.
 fn seeds(from: std::ops::Range<u64>, test: impl Fn(u64)) {
     let named = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok());
     let more = std::env::var("SIM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(1);
@@ -25,7 +26,7 @@ fn seeds(from: std::ops::Range<u64>, test: impl Fn(u64)) {
     }
 }
 
-/// A cluster in a storm, and what its nodes have charged.
+/// A cluster with network faults, and the charges of its nodes.
 struct Storm {
     cluster: Cluster,
     nodes: usize,
@@ -46,7 +47,7 @@ impl Storm {
             connect: millis(2_000),
         };
         let offset = millis(5_000);
-        // Slow enough that nothing comes in meanwhile.
+        // The rate is so low that no hit is refilled during the test.
         let plan = Plan { weather, offset, seed, ..plan(nodes, mesh, hits("1/d", BURST, false)) };
         let own = |node| (0..KEYS).map(|key| tag(&format!("{node}/{key}"))).collect();
         Storm {
@@ -62,7 +63,7 @@ impl Storm {
         (self.chance.bits() % below as u64) as usize
     }
 
-    /// Some time passes, in which everybody serves some requests.
+    /// Runs for `length` while every node serves some requests.
     fn serve(&mut self, length: Nanos) {
         let steps = 4;
         for _ in 0..steps {
@@ -79,20 +80,21 @@ impl Storm {
         }
     }
 
-    /// Nobody has heard more of a key than was charged, nor has a bucket been charged more.
+    /// Checks that no node has received more charges of a key than were made, and that no bucket
+    /// was charged more.
     fn nothing_is_counted_twice(&self) {
         for (key, charged) in &self.charged {
             for node in 0..self.nodes {
                 let heard = self.cluster.node(node).heard.get(&(0, *key)).copied();
                 assert!(heard.unwrap_or_default() <= *charged, "node {node} heard too much");
                 let used = BURST as i64 * SECOND as i64 - self.cluster.level(node, 0, *key);
-                // Rounded: times are of 64 bits, and a rate is a quotient.
+                // Tolerance for rounding: times have 64 bits, and a rate is a quotient.
                 assert!(used <= charged.0 as i64 + SECOND as i64 / 10, "node {node}: {used}");
             }
         }
     }
 
-    /// Everybody has heard all that others have charged.
+    /// Checks that every node has received all charges of the others.
     fn sums_are_exact(&self) {
         for (owner, keys) in self.keys.iter().enumerate() {
             for key in keys {
@@ -111,7 +113,7 @@ fn sums_are_exact_after_outages_shorter_than_a_minute() {
     seeds(1..100, |seed| {
         let nodes = 2 + (seed % 4) as usize;
         let mut storm = Storm::new(nodes, true, seed);
-        // All have met, so what is charged from here on is told in reports.
+        // All nodes have joined, so all later charges are sent in reports.
         storm.cluster.run_for(seconds(60.0));
         for _ in 0..3 {
             let (a, b) = (storm.any(nodes), storm.any(nodes));
@@ -122,8 +124,8 @@ fn sums_are_exact_after_outages_shorter_than_a_minute() {
             storm.serve(outage);
             storm.nothing_is_counted_twice();
             storm.cluster.heal(a, b);
-            // Long enough to be noticed, connected and greeted again, with losses: else this outage
-            // and the next are one, which may be longer than a minute.
+            // Long enough to detect the cut, to connect and to exchange hellos in spite of losses.
+            // Otherwise this outage and the next would be one, which may be longer than a minute.
             storm.serve(seconds(30.0));
         }
         storm.cluster.run_for(seconds(45.0));
@@ -169,7 +171,8 @@ fn a_group_that_loses_nothing_counts_everything_in_whatever_order_it_comes() {
         let delay = Length::Between(Nanos::ZERO, seconds(7.0));
         let own = plan(3, false, hits("1/d", BURST, false));
         storm.cluster = Cluster::new(Plan { weather: Weather { delay, ..quiet }, seed, ..own });
-        // Who is heard for the first time has said things before.
+        // A node ignores reports sent before the first one that it receives, so all nodes join
+        // first.
         storm.cluster.run_for(seconds(60.0));
         for _ in 0..10 {
             storm.serve(seconds(5.0));
@@ -195,16 +198,17 @@ fn a_long_partition_is_forgiven_but_for_its_last_minute() {
         let before = cluster.node(1).heard[&(0, key)];
         assert!(before >= Cost::hits(25));
         cluster.cut(0, 1);
-        // Who is not heard for longer than this is forgotten, and its last minute too.
+        // A longer silence would make the peer forget this node, and its last minute too.
         serve(&mut cluster, 90 + 5 * (seed % 7));
         cluster.heal(0, 1);
         cluster.run_for(seconds(20.0));
         let late = cluster.node(1).heard[&(0, key)].minus(before);
-        // A minute, the period before it, and what was served before the cut and not told yet.
+        // A minute, the period before it, and the charges before the cut that were not reported
+        // yet.
         assert!(late <= Cost::hits(60 + 5 + 5), "{late:?} of the partition");
         assert!(late >= Cost::hits(50), "{late:?}: the last minute does count");
         assert!(cluster.node(0).replica.totals().counts.lost_out > 0, "and the rest is counted");
-        // Both count on.
+        // Both nodes continue to count together.
         serve(&mut cluster, 20);
         cluster.run_for(seconds(10.0));
         let now = cluster.node(1).heard[&(0, key)];
