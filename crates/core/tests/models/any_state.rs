@@ -1,5 +1,5 @@
-//! What holds for every algorithm: deciding never fails, whatever the state holds and wherever
-//! the clock goes; and a bucket that is worth nothing equals one that never was.
+//! Properties of every algorithm: decisions never panic, whatever the state and the clock are, and
+//! a bucket worth nothing equals an absent one.
 
 use evenkeel_core::bucket::debt::Debt;
 use evenkeel_core::bucket::fixed::Fixed;
@@ -10,7 +10,7 @@ use evenkeel_core::bucket::{Algorithm, STATE_WORDS_MAX};
 use evenkeel_core::units::{Cost, Nanos, Pace, Rate, Time};
 use proptest::prelude::*;
 
-/// Any word, the ends of the range more often.
+/// An arbitrary word, with a preference for the ends of the range.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
@@ -36,7 +36,7 @@ fn grids() -> impl Strategy<Value = Grid> {
     (pace, word()).prop_map(|(pace, burst)| Grid::new(pace, burst))
 }
 
-/// Every algorithm, with every kind of numbers that its constructor takes.
+/// Every algorithm, with all kinds of parameters that its constructor accepts.
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     let interval = prop_oneof![1..1_000_000_000_u64, Just(u64::MAX / BURST_MAX as u64)];
     prop_oneof![
@@ -59,7 +59,7 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
     ]
 }
 
-/// What only one of the algorithms can say.
+/// Calls the methods that are specific to one algorithm.
 fn ask_all(algorithm: &Algorithm, state: &[u64], now: Time) -> Result<(), TestCaseError> {
     let wait = algorithm.wait(state, Cost::ZERO, now);
     match algorithm {
@@ -68,7 +68,7 @@ fn ask_all(algorithm: &Algorithm, state: &[u64], now: Time) -> Result<(), TestCa
         }
         Algorithm::Grid(grid) => {
             let missing = grid.missing(Time(state[0]), now);
-            // Equal, but for what lies beyond the end of time.
+            // The values are equal except beyond the end of the time range.
             prop_assert!(grid.missing(grid.short_of(missing, now), now) <= missing);
             let most = i64::try_from(grid.burst()).unwrap_or(i64::MAX);
             prop_assert!(grid.level(Time(state[0]), now) <= most);
@@ -121,7 +121,7 @@ proptest! {
         let _ = debt.short_of(old.missing(full_at, now), now);
     }
 
-    /// So a table may forget such a bucket. Charges are for requests that start when they come.
+    /// A table may therefore evict such a bucket. All charges are for requests that start at once.
     #[test]
     fn a_bucket_worth_nothing_equals_an_absent_one(
         algorithm in algorithms(),
@@ -130,7 +130,7 @@ proptest! {
     ) {
         let mut now = Time(1_700_000_000_000_000_000);
         let mut lived = vec![0; algorithm.words()];
-        // Costs in hits for some algorithms, in nanoseconds for others: both, by turns.
+        // Some algorithms count hits, others nanoseconds, so costs alternate between both.
         let cost = |n: u64| if n.is_multiple_of(2) { Cost(n * 50) } else { Cost::hits(n) };
         for (n, tenths) in before {
             now = now.plus(Nanos::from_millis(100 * tenths * tenths));

@@ -1,5 +1,5 @@
-//! The debt bucket: Tempomat's cases as ours has them, a naive integrator, and the property that
-//! matters most: no opening and cancelling of holds ever leaves a bucket fuller.
+//! The debt bucket: Tempomat's cases with Evenkeel's expected values, a naive integrator, and the
+//! most important property: opening and cancelling holds never leaves a bucket fuller.
 
 use crate::{at, secs};
 use evenkeel_core::bucket::debt::Debt;
@@ -16,13 +16,13 @@ fn cpu(seconds: f64) -> Cost {
     Cost::cpu(secs(seconds))
 }
 
-/// What is left, in CPU-seconds.
+/// The level in CPU-seconds.
 fn level(debt: &Debt, full_at: Time, now: Time) -> f64 {
     debt.level(full_at, now) as f64 / SECOND as f64
 }
 
-/// A client that sends one request after the other, each when the answer to the last one is let
-/// go. Gives what is left after each, at its start, and how long each took in all.
+/// A client that sends each request when the response to the last one is released. Returns for each
+/// request the level at its start after its charge, and its total time.
 fn one_by_one(debt: &Debt, mut full_at: Time, mut start: Time, cost: f64) -> Vec<(f64, f64)> {
     let each = (0..40).map(|_| {
         full_at = debt.charge(full_at, cpu(cost), start).0;
@@ -65,8 +65,9 @@ fn t5_sequential_requests_after_29_cpu_seconds() {
     assert_eq!(took[..6], expected);
 }
 
-/// `workers` that each send a request of one CPU-second as soon as their last one was let go.
-/// Costs are charged when they are known, after a second. Gives requests a second and mean hold.
+/// `workers` clients that each send a request of one CPU-second as soon as their last one was
+/// released. Costs are charged when they are known, after a second. Returns requests a second and
+/// the mean hold.
 fn closed_loop(debt: &Debt, workers: usize, requests: usize) -> (f64, f64) {
     let begin = at(100.0);
     let mut full_at = debt.charge(Time::ZERO, debt.burst(), begin).0;
@@ -107,7 +108,7 @@ fn t7_parallel_requests_are_let_go_one_rate_apart() {
 #[test]
 fn t11_a_crawler_is_held_once_its_burst_is_gone() {
     let took = one_by_one(&bucket(0.1, 120), Time::ZERO, at(100.0), 4.0);
-    // Each takes 4 and gives 0.4 back: the 34th is the first to leave less than nothing.
+    // Each request takes 4 and refills 0.4: the 34th is the first to leave the level below zero.
     let first = took.iter().position(|(left, _)| *left < 0.0);
     assert_eq!(first, Some(33));
     assert!(took[..33].iter().all(|(_, total)| *total == 4.0));
@@ -160,19 +161,19 @@ fn new_numbers_leave_what_was_spent_spent() {
     assert_eq!(level(&old, full_at, at(104.0)), -3.0);
     let under_new = new.short_of(old.missing(full_at, at(104.0)), at(104.0));
     assert_eq!(level(&new, under_new, at(104.0)), 27.0);
-    // Full under the old numbers is full under the new ones.
+    // A bucket that is full with the old parameters is full with the new ones.
     assert_eq!(new.short_of(old.missing(at(99.0), at(100.0)), at(100.0)), Time::ZERO);
 }
 
-/// A bucket that keeps every charge and integrates from the beginning for each answer. Its unit
-/// is the time that a cost takes to be refilled, in whole nanoseconds: nothing is rounded.
+/// A bucket that keeps every charge and integrates from the beginning for each result. Its unit is
+/// the refill time of a cost in whole nanoseconds, so nothing is rounded.
 #[derive(Default)]
 struct Integrator {
     charges: Vec<(Time, u64)>,
 }
 
 impl Integrator {
-    /// The level at `now` of a bucket that holds `depth`.
+    /// The level at `now` of a bucket with the capacity `depth`.
     fn level(&self, depth: i128, now: Time) -> i128 {
         let (mut level, mut clock) = (depth, 0);
         let refill = |level: i128, clock: u64, to: u64| {
@@ -187,7 +188,7 @@ impl Integrator {
     }
 }
 
-/// Whole nanoseconds per nano-unit of cost, and a burst: rates at which nothing is rounded.
+/// Whole nanoseconds per nano-unit of cost, and a bucket at this rate, so that nothing is rounded.
 fn exact() -> impl Strategy<Value = (u64, Debt)> {
     (1..50_u64, 0..40_000_u64).prop_map(|(slope, burst)| {
         let rate = Rate::per(Cost(1), Nanos(slope)).expect("a rate");
@@ -195,23 +196,23 @@ fn exact() -> impl Strategy<Value = (u64, Debt)> {
     })
 }
 
-/// What happens to a bucket.
+/// An operation on a bucket.
 #[derive(Clone, Debug)]
 enum Event {
-    /// Time passes.
+    /// Time passes, in nanoseconds.
     Pass(u64),
-    /// A request that started `ago` is charged.
+    /// Charges a request that started `ago` nanoseconds earlier.
     Charge { cost: u64, ago: u64 },
-    /// A hold is opened for a request that started `ago`.
+    /// Opens a hold for a request that started `ago` nanoseconds earlier.
     Open { estimate: u64, ago: u64 },
-    /// One of the open holds is raised, as when the head of an answer has come.
+    /// Raises one of the open holds, as at the head of a response.
     Raise { which: usize, by: u64 },
-    /// One of the open holds turns out to have cost this many hundredths of its estimate.
+    /// Settles one of the open holds at this many hundredths of its estimate.
     Settle { which: usize, hundredths: u64 },
 }
 
-/// Sequences in which costs, refill and passing time are of one order of magnitude, so that the
-/// bucket is now full, now in debt, and holds straddle both.
+/// Sequences in which costs, refill and passing time are of one order of magnitude. The bucket is
+/// sometimes full and sometimes in debt, and holds span both.
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let ago = || prop_oneof![2 => Just(0), 1 => 0..30_000_u64];
     let settled = prop_oneof![2 => Just(0), 2 => 0..100_u64, 1 => Just(100)];
@@ -231,19 +232,19 @@ struct Hold {
     start: Time,
     estimate: Cost,
     moved: Nanos,
-    /// What it will be settled to.
+    /// The true cost to which it is settled.
     truth: Cost,
 }
 
-/// One bucket that lives through everything, and two that see less of it.
+/// One bucket that receives all operations, and two that receive fewer.
 struct Three {
     debt: Debt,
     now: Time,
-    /// Every hold is opened and settled.
+    /// The bucket in which every hold is opened and settled.
     held: Time,
-    /// Holds never were.
+    /// The bucket without holds.
     untouched: Time,
-    /// Holds were charges of the true cost from the beginning.
+    /// The bucket in which each hold is a charge of the true cost from the beginning.
     foreseen: Time,
     open: Vec<Hold>,
     opened: u64,
@@ -293,13 +294,13 @@ impl Three {
         self.held = self.debt.charge_capped(self.held, more, hold.start, self.now).0;
     }
 
-    /// That the bucket is not fuller than those that saw less, but for `slack` nanoseconds.
+    /// Checks that the bucket is not fuller than the other two, except for `slack` nanoseconds.
     fn check(&self, slack: u64) -> Result<(), TestCaseError> {
         let held = self.held.max(self.now);
         prop_assert!(held >= self.untouched.max(self.now), "fuller than without holds");
         let foreseen = self.foreseen.max(self.now);
-        // Holds leave a part of what there is below a cap, and what finds no room there is charged
-        // when it was used.
+        // Holds leave some room below a cap. Cost that exceeds this room is charged when the hold
+        // is settled.
         let more = |hold: &Hold| self.debt.rate().time_for(hold.truth.minus(hold.estimate)).0;
         let slack = slack + self.open.iter().map(more).sum::<u64>();
         let slack = slack + self.debt.reach().map_or(0, |reach| reach.0 / 32 + 1);
@@ -311,7 +312,7 @@ impl Three {
     }
 }
 
-/// Runs `events`; the true cost of each hold is drawn from the `Settle` events in turn.
+/// Runs `events`. The true cost of each hold is taken from the `Settle` events in turn.
 fn run(debt: Debt, events: &[Event], slack: u64) -> Result<(), TestCaseError> {
     let mut truths = events.iter().filter_map(|event| match event {
         Event::Settle { hundredths, .. } => Some(*hundredths),
@@ -338,7 +339,7 @@ fn run(debt: Debt, events: &[Event], slack: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The opposite of `run`: holds opened and cancelled in the same instant leave no trace.
+/// The opposite of `run`: holds that are opened and cancelled at once leave no trace.
 #[test]
 fn a_hold_cancelled_at_once_leaves_no_trace() {
     let debt = bucket(0.5, 30);
@@ -349,7 +350,7 @@ fn a_hold_cancelled_at_once_leaves_no_trace() {
     }
 }
 
-/// Whoever stops is in credit again after as long as the cap says.
+/// A client that stops is in credit again after the time that the cap defines.
 #[test]
 fn a_debt_stops_at_its_cap() {
     let debt = bucket(0.5, 30).capped(cpu(10.0));
@@ -361,7 +362,8 @@ fn a_debt_stops_at_its_cap() {
     assert_eq!(debt.wait(full_at, Cost::ZERO, at(100.0)), Nanos::from_secs(20));
 }
 
-/// What the cap forgave while a hold stood is not forgiven once more when it is taken back.
+/// An amount that the cap forgave during a hold is not forgiven a second time when the hold is
+/// taken back.
 #[test]
 fn a_hold_at_the_cap_is_not_taken_back() {
     let debt = bucket(1.0, 30).capped(cpu(10.0));
@@ -372,7 +374,7 @@ fn a_hold_at_the_cap_is_not_taken_back() {
     assert_eq!(debt.refund(full_at, cpu(5.0), moved, at(100.0), at(100.0)), at(120.0));
 }
 
-/// Of many that were asked for at once and never ran nothing is left, however many they were.
+/// Holds that are requested at once and never used leave no trace, however many there are.
 #[test]
 fn holds_alone_never_reach_the_cap_and_are_all_taken_back() {
     let debt = bucket(0.5, 30).capped(cpu(10.0));
@@ -390,8 +392,8 @@ fn holds_alone_never_reach_the_cap_and_are_all_taken_back() {
     assert!(full_at <= start.plus(Nanos(100)), "but for rounding: {full_at:?}");
 }
 
-/// Why a hold's start may not lie after the time it was charged: what is refilled until then
-/// would be given back a second time.
+/// The reason why the start of a hold must not be after the time of its charge: the refill in
+/// between would be given back a second time.
 #[test]
 fn what_was_refilled_meanwhile_is_not_given_back() {
     let debt = bucket(1.0, 30);
@@ -408,7 +410,7 @@ proptest! {
         run(debt, &events, 0)?;
     }
 
-    /// Nor where debts are capped, however low.
+    /// The same with a cap on debts, however low.
     #[test]
     fn nor_does_a_cap_on_debts(
         (_, debt) in exact(), debt_max in 0..20_000_u64, events in events(),
@@ -416,7 +418,8 @@ proptest! {
         run(debt.capped(Cost(debt_max)), &events, 0)?;
     }
 
-    /// At any rate; each hold's two halves are rounded to whole nanoseconds by themselves.
+    /// The same at any rate. The charge and the refund of a hold are rounded separately to whole
+    /// nanoseconds.
     #[test]
     fn nor_at_rates_that_are_rounded(
         cost in 1..5_000_u64, period in 1..5_000_u64, events in events(),
@@ -446,13 +449,14 @@ proptest! {
             prop_assert_eq!(i128::from(debt.wait(full_at, Cost::ZERO, now).0), (-level).max(0));
             let wait_for_ten = i128::from(debt.wait(full_at, Cost(10), now).0);
             prop_assert_eq!(wait_for_ten, (i128::from(10 * slope) - level).max(0));
-            // Units of cost are coarser than nanoseconds: to the nearest.
+            // Units of cost are coarser than nanoseconds, so the level is rounded to the nearest
+            // unit.
             let off = i128::from(debt.level(full_at, now)) * i128::from(slope) - level;
             prop_assert!(off.abs() <= i128::from(slope));
         }
     }
 
-    /// Whatever the order in which charges arrive, none makes anybody wait less.
+    /// Charges may arrive in any order, and none of them makes a wait shorter.
     #[test]
     fn a_charge_never_shortens_a_wait((_, debt) in exact(), events in events()) {
         let (mut now, mut full_at) = (Time(1_000_000), Time::ZERO);

@@ -97,7 +97,7 @@ proptest! {
         let mut log: Vec<(u64, u64)> = Vec::new();
         let (mut state, mut now) = (0, 1_700_000_000 * SECOND);
         for (step, hits) in steps {
-            // Steps are in thousandths of the window, now and then over its end.
+            // Steps are in thousandths of the window; some of them cross its end.
             now += if step < 1_200 { step / 12 * (window / 1_000) } else { step * window / 1_000 };
             let number = now / window;
             let before: u64 = log.iter().filter(|(w, _)| *w == number).map(|(_, n)| n).sum();

@@ -1,4 +1,4 @@
-//! The grid: the table of facts/dthrottle.md line by line, its single cases, and a naive bucket
+//! The grid: the table of docs/spec/dthrottle.md line by line, its single cases, and a naive bucket
 //! that adds tokens step by step.
 
 use crate::at;
@@ -11,7 +11,7 @@ fn grid(rate: &str, burst: u64) -> Grid {
     Grid::new(rate.parse().expect("a pace"), burst)
 }
 
-/// One instance with the buckets of the original: who is refused is not counted.
+/// One instance with the buckets of the original system, where a refused request is not counted.
 struct Node {
     grid: Grid,
     buckets: BTreeMap<&'static str, Time>,
@@ -124,8 +124,8 @@ fn d22_half_a_token_a_second_is_one_on_each_even_second() {
     assert_eq!(served, [0, 20, 40, 60, 80]);
 }
 
-/// Keeps a level and the last step, and adds `floor(t * rate)` anew for every answer, in wide
-/// numbers.
+/// A model that keeps a level and the last step, and recalculates `floor(t * rate)` for every
+/// result in 128-bit numbers.
 struct Naive {
     tokens: u128,
     period: u128,

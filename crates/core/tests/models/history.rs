@@ -1,4 +1,4 @@
-//! The history: Smockron's cases with a gatekeeper that hears of every decision at once, and a
+//! The history: Smockron's cases with a gatekeeper that learns of every decision at once, and a
 //! model that keeps every request.
 
 use evenkeel_core::bucket::Fault;
@@ -6,24 +6,24 @@ use evenkeel_core::bucket::history::{BURST_MAX, History};
 use evenkeel_core::units::{Cost, Nanos, Rate, Time};
 use proptest::prelude::*;
 
-/// When the cases begin, in milliseconds.
+/// The start of the cases, in milliseconds since the epoch.
 const BEGIN: u64 = 1_795_206_188_293;
 
 fn history(interval_ms: u64, burst: usize) -> History {
     History::new(burst, Nanos::from_millis(interval_ms)).expect("a history")
 }
 
-/// What a gatekeeper does with a request.
+/// The decision of a gatekeeper on a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Answer {
     Accepted,
-    /// Until so many milliseconds after the beginning.
+    /// Delayed until this number of milliseconds after the start.
     Delayed(u64),
     Rejected,
 }
 use Answer::{Accepted, Delayed, Rejected};
 
-/// A gatekeeper that rejects whoever would wait for more than five seconds.
+/// A gatekeeper that rejects requests that would wait for more than five seconds.
 struct Gate {
     history: History,
     state: Vec<u64>,
@@ -48,13 +48,13 @@ impl Gate {
         at_ms.iter().map(|at| self.request(*at)).collect()
     }
 
-    /// Until when the next request is delayed.
+    /// The time until which the next request is delayed.
     fn until(&self) -> Time {
         Time(self.state[0])
     }
 }
 
-/// So many milliseconds after the beginning.
+/// The point in time `after` milliseconds after the start.
 fn ms(after: u64) -> Time {
     Time(Nanos::from_millis(BEGIN + after).0)
 }
@@ -159,7 +159,7 @@ fn numbers_are_checked_and_kept() {
     assert_eq!(History::new(10, fast).map(|h| h.interval()), Ok(Nanos(200_000)));
 }
 
-/// Goes through all requests, each with the time it was decided, and gives the delay after them.
+/// Processes all requests, each with its decision time, and returns the delay after them.
 fn naive(history: &History, requests: &[(u64, u64)]) -> u64 {
     let window = history.interval().0 * history.burst() as u64;
     let (mut kept, mut until): (Vec<u64>, u64) = (Vec::new(), 0);
@@ -178,7 +178,7 @@ fn naive(history: &History, requests: &[(u64, u64)]) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Delayed, late and simultaneous requests, whether or not the gate obeyed.
+    /// With delayed, late and simultaneous requests, whether or not the gate obeys.
     #[test]
     fn it_is_what_a_full_log_says(
         burst in 1..=BURST_MAX,
@@ -199,7 +199,7 @@ proptest! {
         }
     }
 
-    /// However requests come, a gate that obeys lets through `burst` and then the rate.
+    /// For any sequence of requests, a gate that obeys admits `burst` requests and then the rate.
     #[test]
     fn no_more_than_the_burst_and_the_rate_pass(
         burst in 1..20_usize, steps in prop::collection::vec(0..400_u64, 1..300),
@@ -215,7 +215,7 @@ proptest! {
                 Rejected => {}
             }
         }
-        // Any window of burst * interval has at most twice the burst: the old one and a new one.
+        // Any window of burst * interval has at most twice the burst: an old one and a new one.
         for (index, first) in passed.iter().enumerate() {
             let window = 100 * burst as u64;
             let inside = passed[index..].iter().filter(|at| **at < first + window).count();

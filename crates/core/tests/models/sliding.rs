@@ -6,12 +6,12 @@ use evenkeel_core::bucket::sliding::{Sliding, WINDOW_MAX};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use proptest::prelude::*;
 
-/// So many hundredths of a CPU-second.
+/// A cost in hundredths of a CPU-second.
 const fn cs(hundredths: u64) -> Cost {
     Cost(hundredths * SECOND / 100)
 }
 
-/// One host under 7 % of a CPU over 15 seconds.
+/// A host under a limit of 7 % of a CPU over 15 seconds.
 struct Host {
     sliding: Sliding,
     state: Vec<u64>,
@@ -23,7 +23,7 @@ impl Host {
         Host { sliding, state: vec![0; sliding.words()] }
     }
 
-    /// Records a cost at a second; true when that starts a block.
+    /// Records a cost at a second. Returns whether this starts a block.
     fn record(&mut self, at: u64, hundredths: u64) -> bool {
         self.sliding.record(&mut self.state, cs(hundredths), second(at))
     }
@@ -32,13 +32,13 @@ impl Host {
         self.sliding.sum(&self.state, second(at))
     }
 
-    /// How many seconds of a block are left.
+    /// Seconds until the end of the block.
     fn blocked(&self, at: u64) -> u64 {
         self.sliding.wait(&self.state, second(at)).0 / SECOND
     }
 }
 
-/// Blocked at 109, as P1 and P2 have it.
+/// A host that is blocked at 109, as in P1 and P2.
 fn blocked_at_109() -> Host {
     let mut host = Host::new();
     for (at, cost, sum) in [(100, 40, 40), (104, 40, 80), (108, 24, 104)] {
@@ -153,10 +153,10 @@ fn windows_are_checked() {
     assert!(Sliding::new(WINDOW_MAX, one).is_ok());
 }
 
-/// Keeps every charge and adds them up anew for each answer.
+/// A model that keeps every charge and adds them up for each result.
 struct Log {
     window: u64,
-    /// Times are cut to this.
+    /// Times are truncated to multiples of this.
     part: u64,
     max: u64,
     charges: Vec<(u64, u64)>,
@@ -169,7 +169,7 @@ impl Log {
         Log { window: window * SECOND, part, max, charges: Vec::new(), block: None }
     }
 
-    /// The clock of a bucket does not go back.
+    /// The clock of a bucket never moves back.
     fn clock(&self, now: u64) -> u64 {
         self.charges.iter().map(|(at, _)| *at).max().unwrap_or(0).max(now)
     }
@@ -197,7 +197,7 @@ impl Log {
     }
 }
 
-/// How far the clock moves, in thousandths of the window (some of it back), and a cost.
+/// Movements of the clock in thousandths of the window (some of them back), each with a cost.
 fn steps() -> impl Strategy<Value = Vec<(i64, u64)>> {
     let step = prop_oneof![
         2 => Just(0_i64),
@@ -236,7 +236,7 @@ proptest! {
         }
     }
 
-    /// Who was charged less than `max` within any window and a part is never blocked.
+    /// A client is never blocked if its charges within any window and a part stay below `max`.
     #[test]
     fn nobody_below_the_limit_is_blocked(window in windows(), steps in steps()) {
         let total: u64 = steps.iter().map(|(_, cost)| cost).sum();

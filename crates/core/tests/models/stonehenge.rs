@@ -1,9 +1,9 @@
-//! The Stonehenge throttle, case by case: 7 % of one CPU over 15 seconds, costs in hundredths of
-//! a CPU-second, through the whole limiter in virtual time.
+//! The Stonehenge throttle, case by case: 7 % of one CPU over 15 seconds, with costs in hundredths
+//! of a CPU-second, through the whole limiter in virtual time.
 //!
-//! Each case is a script, a line for each thing that happens: the second, the host, what it does
-//! and what comes of it. What the front and the name server have to do with (exempt names, internal
-//! redirects, a throttle that is gone) is tested with those, under the same names.
+//! Each case is a script with a line for each event: the second, the host, the action and its
+//! result. The cases that involve the front or the name server (exempt names, internal redirects, a
+//! missing throttle) are tested there, under the same names.
 
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::sliding::Sliding;
@@ -15,9 +15,9 @@ use evenkeel_core::units::{Cost, Nanos, SECOND, Time, Weight};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// `passes COST -> SUM [blocks]` asks and ends at once; `refused` asks in vain; `begins` asks and
-/// `ends COST -> SUM` ends that request later; `owes SUM` only looks; `forgotten`: nothing is kept.
-/// Costs in hundredths, with a point for finer ones.
+/// `passes COST -> SUM [blocks]` is a request that ends at once; `refused` is a refused request;
+/// `begins` starts a request and `ends COST -> SUM` ends it later; `owes SUM` only reads the sum;
+/// `forgotten` means that no state is left. Costs are in hundredths, with a point for finer ones.
 const CASES: [(&str, &str); 12] = [
     (
         "P1 below the limit nobody is blocked",
@@ -115,7 +115,7 @@ fn hundredths(text: &str) -> Cost {
     Cost((number * SECOND as f64 / 100.0).round() as u64)
 }
 
-/// A host by the name that the scripts give it.
+/// A host by its name in the scripts.
 struct Host<'a>(&'a str);
 
 impl Attributes for Host<'_> {
@@ -254,7 +254,7 @@ fn without_rounding_they_do() {
     assert_eq!((1..=1_000).find(blocks), Some(215));
 }
 
-/// A client's name becomes known between two requests: what it owes goes with it.
+/// A client's name becomes known between two requests, and its debt moves to the name.
 #[test]
 fn the_level_moves_when_a_name_becomes_known() {
     let mut throttle = Throttle::new();
