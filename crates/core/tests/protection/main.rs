@@ -1,6 +1,6 @@
-//! The bars for the fair queue, on a virtual clock: a human beside crawlers of all kinds, two
-//! processors shared equally, nothing tuned. `cargo test --test protection -- --nocapture` prints
-//! the figures.
+//! The acceptance criteria of the fair queue, on a virtual clock: a human beside crawlers of all
+//! kinds, two processors shared equally, and default settings.
+//! `cargo test --test protection -- --nocapture` prints the results.
 
 mod swarms;
 
@@ -39,7 +39,7 @@ fn limit(name: &str, by: Part, share: f64, burst: u64) -> Limit {
     }
 }
 
-/// The defaults, and one by user agent where told.
+/// The default limits, and with `agents` also one by user agent.
 fn limits(agents: bool) -> Vec<Limit> {
     let ip = |v4, v6| Part::Ip { v4, v6 };
     let mut limits = vec![
@@ -55,7 +55,7 @@ fn address(network: u8, subnet: u8, host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, network, subnet, host))
 }
 
-/// Two milliseconds of work each half second, more or less.
+/// A human with two milliseconds of work about every half second.
 fn human(at: IpAddr) -> Client {
     let gap = Length::Between(millis(400), millis(600));
     let mut human = Client::new(at, Arrivals::Open { gap }, Length::Fixed(millis(2)));
@@ -95,7 +95,8 @@ fn scene(clients: Vec<Client>) -> Scene {
 }
 
 /// A swarm of 72 000 addresses with five requests an hour each, a third of them heavy, from the
-/// fifth minute on; a hundred people who were there before, and a hundred who come meanwhile.
+/// fifth minute on; a hundred people who arrived before, and a hundred who arrive during the
+/// attack.
 fn swarm(known_max: usize) -> Scene {
     let person = |n: u8, from: u64| {
         let mut one = human(address(200, n, 1));
@@ -119,7 +120,7 @@ fn swarm(known_max: usize) -> Scene {
     Scene { limits, queue, length: Nanos::from_secs(500), ..scene(clients) }
 }
 
-/// Runs a scene, whose first `humans` are human, and prints a line of figures.
+/// Runs a scene whose first `humans` clients are human, and prints a line of results.
 fn run(name: &str, humans: usize, scene: Scene) -> Ran {
     report(name, Ran { outcome: Sim::new(scene).run(), humans })
 }
@@ -144,12 +145,12 @@ struct Ran {
 }
 
 impl Ran {
-    /// All humans together, over the whole time: the crawler's burst included.
+    /// Metrics of all humans over the whole time, including the crawler's burst.
     fn humans(&self) -> Figures {
         self.figures(0..self.humans)
     }
 
-    /// Some clients together.
+    /// Metrics of some clients together.
     fn figures(&self, clients: impl Iterator<Item = usize>) -> Figures {
         let mut records: Vec<_> =
             clients.flat_map(|client| self.outcome.clients[client].clone()).collect();
@@ -174,13 +175,14 @@ impl Ran {
         self.outcome.figures(client, Nanos::from_secs(1), Nanos::from_secs(LENGTH)).cpu
     }
 
-    /// What all that are not human got, in CPU-seconds per second.
+    /// CPU-seconds per second of all clients that are not human.
     fn others(&self) -> f64 {
         (self.humans..self.outcome.clients.len()).map(|client| self.cpu(client)).sum()
     }
 
-    /// The bars: within three times the calm, nobody human refused, four fifths for the others
-    /// of what is left (all but what humans use).
+    /// Checks the criteria: the humans' latency is within three times that of the calm run, no
+    /// human is refused, and the other clients get 98 % of the remaining capacity (all that the
+    /// humans do not use).
     fn holds(&self, calm: &Ran) {
         let (busy, quiet) = (self.humans(), calm.humans());
         assert!(busy.latency(95.0).0 <= 3 * quiet.latency(95.0).0, "{}", busy.latency(95.0));
@@ -195,7 +197,7 @@ fn calm() -> Ran {
     run("nobody else", 1, scene(vec![human(address(1, 1, 1))]))
 }
 
-/// A human, and crawlers at these addresses with so many connections each.
+/// A human, and crawlers at these addresses, each with its number of connections.
 fn beside(crawlers: impl IntoIterator<Item = (IpAddr, u32)>) -> Vec<Client> {
     let crawlers = crawlers.into_iter().map(|(at, parallel)| crawler(at, parallel));
     std::iter::once(human(address(1, 1, 1))).chain(crawlers).collect()
@@ -229,7 +231,7 @@ fn a_crawler_with_fifty_addresses_of_a_network() {
     run("crawler with 50 addresses of a /24", 1, scene(beside(crawlers))).holds(&calm());
 }
 
-/// The human calls itself what the crawler does.
+/// The human has the same user agent as one of the crawlers.
 #[test]
 fn a_crawler_with_five_user_agents() {
     let mut clients = beside((0..5).map(|_| (address(2, 2, 2), 7)));
@@ -250,7 +252,7 @@ fn a_backend_of_two_workers() {
     assert!(ran.others() >= 0.98 * (CORES - 0.004));
 }
 
-/// How many the backend can work on at once is found out meanwhile, under attack from the start.
+/// The queue finds the concurrency of the backend while it is under attack from the start.
 #[test]
 fn nothing_is_known_of_the_backend() {
     for workers in [2, 8, 64] {
@@ -263,8 +265,9 @@ fn nothing_is_known_of_the_backend() {
         );
         let later = ran.outcome.figures(0, millis(30_000), Nanos(u64::MAX));
         println!("{:34} after half a minute p95 {}", "", later.latency(95.0));
-        // With more than two in flight before two workers, one waits where nobody gives it its
-        // turn: while it is being found out.
+        // While the concurrency is being found, more than two requests may be in flight to two
+        // workers. Then one of them waits inside the backend, where the queue cannot give it its
+        // turn.
         let worst = if workers == 2 { millis(250) } else { millis(6) };
         let usual = if workers == 2 { millis(110) } else { millis(6) };
         assert!(ran.humans().latency(95.0) <= worst, "{}", ran.humans().latency(95.0));
@@ -274,8 +277,8 @@ fn nothing_is_known_of_the_backend() {
     }
 }
 
-/// One processor and a backend of few workers, of which nothing is known at the start, nor of any
-/// route; the crawlers come first, from one address or fifty.
+/// One processor and a backend of few workers. At the start the capacity of the backend and the
+/// costs of all routes are unknown. The crawlers come first, from one address or fifty.
 #[test]
 fn a_small_backend_of_which_nothing_is_known() {
     for workers in [2, 3, 4] {
@@ -292,8 +295,8 @@ fn a_small_backend_of_which_nothing_is_known() {
             let sim = Sim::new(alone).with_found_concurrency(1.0);
             let name = format!("{addresses} crawlers, auto, {workers} workers, 1 CPU");
             let ran = report(&name, Ran { outcome: sim.run(), humans: 1 });
-            // Now and then it is tried whether more at once would do: with more than one heavy
-            // request before two workers a light one waits for the end of either.
+            // The queue sometimes probes whether more requests at once would be better. With more
+            // than one heavy request at two workers, a light one waits for the end of either.
             let first = ran.outcome.figures(0, millis(1_500), millis(12_500));
             assert!(first.latency(85.0) <= millis(6), "{}", first.latency(85.0));
             let (most, all) = (ran.humans().latency(95.0), ran.humans().latency(100.0));
@@ -316,8 +319,8 @@ fn two_crawlers_with_32_and_4_connections() {
     assert!((many / few - 1.0).abs() < 0.1, "{many} and {few}");
 }
 
-/// A class that has four times the weight gets four times the CPU while both have enough to do, be
-/// it in credit or in debt, and all of it while the other has not.
+/// A class with four times the weight gets four times the CPU while both classes have enough work,
+/// in credit as well as in debt. It gets all CPU while the other class is idle.
 #[test]
 fn a_class_with_four_times_the_weight() {
     for (share, burst) in [(1.0, 80_000), (0.001, 1)] {
@@ -340,9 +343,9 @@ fn a_class_with_four_times_the_weight() {
     }
 }
 
-/// Who shares a network with a crawler of 49 addresses waits for none of their requests, once it is
-/// known what these cost: of the 392 that come in the first moment nothing is known, and they are
-/// worked off for twenty seconds.
+/// A human in the network of a crawler with 49 addresses waits for none of the crawler's requests
+/// once their cost is known. The 392 requests of the first moment have an unknown cost, and take
+/// twenty seconds to process.
 #[test]
 fn a_human_in_the_crawlers_network() {
     let mut clients = beside((0..49).map(|n| (address(2, 2, n), 8)));
@@ -357,7 +360,7 @@ fn a_human_in_the_crawlers_network() {
     assert!(ran.others() >= 0.98 * (CORES - 0.004), "{}", ran.others());
 }
 
-/// 200 humans, some of whom call themselves what the crawler does.
+/// 200 humans, some of whom have the crawler's user agent.
 #[test]
 fn two_hundred_humans_and_a_shared_user_agent() {
     let people = || {
@@ -382,9 +385,9 @@ fn two_hundred_humans_and_a_shared_user_agent() {
     assert!(ran.others() >= 0.98 * (CORES - 0.8), "{}", ran.others());
 }
 
-/// If strangers share one turn, people do not notice the swarm, whether they were known before or
-/// come for the first time. If each stranger has a turn of its own, there are always some that
-/// have had none yet, and those who have been served wait for ever.
+/// If new clients share one turn, the swarm does not slow down people, whether they are established
+/// or new. If each new client has its own turn, there are always some that have not been served
+/// yet, and clients that have been served wait for ever.
 #[test]
 fn a_swarm_of_72_000_addresses() {
     for known_max in [0, 100_000] {

@@ -1,9 +1,9 @@
-//! Swarms on one processor: with workers to spare, and with hardly any; pages that all cost the
-//! same, or each something else; a human who shares an agent or a network with them.
+//! Swarms on one processor: with many workers and with few; pages with equal or different costs; a
+//! human who shares a user agent or a network with the swarm.
 
 use super::*;
 
-/// The human asks five times a second.
+/// A human who sends five requests a second.
 fn often(address: IpAddr, agent: &str) -> Client {
     let mut one = human(address);
     one.arrivals = Arrivals::Open { gap: Length::Between(millis(180), millis(220)) };
@@ -11,12 +11,12 @@ fn often(address: IpAddr, agent: &str) -> Client {
     one
 }
 
-/// A page of its own for each, with a name that is no number.
+/// A separate path for each client, without digits in its name.
 fn page(n: u8) -> String {
     format!("/{}{}", char::from(b'a' + n / 25), char::from(b'a' + n % 25))
 }
 
-/// A disguise of the crawler, and who the human is then.
+/// A disguise of the crawler, with the human beside it.
 struct Disguise {
     name: &'static str,
     human: Client,
@@ -32,13 +32,13 @@ fn near(n: u8) -> IpAddr {
     address(2, 2, n)
 }
 
-/// One address of a swarm whose pages cost 40 to 334 ms, each always the same.
+/// One address of a swarm whose pages cost 40 to 334 ms; the cost of each page is constant.
 fn uneven(n: u8, at: IpAddr) -> Client {
     let demand = Length::Fixed(millis(40 + 6 * u64::from(n)));
     Client { path: page(n), demand, ..crawler(at, 1) }
 }
 
-/// One whose page costs something else each time.
+/// A client whose page has a different cost each time.
 fn noisy(at: IpAddr) -> Client {
     Client { demand: Length::Between(millis(50), millis(150)), ..crawler(at, 1) }
 }
@@ -90,14 +90,15 @@ fn on_one_processor(disguise: &Disguise, workers: usize, concurrency: usize) -> 
     Ran { outcome: Sim::new(scene).run(), humans: 1 }
 }
 
-/// The human's 95th percentile from then on, when all that was guessed at first has been worked
-/// off, in milliseconds.
+/// The human's 95th percentile in milliseconds, from the second `from` on. By then all requests
+/// with an unknown cost at the start have been processed.
 fn p95(ran: &Ran, from: u64) -> f64 {
     let later = ran.outcome.figures(0, Nanos::from_secs(from), Nanos(u64::MAX));
     later.latency(95.0).as_secs_f64() * 1e3
 }
 
-/// `bound`: for the human's 95th percentile, in milliseconds; calm it is 2.
+/// `bound` is the upper bound of the human's 95th percentile in milliseconds; without a swarm it is
+/// 2.
 fn hold(workers: usize, concurrency: usize, bound: f64) {
     for disguise in disguises() {
         let ran = on_one_processor(&disguise, workers, concurrency);
@@ -110,25 +111,26 @@ fn hold(workers: usize, concurrency: usize, bound: f64) {
     }
 }
 
-/// Two at once on one processor, so what is light runs at a third of its speed at best; and a
-/// swarm's smaller pages may have one of the reserved slots.
+/// With two slots on one processor, light requests run at a third of their speed at best, and
+/// cheaper pages of a swarm may use one of the reserved slots.
 #[test]
 fn swarms_before_eight_workers() {
     hold(8, 1, 6.0);
     hold(8, 2, 8.0);
 }
 
-/// The backend takes in two, and both slots are for whoever comes: it has nothing left for those
-/// that are light, who wait for one of two heavy requests to end. At half speed that is 200 ms, or
-/// 668 for the largest of those that are all unlike. Less is possible only with a slot less: the
-/// queue cannot send away what runs.
+/// The backend accepts two requests, and both slots are for all clients. No slot is left for light
+/// requests, which wait for one of two heavy requests to end. At half speed this takes 200 ms, or
+/// 668 ms for the most expensive of the different pages. A shorter wait needs one slot less: the
+/// queue cannot interrupt running requests.
 #[test]
 fn swarms_before_two_workers() {
     hold(2, 2, 330.0);
 }
 
-/// The first seconds after a start, of which nothing was known: the human's first page waits, what
-/// comes then does not, though thirty requests of the crawler still wait that were thought light.
+/// The first seconds after a start without learned costs. The human's first page waits and the
+/// later ones do not, although thirty of the crawler's requests that were estimated as light still
+/// wait.
 #[test]
 fn the_first_seconds() {
     let disguises = disguises();
@@ -140,8 +142,8 @@ fn the_first_seconds() {
     }
 }
 
-/// How many it takes in is found out, too. Before two workers on one processor that is one heavy
-/// request and a light one.
+/// The queue also finds the number of requests that the backend accepts. With two workers on one
+/// processor this is one heavy and one light request.
 #[test]
 fn two_workers_of_which_nothing_is_known() {
     let disguises = disguises();
