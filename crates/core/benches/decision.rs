@@ -1,12 +1,13 @@
-//! What a decision costs: this table beside other ways to keep the same counts, and the limiter.
+//! The cost of a decision: this table beside other ways to keep the same counts, and the whole
+//! limiter.
 //!
-//! `cargo bench -p evenkeel-core --bench decision`. Every row makes a 16-byte key, reads the
-//! clock, hashes where it must, and decides by the same formula (1000 a second, burst 100).
-//! Rounds are interleaved; the quickest is shown, for other work on the machine only ever adds,
-//! and in brackets its ratio to the first row. A figure is what one thread needs for one decision.
-//! `-- loss` shows the share of live keys that a full table forgets by chance, `-- paths` what it
-//! takes to read a request's path. Memory is what the
-//! process grows by, each contestant in a process of its own. docs/performance.md has results.
+//! `cargo bench -p evenkeel-core --bench decision`. Every row makes a 16-byte key, reads the clock,
+//! hashes if necessary, and decides by the same formula (1000 a second, burst 100). Rounds are
+//! interleaved. The fastest round is shown, because other work on the machine only adds time; its
+//! ratio to the first row is in brackets. A value is the time that one thread needs for one
+//! decision. `-- loss` shows the share of live keys that a full table evicts by chance, `-- paths`
+//! the cost of reading a request's path. Memory is the growth of the process, with each contestant
+//! in its own process. docs/performance.md has results.
 
 #![allow(missing_docs)]
 
@@ -26,7 +27,7 @@ use std::time::Instant;
 
 const ROUNDS: usize = 15;
 const DECISIONS: u64 = 500_000;
-/// Keys and threads of each column.
+/// Number of keys and threads of each column.
 const COLUMNS: [(u64, u64); 5] = [(1, 2), (10_000, 1), (10_000, 2), (1_000_000, 1), (1_000_000, 2)];
 
 fn main() {
@@ -46,7 +47,7 @@ fn main() {
     }
 }
 
-/// A cheap sequence that no table can guess (xorshift).
+/// A cheap pseudo-random sequence that no table can predict (xorshift).
 pub struct Dice(u64);
 
 impl Dice {

@@ -1,7 +1,7 @@
-//! What a gatekeeper adds to a request: hash the identifier, look it up, decide.
+//! The cost that a gatekeeper adds to a request: hash the identifier, look it up, decide.
 //!
-//! `cargo bench -p evenkeel-core --bench orders`. Rounds are interleaved; the quickest is shown, as
-//! other work on the machine only ever adds.
+//! `cargo bench -p evenkeel-core --bench orders`. Rounds are interleaved; the fastest is shown,
+//! because other work on the machine only adds time.
 
 #![allow(missing_docs)]
 
@@ -32,7 +32,7 @@ fn main() {
             let start = Instant::now();
             let mut n = 1;
             for _ in 0..DECISIONS {
-                // Any of them, in no order that a processor could guess.
+                // A random entry, in an order that the processor cannot predict.
                 n = (n * 1_103_515_245 + 12_345) & 0x7fff_ffff;
                 let name = identifier(n % (*held).max(1_000));
                 let hash = orders.hash(black_box(&name));
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// As long as an address is as text.
+/// As long as an address in text form.
 fn identifier(n: usize) -> [u8; 12] {
     let mut name = *b"10.0.0.0/000";
     name[4..].copy_from_slice(&(n as u64).to_le_bytes());

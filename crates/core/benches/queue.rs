@@ -1,10 +1,10 @@
-//! What the fair queue costs a request: arrival, dispatch and end, with everything a door asks in
-//! between.
+//! The cost of the fair queue for a request: arrival, dispatch and end, with all calls that a door
+//! makes in between.
 //!
-//! `cargo bench -p evenkeel-core --bench queue`. 64 requests are in flight; each step one more
-//! comes, goes, and the oldest ends. `idle`: nobody waits. `busy`: as many wait as are in flight.
-//! The quickest of some rounds is shown, for other work on the machine only ever adds.
-//! docs/performance.md has results.
+//! `cargo bench -p evenkeel-core --bench queue`. 64 requests are in flight. In each step one
+//! request arrives, one is dispatched, and the oldest ends. `idle`: no request waits. `busy`: as
+//! many requests wait as are in flight. The fastest of some rounds is shown, because other work on
+//! the machine only adds time. docs/performance.md has results.
 
 #![allow(missing_docs)]
 
@@ -21,7 +21,7 @@ use std::time::Instant;
 const ROUNDS: usize = 15;
 const STEPS: u64 = 200_000;
 const IN_FLIGHT: usize = 64;
-/// How many clients the requests come from.
+/// Number of clients that send the requests.
 const CLIENTS: [u64; 3] = [1, 64, 100_000];
 
 fn main() {
@@ -38,7 +38,8 @@ fn main() {
     println!("\nns per request to find the concurrency {:>10.1}", finding());
 }
 
-/// 40 routes, from 1 to 100 ms, windows included.
+/// The cost of `concurrency: auto` for 40 routes of 1 to 100 ms, including the evaluation of its
+/// windows.
 fn finding() -> f64 {
     let routes: Vec<RouteHash> = (0..40)
         .map(|n| RouteHash::of(&Seed([1; 16]), "GET", &format!("/{}", "x".repeat(n))))
@@ -62,7 +63,7 @@ fn row(concurrency: usize, debt: bool, clients: u64) -> f64 {
     rounds.fold(f64::INFINITY, f64::min)
 }
 
-/// A queue with requests in it, and where the next ones come from.
+/// A queue with requests in it, and the source of the next ones.
 struct Line {
     queue: Queue,
     running: VecDeque<Id>,

@@ -1,4 +1,4 @@
-//! Learned costs against a model that keeps every cost ever seen.
+//! Compares learned costs with a model that keeps every cost.
 
 use evenkeel_core::key::Seed;
 use evenkeel_core::meter::estimate::{DEFAULT, Estimates, HALF_LIFE, RouteHash};
@@ -13,7 +13,7 @@ fn millis(n: u64) -> Cost {
     Cost::cpu(Nanos::from_millis(n))
 }
 
-/// Every cost of one route with what it weighs now.
+/// Every cost of one route with its present weight.
 #[derive(Default)]
 struct Log {
     costs: Vec<(f64, f64)>,
@@ -48,7 +48,7 @@ proptest! {
     fn the_mean_is_that_of_a_full_log(
         events in prop::collection::vec((0..6_u8, 0..500_000_000_u64, 0..900_u64), 1..60),
     ) {
-        // Room for all: no route gives its place to another.
+        // The table has room for all routes, so no route is evicted.
         let mut estimates = Estimates::new(1 << 10);
         let mut logs: [Log; 6] = Default::default();
         let (mut all, mut now) = (Log::default(), Time(1 << 40));
@@ -65,7 +65,8 @@ proptest! {
         }
     }
 
-    /// Whatever comes: no more routes than asked for, and no estimate beyond what was seen.
+    /// For random input: no more routes than configured, and no estimate outside the observed
+    /// costs.
     #[test]
     fn memory_and_estimates_are_bounded(
         events in prop::collection::vec((any::<u8>(), any::<u64>(), any::<u64>()), 1..80),
@@ -104,7 +105,7 @@ fn a_route_that_changes_is_learned_anew() {
     assert!(got > millis(190) && got <= millis(200), "{got:?}");
 }
 
-/// A crawler that asks for what does not exist does not wash out what is known of the site.
+/// A crawler that requests paths that do not exist does not evict the learned costs of the site.
 #[test]
 fn a_flood_of_new_routes_leaves_those_in_use() {
     let mut estimates = Estimates::new(256);

@@ -1,5 +1,5 @@
-//! Fuzz harnesses for everything here that reads foreign bytes. Under `cargo test` each runs for a
-//! second; `fuzz/run` lets it run for as long as it is told.
+//! Fuzz tests for everything in this crate that parses untrusted bytes. Under `cargo test` each
+//! test runs for a second; `fuzz/run` runs one for the time that it is given.
 
 use bolero::check;
 use evenkeel_core::bucket::{Algorithm, debt::Debt};
@@ -72,7 +72,7 @@ fn fuzz_units() {
     });
 }
 
-/// Text made of what the parsers look for, which random bytes hardly ever hit.
+/// Builds text from tokens that the parsers accept, which random bytes hardly ever contain.
 #[test]
 fn fuzz_units_of_likely_pieces() {
     const PIECES: [&str; 16] = [
@@ -161,7 +161,8 @@ fn path_is_normal(path: &str) {
     assert!(!normal.contains("..") || !normal.split('/').any(|s| s == "..") || normal == "/..");
 }
 
-/// Whatever a backend makes of a path, in any order of these steps, a limit on that applies.
+/// Whatever a backend makes of a path, in any order of these steps, a limit on the result applies
+/// to the original path.
 fn path_is_caught(path: &str, order: &[u8]) {
     let mut seen = path.to_owned();
     for step in order.iter().take(8) {
@@ -177,7 +178,7 @@ fn path_is_caught(path: &str, order: &[u8]) {
             4 => seen.to_ascii_uppercase(),
             _ => seen.replace("//", "/"),
         };
-        // A backend decodes once.
+        // A backend decodes at most once.
         if order.iter().filter(|step| *step % 6 == 0).count() > 1 {
             return;
         }
@@ -191,7 +192,7 @@ fn path_is_caught(path: &str, order: &[u8]) {
     assert!(classify::applies(&when, &request), "{path:?} read as {seen:?}, {order:?}");
 }
 
-/// Decodes what is no percent sign.
+/// Decodes all codes except those of a percent sign or a semicolon.
 fn decode(path: &str) -> String {
     let mut decoded = Vec::new();
     let mut rest = path.as_bytes();
@@ -213,7 +214,7 @@ fn decode(path: &str) -> String {
     String::from_utf8(decoded).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Resolves dots as RFC 3986 has it: empty segments are segments.
+/// Resolves dot segments as RFC 3986 does, with empty segments counted as segments.
 fn resolve(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.split('/').skip(1) {
@@ -274,7 +275,7 @@ fn fuzz_keys_and_names() {
     });
 }
 
-/// Whatever stands around it, a cookie is found and counted by.
+/// A cookie is found and counted, whatever other cookies surround it.
 #[test]
 fn fuzz_cookies() {
     let (limit, seed) = (limit(vec![Part::Cookie("session".into())]), Seed([3; 16]));
@@ -330,7 +331,7 @@ fn fuzz_routes_of_likely_pieces() {
     });
 }
 
-/// When everything that peers say is said.
+/// The time of all simulated exchanges between peers.
 const START: Time = Time(1_700_000_000_000_000_000);
 
 fn replica(node: u64, reliable: bool) -> Replica {
@@ -354,7 +355,7 @@ fn replica(node: u64, reliable: bool) -> Replica {
     Replica::new(settings, (1..=2).map(shared).collect(), START)
 }
 
-/// Frames of every kind that instances really send, in the order in which they send them.
+/// Frames of every kind as instances really send them, in the order of sending.
 fn frames(reliable: bool) -> Vec<Vec<u8>> {
     let (mut a, mut b) = (replica(1, reliable), replica(2, reliable));
     let mut frames = Vec::new();
@@ -386,8 +387,8 @@ fn frames(reliable: bool) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Whatever is said, and whatever is made of what was really said: nothing is charged under a limit
-/// that is not there, and memory is bounded.
+/// For arbitrary frames, and for mutations of real frames: no charge goes to a limit that does not
+/// exist, and memory stays bounded.
 #[test]
 fn fuzz_what_peers_say() {
     let said = [frames(true), frames(false)];

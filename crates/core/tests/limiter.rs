@@ -1,5 +1,5 @@
-//! The decision over several limits at once: what is charged together, what is refused together,
-//! and what stays owed when the configuration changes.
+//! Decisions over several limits at once: which charges and refusals happen together, and which
+//! debts remain when the configuration changes.
 
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::Debt;
@@ -80,7 +80,7 @@ fn a_delayed_request_that_is_cancelled_gives_back_no_more_than_it_took() {
     spend(&limiter, &one, seconds(32), T0);
     let (verdict, ticket) = limiter.ask(&one, seconds(3), T0);
     assert!(matches!(verdict, Verdict::Delay(reason) if reason.wait == Nanos::from_secs(2)));
-    // Untouched, the bucket is full at 32; so what the hold of 3 took is refilled by 35.
+    // Without further charges the bucket is full at 32, so the 3 of the hold are refilled by 35.
     spend(&limiter, &one, seconds(1), after(40));
     let owed = level(&limiter, 0, after(40));
     limiter.settle(&ticket, Cost::ZERO, after(40));
@@ -127,7 +127,7 @@ fn t24_what_is_owed_stays_owed_under_new_numbers() {
     assert_eq!(level(&new, 1, after(1)), -6_000_000_000, "and is paid back at the new rate");
 }
 
-/// A limit on tags, refilled by whole tokens.
+/// A limit on tags, refilled in whole tokens.
 fn tags(rate: &str, burst: u64) -> Limit {
     let pace = rate.parse().expect("a pace");
     let algorithm = Algorithm::Grid(Grid::new(pace, burst));
@@ -186,8 +186,8 @@ fn what_is_put_back_is_owed_again_under_the_numbers_of_today() {
     assert_eq!(level(&new, 0, after(2)), -5_000_000_000);
 }
 
-/// 2000 clients within a minute before a table for 100. The later a client is, the more it owes:
-/// those that are left are the last hundred.
+/// 2000 clients within a minute, with a table for 100. Each client owes more than the one before,
+/// so the last hundred remain.
 #[test]
 fn t22_a_small_table_keeps_the_most_indebted_and_never_more_than_it_is_for() {
     let limiter = limiter(Action::Hold, vec![limit("cpu", Unit::Cpu, 1, seconds(30))]);
@@ -212,7 +212,7 @@ fn t22_a_small_table_keeps_the_most_indebted_and_never_more_than_it_is_for() {
     assert_eq!(owed, Some(30_000_000_000 - 2_100_000_000_000));
 }
 
-/// Many clients that ask once each, and one that owes: who is it that is forgotten?
+/// Many clients with one request each, and one client in debt: the client in debt is not evicted.
 fn flood(clients: u64) {
     let mut cpu = limit("cpu", Unit::Cpu, 1, seconds(30));
     cpu.keys_max = 100_000;
@@ -246,8 +246,8 @@ fn a_flood_of_ten_million_new_clients_forgives_no_debt() {
     flood(10_000_000);
 }
 
-/// Where a request waits is decided by the bucket that is furthest in debt by its own burst: not
-/// always the one that would take longest to pay.
+/// The bucket that is furthest in debt relative to its own burst defines where a request waits. It
+/// is not always the bucket that takes longest to pay.
 #[test]
 fn the_latest_bucket_is_so_by_its_own_burst() {
     let limits =
@@ -281,7 +281,7 @@ fn two_buckets_that_turn_out_to_be_one_owe_what_both_did() {
     let second = 1_000_000_000;
     limiter.merge(0, hashes[0], hashes[1], after(2));
     assert_eq!(level(hashes[0], after(2)), 10 * second, "as if it had never been");
-    // 10 - (7 - 2) - (12 - 2) with what came back in two seconds.
+    // 10 - (7 - 2) - (12 - 2): both debts are reduced by the refill of two seconds.
     assert_eq!(level(hashes[1], after(2)), -5 * second);
     limiter.merge(0, hashes[1], hashes[1], after(2));
     assert_eq!(level(hashes[1], after(2)), -5 * second, "itself");

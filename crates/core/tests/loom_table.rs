@@ -1,8 +1,8 @@
 //! The table under every order of its loads and stores that the memory model allows.
 //!
 //! Runs only under loom: `RUSTFLAGS="--cfg loom" cargo test -p evenkeel-core --test loom_table`.
-//! Tables are tiny there: up to 2 keys are one exact set, more are a single set of 8.
-//! What the table does with time is in `tests/table.rs`.
+//! Tables are tiny there: up to 2 keys are one exact set, more are a single set of 8. See
+//! `tests/table.rs` for the table's behaviour over time.
 #![cfg(loom)]
 
 use evenkeel_core::key::KeyHash;
@@ -10,7 +10,7 @@ use evenkeel_core::table::Table;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Every bucket is worth what its word says.
+/// The value of the only word of a bucket is its worth.
 fn worth(state: &[u64]) -> u64 {
     state[0]
 }
@@ -32,8 +32,8 @@ fn contents(table: &Table) -> Vec<(u64, u64)> {
     all
 }
 
-/// Every order with up to four preemptions; without a bound the searches of eight slots alone
-/// would keep it busy for hours.
+/// Explores every order with up to four preemptions. Without a bound, the searches of eight slots
+/// alone would take hours.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(4);
@@ -41,8 +41,8 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Runs `one` beside `other` on one table, then shows what is in it. Both ways round: loom looks
-/// for another order only where the thread that ran first wrote last.
+/// Runs `one` beside `other` on one table, then checks its contents. Each pair runs in both roles:
+/// loom tries another order only where the thread that ran first wrote last.
 fn race(
     table: fn() -> Table,
     one: fn(&Table),
@@ -71,7 +71,7 @@ fn exact() -> Table {
     Table::new(2, 1)
 }
 
-/// All eight slots in use; key 1 is worth least.
+/// A table with all eight slots in use; key 1 is worth least.
 fn full() -> Table {
     let table = large();
     (1..=8).for_each(|n| charge(&table, key(n), 10 * n));
@@ -108,7 +108,8 @@ fn a_charge_never_lands_on_the_key_that_takes_the_slot() {
         let of = |bits| contents.iter().find(|(hash, _)| *hash == bits).map(|(_, state)| *state);
         assert_eq!(contents.len(), 8);
         assert_eq!(of(9), Some(1000));
-        // Charged first, then dropped; or dropped, and back with the new charge alone.
+        // Either charged and then evicted, or evicted and then added again with only the new
+        // charge.
         assert!(of(1).is_none() || (of(1) == Some(1) && of(2).is_none()), "{contents:?}");
         assert_eq!(table.dropped(), if of(1).is_none() { 1 } else { 2 });
     });
@@ -125,7 +126,7 @@ fn a_reader_without_the_bit_sees_its_own_key_or_none() {
 
 #[test]
 fn a_reader_of_an_exact_table_is_not_misled_by_what_moves() {
-    // 1 and 2 have the same home; when 1 goes for 3, 2 moves into its slot.
+    // 1 and 2 have the same home slot; when 1 is evicted for 3, 2 moves into its slot.
     fn crowded() -> Table {
         let table = exact();
         charge(&table, key(1), 1);

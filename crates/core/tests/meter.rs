@@ -1,4 +1,4 @@
-//! The virtual clock against a naive model that keeps every request's cost on its own.
+//! Compares the virtual clock with a naive model that keeps every request's cost separately.
 
 use evenkeel_core::meter::{Clock, Meter, Reading};
 use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const START: u64 = 1_700_000_000 * SECOND;
 
-/// Every request with its own sum, brought up to date at every event.
+/// A model in which every request has its own sum, updated at every event.
 struct Naive {
     last: u64,
     cpus: f64,
@@ -27,10 +27,10 @@ impl Naive {
     }
 }
 
-/// After how many nanoseconds, who, whether to enter.
+/// Nanoseconds until the event, index of the request, whether it enters or leaves.
 type Event = (i64, usize, bool);
 
-/// Runs both and compares.
+/// Runs the meter and the model, and compares them.
 fn compare(cpus: f64, events: &[Event]) -> Result<(), TestCaseError> {
     let mut meter = Meter::new(Clock::Shared { cpus });
     let mut naive = Naive { last: START, cpus, running: Vec::new(), total: 0.0 };
@@ -102,14 +102,14 @@ fn what_is_provisional_changes_nobodys_cost_and_shares_with_all() {
     let after = |millis: u64| Time(START + millis * 1_000_000);
     let mut meter = Meter::new(Clock::Shared { cpus: 1.0 });
     let alone = meter.enter_provisionally(after(0));
-    // Half a second alone, half a second beside one that surely runs and another one.
+    // Half a second alone, then half a second beside a running request and another one.
     let runs = meter.enter(after(500));
     meter.enter_provisionally(after(500));
     let half = Cost::cpu(Nanos::from_millis(500));
     assert_eq!(meter.leave(runs, after(1_000)), half);
     let third = Cost(half.0 / 3);
     assert_eq!(meter.leave_provisionally(alone, after(1_000)), half.plus(third));
-    // Since the client has sent something, only the time after that counts.
+    // Only the time after the client's last transmission counts.
     let other = meter.restart(after(1_000));
     assert_eq!(meter.total(after(1_250)), half, "nothing provisional is charged");
     let cost = meter.leave_provisionally(other, after(1_250));
@@ -118,7 +118,7 @@ fn what_is_provisional_changes_nobodys_cost_and_shares_with_all() {
     assert_eq!(meter.total(after(2_000)), half.plus(cost));
 }
 
-/// Millions of pauses and returns: nothing is lost to rounding.
+/// Over millions of pauses and returns, no cost is lost to rounding.
 #[test]
 fn three_million_events_lose_no_nanosecond() {
     let mut meter = Meter::new(Clock::Shared { cpus: 2.3 });
@@ -137,7 +137,7 @@ fn three_million_events_lose_no_nanosecond() {
     assert!((total as f64 - expected).abs() < 1_000.0, "{total} for {expected}");
 }
 
-/// The backend idles nine tenths of the time, is just full, has four times what it can do.
+/// The backend is idle nine tenths of the time, exactly full, or has four times its capacity.
 #[test]
 fn at_a_tenth_at_full_and_at_four_times_the_load_everything_is_charged_once() {
     for (cpus, at_once, busy, idle) in [(2.0, 1, 200, 800), (2.0, 2, 1_000, 0), (2.0, 8, 1_000, 0)]
@@ -169,7 +169,8 @@ fn a_changed_clock_leaves_running_requests_what_they_have() {
     assert!(meter.leave(reading, at(7)).0 <= SECOND);
 }
 
-/// A backend of `cpus` whose requests either compute or wait, looked at ten times a second.
+/// A backend of `cpus` with requests that either compute or wait; its CPU time is sampled ten times
+/// a second.
 struct Seen {
     meter: Meter,
     now: u64,
@@ -218,7 +219,7 @@ impl Seen {
     }
 }
 
-/// After how many milliseconds, whether it computes, who, whether to enter.
+/// Milliseconds until the event, whether the request computes, its index, whether it enters.
 fn some_event() -> impl Strategy<Value = (u64, bool, usize, bool)> {
     (1_u64..300, any::<bool>(), 0_usize..8, any::<bool>())
 }
@@ -230,7 +231,7 @@ proptest! {
         events in prop::collection::vec(some_event(), 1..400),
     ) {
         let mut seen = Seen::new(f64::from(cpus));
-        // Somebody is always there to pay.
+        // One request always runs, so that all CPU time can be charged.
         seen.begin(false);
         for (millis, computes, who, enters) in events {
             seen.pass(millis * SECOND / 1_000);
@@ -264,10 +265,10 @@ fn by_cgroup_short_requests_with_pauses_pay_what_they_use_and_pauses_nobody() {
     }
     let (used, charged) = (seen.used / 1e9, seen.charged as f64 / 1e9);
     assert!((used - charged).abs() < 0.05, "{charged} of {used}");
-    // A job that nobody asked for.
+    // CPU time without any request.
     seen.meter.used(Cost(3 * SECOND), Time(seen.now + LOOK));
     assert!((seen.meter.unpaid().0 as f64 / 1e9 - 3.0).abs() < 0.05);
-    // Waiting pages cost next to nothing once that is seen.
+    // Requests that only wait cost almost nothing, once a sample shows it.
     let before = seen.charged;
     for _ in 0..100 {
         seen.begin(false);

@@ -1,6 +1,6 @@
-//! The table against a map that keeps everything, and against a flood.
+//! Compares the table with a map that keeps everything, and tests it under a flood.
 //!
-//! Orders of loads and stores are in `tests/loom_table.rs`, figures in `benches/decision.rs`.
+//! Orders of loads and stores are tested in `tests/loom_table.rs`, speed in `benches/decision.rs`.
 #![cfg(not(loom))]
 
 use evenkeel_core::key::KeyHash;
@@ -9,23 +9,23 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 
-/// Slots in a set of a large table.
+/// Number of slots in a set of a large table.
 const WAYS: usize = 8;
 
-/// A bucket's word is a time; it is worth what is left of it.
+/// The only word of a bucket is a time, and its worth is the time until then.
 fn worth_at(now: u64) -> impl Fn(&[u64]) -> u64 {
     move |state| state[0].saturating_sub(now)
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Adds to a key's bucket.
+    /// Adds an amount to the bucket of a key.
     Charge(u64, u64),
     /// Lets time pass.
     Wait(u64),
 }
 
-/// Keys in few neighbourhoods, so that they crowd each other, at both ends of the range too.
+/// Keys in few groups, so that they compete for slots, including both ends of the range.
 fn keys() -> impl Strategy<Value = u64> {
     (prop_oneof![Just(0), Just(1u64 << 61), Just(1 << 62), Just((1 << 63) - 64)], 1..20u64)
         .prop_map(|(neighbourhood, n)| neighbourhood + n)
@@ -37,8 +37,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![8 => charge, 1 => wait], 1..200)
 }
 
-/// What the table must hold: everything that is worth something, by group; a group that is full
-/// drops its least.
+/// The expected contents of the table: every bucket with a worth above zero, by group. A full group
+/// evicts the bucket that is worth least.
 struct Model {
     now: u64,
     buckets: BTreeMap<u64, u64>,
@@ -63,7 +63,8 @@ impl Model {
     }
 }
 
-/// Runs the same steps on both. No two states are equal, so there is one least.
+/// Runs the same steps on the table and the model. No two states are equal, so the least one is
+/// unique.
 fn agree(table: &Table, mut model: Model, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let words = table.words();
     for (index, step) in steps.into_iter().enumerate() {
@@ -121,7 +122,7 @@ proptest! {
     }
 }
 
-/// A sequence of hashes as even as keyed hashing makes them (splitmix64's finisher).
+/// A sequence of hashes as uniform as those of keyed hashing (splitmix64's finisher).
 fn hash(n: u64) -> KeyHash {
     let mut x = n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -133,7 +134,7 @@ fn hash(n: u64) -> KeyHash {
 fn of_2000_debtors_a_table_for_100_remembers_the_greatest() {
     let table = Table::new(100, 1);
     for n in 0..2000 {
-        // 7 and 2000 have no common divisor: every debt from 1 to 2000 once, out of order.
+        // 7 and 2000 have no common divisor: every debt from 1 to 2000 occurs once, in mixed order.
         let debt = n * 7 % 2000 + 1;
         table.take(hash(debt)).put(&[debt], |state| state[0]);
         assert!(table.used() <= 100);
@@ -194,11 +195,11 @@ fn threads_that_push_each_other_out_never_see_a_foreign_bucket() {
     }
 }
 
-/// A million or more clients that come once cannot push out one that owes a lot; and the table
-/// is as large afterwards as before.
+/// A million or more clients with one request each cannot evict one with a large debt, and the
+/// table does not grow.
 fn flood(clients: u64) {
     let second = 1_000_000_000;
-    // A small table looks at all its slots for each of them.
+    // A small table scans all its slots for each client, so it gets fewer clients.
     for (keys_max, clients) in [(100, clients / 10), (100_000, clients)] {
         let table = Table::new(keys_max, 1);
         let (bytes, debtor) = (table.bytes(), hash(u64::MAX));

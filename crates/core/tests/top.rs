@@ -1,4 +1,4 @@
-//! The list of the heaviest clients against a naive one that remembers everybody.
+//! Compares the list of the heaviest clients with a naive one that keeps all clients.
 
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::key::NAME_BYTES_MAX;
@@ -7,7 +7,8 @@ use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// A weight may be a millisecond old, of the ten seconds of memory: a ten-thousandth.
+/// A weight may be a millisecond old, relative to the time constant of ten seconds: an error of a
+/// ten-thousandth.
 const WEIGHT_ERROR: f64 = 1.000_101;
 const START: u64 = 1_700_000_000 * SECOND;
 
@@ -65,7 +66,7 @@ fn a_flood_of_keys_seen_once_does_not_wash_out_the_heavy_one() {
         if i % 1_000 == 0 {
             top.touch(key(1), Time(now), || String::from("heavy"));
         }
-        // Its request ends long after the flood took its place.
+        // The request ends long after the flood took the place of its client.
         if i % 1_000 == 500 {
             top.add(key(1), Cost(20_000_000), Nanos::from_millis(700), Time(now));
         }
@@ -161,9 +162,10 @@ fn many_requests_counted_at_once_are_as_many_counted_singly() {
     assert_eq!(at_once[0].name, "b", "the heaviest first");
 }
 
-/// T30 in our column. Waits are averaged as Tempomat did, the last request weighing a tenth. Its
-/// requests a second came from gaps averaged from zero on, so two requests looked like ten a
-/// second; ours come from below: after the second of one each second it is a fifth of the truth.
+/// T30 in the column "ours". Waits are averaged as in Tempomat, with a weight of a tenth for the
+/// last request. Tempomat derived requests a second from gaps averaged from zero on, so two
+/// requests looked like ten a second. Evenkeel's value rises from below: after the second of one
+/// request each second it is a fifth of the true rate.
 #[test]
 fn t30_averages_come_from_below() {
     let mut top = Top::new(10);

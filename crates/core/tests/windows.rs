@@ -1,4 +1,4 @@
-//! Counters of windows: a model that keeps every hit, and threads that count at once.
+//! Counters of windows: a model that keeps every hit, and threads that count concurrently.
 
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::units::{SECOND, Time};
@@ -12,7 +12,7 @@ fn at(second: u64) -> Time {
 }
 
 fn key(n: u64) -> KeyHash {
-    // Spread over the table as hashes are.
+    // Spreads keys over the table as hashes are.
     KeyHash::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
@@ -39,7 +39,8 @@ fn hits_grow_over_the_limit_and_start_anew_in_the_next_window() {
     assert_eq!(hits[0].after, 0);
 }
 
-/// What a snapshot does: counters of every kind go on where they were, and who has ended is left.
+/// The use of a snapshot: counters of every kind continue with their values, and ended windows are
+/// left out.
 #[test]
 fn counters_that_are_put_back_count_on() {
     let kinds = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
@@ -63,7 +64,7 @@ fn counters_that_are_put_back_count_on() {
     let after = Windows::new(10);
     assert!(words.iter().all(|(key, word)| after.restore(*key, *word, at(602))));
     assert_eq!(ask(&after, at(602)), ask(&before, at(602)));
-    // The fixed window has ended; the sliding one still reaches into the next.
+    // The fixed window has ended; the sliding one still affects the next window.
     assert_eq!(kept(at(660)).len(), 1);
     let later = Windows::new(10);
     let restored = words.iter().filter(|(key, word)| later.restore(*key, *word, at(660))).count();
@@ -185,8 +186,8 @@ fn the_end_of_a_window_may_lie_beyond_2106() {
 }
 
 proptest! {
-    /// Wherever a window begins, less than two limits pass: a bucket is full at first, and a
-    /// sliding window takes the hits of the one before as spread evenly.
+    /// In any window of time less than twice the limit passes. A bucket is full at first, and a
+    /// sliding window assumes that the hits of the previous window were evenly distributed.
     #[test]
     fn no_window_anywhere_has_more_than_twice_its_limit(
         steps in proptest::collection::vec((0_u64..20, 1_u32..4), 1..200),
@@ -235,7 +236,7 @@ proptest! {
     }
 }
 
-/// All counters of a request move together: whoever looks sees equal counts.
+/// All counters of a request change together: concurrent readers see equal counts.
 #[test]
 fn threads_lose_no_hit_and_never_see_half_a_request() {
     const ROUNDS: u32 = 2_000;
@@ -261,7 +262,7 @@ fn threads_lose_no_hit_and_never_see_half_a_request() {
     }
 }
 
-/// What a store says of a counter is where it goes on from, whatever was counted here.
+/// A counter continues from the value that a store returns, whatever was counted locally.
 #[test]
 fn counters_stand_where_they_are_told_to() {
     for algorithm in [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket] {
@@ -277,7 +278,7 @@ fn counters_stand_where_they_are_told_to() {
         windows.learn(&said, at(606));
         assert_eq!(ask(0, at(606)).before, 5, "{algorithm:?}");
         assert_eq!(ask(4, at(606)).after, 9, "{algorithm:?}");
-        // Refused where it is counted: it stands where it stood before.
+        // Refused by the store: a fixed window counts the hits nevertheless, the others do not.
         let over = Hit { algorithm, before: 7, after: 10, ..hit(1, 9, 3, at(606)) };
         windows.learn(&over, at(606));
         let stands = if algorithm == Algorithm::Fixed { 10 } else { 7 };

@@ -75,7 +75,7 @@ fn limiter() -> Limiter {
     Limiter::new(policy, limits.collect(), Seed([7; 16]))
 }
 
-/// Keys, clock, ask with an estimate, settle with the true cost.
+/// Makes the keys, reads the clock, asks with an estimate, and settles with the true cost.
 fn request(limiter: &Limiter, clock: &Clock, dice: &mut Dice, settle: bool) {
     let request = Request::of(&std::array::from_fn(|_| dice.below(KEYS)));
     let keys = limiter.keys(&request);

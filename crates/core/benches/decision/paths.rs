@@ -1,5 +1,5 @@
-//! The keys of a request under limits that look at its path: two conditions, and one that counts by
-//! the path itself.
+//! The keys of a request under limits that use its path: two conditions, and one limit that counts
+//! by the path itself.
 
 use super::super::quickest;
 use core::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,4 @@
-//! The contestants: ways to keep one time per key, all deciding by the same formula.
+//! The contestants: ways to keep one time per key, all with the same decision formula.
 
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::Debt;
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// In the order of their rows; the first is the floor.
+/// The names in the order of the rows; the first is the lower bound.
 pub const NAMES: [&str; 6] = [
     "array by index",
     "table",
@@ -47,7 +47,7 @@ pub fn contestant(name: &str, keys: u64) -> Box<dyn Contestant> {
     }
 }
 
-/// The key that is made on the fly: 16 bytes, as an address in memory form.
+/// A key of 16 bytes, as an address in memory form.
 pub fn bytes(key: u64) -> [u8; 16] {
     (u128::from(key) << 64 | 0x2001_0db8).to_le_bytes()
 }
@@ -58,7 +58,7 @@ pub fn hash(key: u64) -> KeyHash {
     hasher.finish()
 }
 
-/// Time since the start, an hour in, so that no new bucket looks used.
+/// Time since the start plus an hour, so that no new bucket looks used.
 pub struct Clock(Instant);
 
 impl Clock {
@@ -71,7 +71,7 @@ impl Clock {
     }
 }
 
-/// The state after an admitted request; `None`: refused.
+/// The state after an admitted request; `None` if the request is refused.
 fn admit(full_at: u64, now: u64) -> Option<u64> {
     let step = 1_000_000_000 / u64::from(PER_SECOND);
     let next = full_at.max(now) + step;
@@ -94,7 +94,7 @@ impl Contestant for Array {
     }
 }
 
-/// Our table as the limiter uses it: a look that may refuse, then the set.
+/// Evenkeel's table as the limiter uses it: a read that may refuse, then the update.
 struct Sets {
     clock: Clock,
     table: Table,
@@ -151,8 +151,8 @@ impl Contestant for One {
     }
 }
 
-/// The anchor's design: hash and time in neighbouring words, linear probing, compare-and-swap,
-/// nothing ever removed; a power of two of slots.
+/// The reference design: hash and time in neighbouring words, linear probing, compare-and-swap,
+/// without any removal. The number of slots is a power of two.
 struct Open {
     clock: Clock,
     words: Vec<AtomicU64>,
@@ -184,7 +184,7 @@ impl Contestant for Open {
 
 type Shard = Mutex<HashMap<[u8; 16], u64>>;
 
-/// The standard library's map (hashbrown), in 64 shards.
+/// The standard library's map (hashbrown) in 64 shards.
 struct Maps {
     clock: Clock,
     shards: Vec<Shard>,
@@ -199,7 +199,7 @@ impl Maps {
 impl Contestant for Maps {
     fn decide(&self, key: u64) -> bool {
         let now = self.clock.now();
-        // Neighbouring numbers in neighbouring shards: cheaper than a second hash, and as even.
+        // Adjacent keys go to adjacent shards: cheaper than a second hash, and equally uniform.
         let mut map = self.shards[key as usize % 64].lock().expect("nobody panics");
         let time = map.entry(bytes(key)).or_default();
         let next = admit(*time, now);
