@@ -1,9 +1,9 @@
-//! Who the client of a request is, as far as headers and name servers tell.
+//! The client of a request, as far as headers and name servers identify it.
 //!
-//! Doors ask `address` who asks, behind whatever proxies are trusted. The engine asks `hosts` what
-//! a client counts as by its name, and `lookup` finds that out beside everything else. `form`
-//! has what a client is told, as it likes it. What is counted, and by what, the engine knows;
-//! nothing is decided here.
+//! Doors use `address` to find the client's address behind trusted proxies. The engine uses `hosts`
+//! to find the rules for a client's host name, which `lookup` resolves in the background. `form`
+//! writes short answers in the format that a client accepts. Decisions and counts are made in the
+//! engine, not here.
 
 pub mod address;
 pub mod form;

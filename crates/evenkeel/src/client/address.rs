@@ -1,56 +1,59 @@
-//! Who the client is, behind whatever proxies are trusted.
+//! The address of the client behind trusted proxies.
 //!
-//! Only a trusted peer is asked; what it wrote is walked from the right, over all lines of the
-//! header, past trusted addresses: the first that is not trusted is the client. Empty elements are
-//! skipped. What cannot be read as an address (`unknown`, `_hidden`, rubbish) ends the walk, and
-//! the client is the peer. IPv4-mapped addresses count as IPv4.
+//! Headers are used only if the peer is trusted. The list of addresses is read from the right, over
+//! all lines of the header, and trusted addresses are skipped: the first address that is not
+//! trusted is the client. Empty elements are skipped. An element that is no address (`unknown`,
+//! `_hidden`, garbage) ends the search, and the peer counts as the client. IPv4-mapped addresses
+//! count as IPv4.
 //!
-//! A client writes the left of a line, a trusted proxy its right end. So a line is also split from
-//! the right: a quotation counts from its closing mark to its opening one, and a mark that closes
-//! nothing ends the walk. Read from the left, an open quotation of the client's would swallow what
-//! the proxy appends.
+//! A client controls the left part of a line, a trusted proxy appends to the right. So lines are
+//! also split from the right: a quoted string runs from its closing quote back to its opening one,
+//! and an unmatched quote ends the search. Read from the left, an unclosed quote of the client
+//! would hide the part that the proxy appends.
 //!
-//! It does not write headers: `doors/proxy/headers.rs`. What stands before the first request of a
-//! connection is read in `doors/proxy/front/preface.rs`.
+//! Headers are written elsewhere: `doors/proxy/headers.rs`. The PROXY protocol is read in
+//! `doors/proxy/front/preface.rs`.
 
 use crate::config::settings::ClientAddress;
 use http::HeaderMap;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 
-/// Whose word is taken, and where it is written.
+/// The trusted proxies, and where they write the client's address.
 pub struct Trust {
     proxies: Vec<IpNet>,
     written: ClientAddress,
 }
 
 impl Trust {
-    /// Networks are taken as they are configured; IPv4-mapped ones do not match.
+    /// Creates the trust from the configured networks. IPv4-mapped networks match nothing, because
+    /// addresses are compared in canonical form.
     #[must_use]
     pub fn new(proxies: &[IpNet], written: &ClientAddress) -> Trust {
         Trust { proxies: proxies.to_vec(), written: written.clone() }
     }
 
-    /// Whether this address is a trusted proxy.
+    /// Whether this address belongs to a trusted proxy.
     #[must_use]
     pub fn trusts(&self, address: IpAddr) -> bool {
         self.proxies.iter().any(|net| net.contains(&address))
     }
 
-    /// Whether connections from this address begin with a word about the client (PROXY protocol).
+    /// Whether connections from this address must begin with a PROXY protocol header.
     #[must_use]
     pub fn prefaces(&self, address: IpAddr) -> bool {
         self.written == ClientAddress::ProxyProtocol && self.trusts(address)
     }
 
-    /// Whether headers from this address are believed. Where the client's address stands before the
-    /// first request, it does not also stand in headers.
+    /// Whether forwarded headers from this address are trusted. False with the PROXY protocol,
+    /// which replaces the headers.
     #[must_use]
     pub fn believes(&self, address: IpAddr) -> bool {
         self.written != ClientAddress::ProxyProtocol && self.trusts(address)
     }
 
-    /// The header, lower case, that only trusted peers may send, where the settings name one.
+    /// The configured header (lower case) with the client's address, which only trusted peers may
+    /// send. `None` for standard headers and the PROXY protocol.
     #[must_use]
     pub fn header(&self) -> Option<&str> {
         match &self.written {
@@ -59,7 +62,8 @@ impl Trust {
         }
     }
 
-    /// The header, lower case, in which trusted peers write who asks, if it is in headers.
+    /// The header (lower case) in which trusted peers write the client's address. `None` with the
+    /// PROXY protocol.
     #[must_use]
     pub fn written_in(&self) -> Option<&str> {
         match &self.written {
@@ -70,17 +74,18 @@ impl Trust {
         }
     }
 
-    /// The client of a request that came from `peer` (in canonical form).
+    /// The client of a request from `peer`. Invariant: `peer` is in canonical form.
     #[must_use]
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let found = self.believes(peer).then(|| self.found(headers)).flatten();
         found.unwrap_or(peer)
     }
 
-    /// The client of a request that the front at `peer` (in canonical form) has taken in and asks
-    /// about. Fronts on this machine are believed. A front passes on what clients wrote in
-    /// forwarded headers, so what it says itself goes first, and that is `X-Real-IP`; where it
-    /// names a trusted proxy, or nobody, the client is found as for a request from that one.
+    /// The client of a request that the front end at `peer` (in canonical form) has received and
+    /// asks about. Front ends on this machine are trusted. A front end also passes on the forwarded
+    /// headers of its clients, so its own header `X-Real-IP` takes precedence. If that names a
+    /// trusted proxy, the search continues as for a request from that proxy; if it is invalid, the
+    /// peer counts as the client.
     #[must_use]
     pub fn client_of_front(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         if !peer.is_loopback() && !self.trusts(peer) {
@@ -93,7 +98,7 @@ impl Trust {
         self.found(headers).unwrap_or(peer)
     }
 
-    /// Who the client is by what stands in the headers.
+    /// The client's address according to the headers.
     fn found(&self, headers: &HeaderMap) -> Option<IpAddr> {
         match &self.written {
             ClientAddress::XForwardedFor => self.x_forwarded_for(headers),
@@ -121,8 +126,8 @@ impl Trust {
         self.walk(elements.map(|element| forwarded_for(element?)))
     }
 
-    /// The first address that is not trusted; the last one if all are; `None` at the first that
-    /// cannot be read, or if there is none.
+    /// The first address that is not trusted, or the last one if all are. `None` if an element
+    /// before it is invalid, or if there are no elements.
     fn walk(&self, addresses: impl Iterator<Item = Option<IpAddr>>) -> Option<IpAddr> {
         let mut last = None;
         for address in addresses {
@@ -136,14 +141,14 @@ impl Trust {
     }
 }
 
-/// The value of a header that must be there exactly once.
+/// The value of a header that must occur exactly once.
 fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
     values.next().is_none().then(|| value.as_bytes().trim_ascii())
 }
 
-/// Reads `1.2.3.4`, `1.2.3.4:56`, `::1`, `[::1]`, `[::1]:80`, and `fe80::1%eth0` without its zone.
+/// Parses `1.2.3.4`, `1.2.3.4:56`, `::1`, `[::1]`, `[::1]:80`, and `fe80::1%eth0` without its zone.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?.trim();
     if let Some(inner) = text.strip_prefix('[') {
@@ -162,7 +167,7 @@ fn plain(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The address in one element of a `Forwarded` header: its `for` parameter.
+/// The address in the `for` parameter of one element of a `Forwarded` header.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let pairs = SplitRight::new(element, b';').flatten();
     let mut values = pairs.filter_map(|pair| {
@@ -176,8 +181,8 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     values.next().is_none().then(|| address(unquoted.unwrap_or(value)))?
 }
 
-/// The lines of `Forwarded`, without what stands before a quotation that is not closed: whoever
-/// reads the list from the left would take what follows for a part of it.
+/// The lines of `Forwarded`, without everything before an unmatched quote. A reader that parses
+/// from the left would take the text after that quote for a part of the quoted string.
 pub fn closed_forwarded(headers: &HeaderMap) -> Vec<&[u8]> {
     let mut closed = Vec::new();
     for line in headers.get_all("forwarded").iter().rev() {
@@ -197,8 +202,8 @@ pub fn closed_forwarded(headers: &HeaderMap) -> Vec<&[u8]> {
     closed
 }
 
-/// The parts of a text between `mark`s, the last first; marks within quotations are none. `None`
-/// is the last there is: a quotation is not closed, so what is left cannot be split.
+/// Splits a text at `mark` from the right; marks inside quoted strings are ignored. Yields `None`
+/// as its last item if a quote is unmatched, because the rest cannot be split.
 struct SplitRight<'a> {
     rest: Option<&'a [u8]>,
     mark: u8,
@@ -230,7 +235,7 @@ impl<'a> Iterator for SplitRight<'a> {
     }
 }
 
-/// Where the quotation begins whose closing mark stands behind `text`.
+/// Start of the quoted string that ends with a quote right after `text`.
 fn quotation(text: &[u8]) -> Option<usize> {
     let mut end = text.len();
     if is_escaped(text) {
@@ -244,7 +249,7 @@ fn quotation(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether what stands behind `text` is escaped.
+/// Whether the character right after `text` is escaped.
 fn is_escaped(text: &[u8]) -> bool {
     text.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
@@ -375,7 +380,7 @@ mod tests {
         }
     }
 
-    /// What a stranger may write before what its front appends, on the same line or on a new one.
+    /// Text that a client may send in the line that its front end appends to, or in another line.
     const FORGED: [&str; 14] = [
         r#"for="198.51.100.77";x=""#,
         r#"for=198.51.100.77, x=""#,
@@ -411,8 +416,7 @@ mod tests {
                     assert_eq!(found, ip("203.0.113.66"), "{lines:?}");
                 }
             }
-            // Where the front is one of several that are trusted, nothing of the rest is believed
-            // that is not whole.
+            // With several trusted front ends, an incomplete rest is not trusted.
             let joined = format!("{forged}, for=10.0.0.7");
             let found = client(&ClientAddress::Forwarded, "127.0.0.1", &[("forwarded", &joined)]);
             let whole = ["198.51.100.77", "127.0.0.1", "10.0.0.7"].map(ip);

@@ -1,31 +1,31 @@
-//! In which form a client likes to be told something: HTML, JSON or text, by its `Accept`; and the
-//! few things that it is told.
+//! The short answers of HTTP doors, as HTML, JSON or text, according to the client's `Accept`.
 //!
-//! What is told here is all that doors of HTTP say of their own accord to clients, in one wording.
-//! Who is told what is up to them.
+//! All answers that the doors produce themselves are written here, with the same wording. The doors
+//! decide when to send them.
 
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderValue};
 
-/// The forms an answer can take.
+/// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// For people.
+    /// HTML, for browsers.
     Html,
-    /// For programs.
+    /// JSON, for programs.
     Json,
-    /// For whoever says nothing.
+    /// Plain text, for clients without a preference.
     Text,
 }
 
-/// The code of a refusal: by a limit in requests, or one in CPU time.
+/// Status of a refusal: 429 for a limit in requests, 503 for one in CPU time.
 #[must_use]
 pub const fn refused(by_rate: bool) -> StatusCode {
     if by_rate { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 impl Form {
-    /// The form that `Accept` likes best; the first of equals; text for who names none of ours.
+    /// The format with the highest weight in `Accept`, the first of several equal ones. Text if
+    /// none of them is acceptable.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Form {
         let Some(accept) = headers.get(header::ACCEPT) else { return Form::Text };
@@ -48,7 +48,7 @@ impl Form {
         best.0
     }
 
-    /// Its `Content-Type`.
+    /// The `Content-Type` of this format.
     #[must_use]
     pub fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
@@ -58,7 +58,8 @@ impl Form {
         })
     }
 
-    /// That `limit` refused a request, which may come again after so many seconds.
+    /// Body for a refusal by `limit`, with the number of seconds after which the client may try
+    /// again.
     #[must_use]
     pub fn refusal(self, status: StatusCode, limit: &str, seconds: u64) -> String {
         match self {
@@ -78,7 +79,7 @@ impl Form {
         }
     }
 
-    /// That something went wrong.
+    /// Body for an error.
     #[must_use]
     pub fn fault(self, status: StatusCode) -> String {
         let reason = status.canonical_reason().unwrap_or("error");
@@ -104,11 +105,11 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// `q=0.5` in thousandths.
+/// Parses `q=0.5` into thousandths.
 fn weight(parameter: &[u8]) -> Option<u32> {
     let value = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;
     let value: f64 = str::from_utf8(value).ok()?.parse().ok()?;
-    // Between 0 and 1000, so the cast loses nothing that counts.
+    // The value is between 0 and 1000, so the cast loses only the fraction.
     Some((value.clamp(0.0, 1.0) * 1000.0) as u32)
 }
 

@@ -1,11 +1,11 @@
-//! What clients count as by their names, as far as that is known.
+//! The rules that apply to clients because of their host names.
 //!
-//! Nobody waits for a name: who is asked about for the first time counts by address, and is noted
-//! down to be looked up (`lookup`). What was found is kept as long as DNS says, within bounds, and
-//! an hour longer while it cannot be looked up again. Kept is not the name but what it means, so
-//! memory is fixed: two generations, of which the older is dropped when the younger is full; who
-//! asks again comes into the younger. A flood of addresses forgets others no faster than names can
-//! be looked up, as only who is noted down is kept.
+//! Requests never wait for a name: a new client counts by its address, and is queued for a lookup
+//! (`lookup`). Results are kept as long as DNS permits, within bounds, and an hour longer while a
+//! new lookup fails. The rules are stored instead of the name, so memory is bounded. There are two
+//! generations; when the younger one is full, the older one is dropped, and a client that comes
+//! again moves into the younger one. Only queued clients are stored, so a flood of addresses evicts
+//! others no faster than names can be resolved.
 
 use crate::config::settings::hosts::Hosts;
 use crate::watch::counts::hosts::HostCounts;
@@ -16,32 +16,32 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use tokio::sync::mpsc;
 
-/// Clients in one generation, some 64 bytes each.
+/// Number of clients in one generation, some 64 bytes each.
 const GENERATION: usize = 32_768;
-/// Clients that are to be looked up; more are looked up when they come again.
+/// Capacity of the lookup queue. Clients beyond it are queued when they come again.
 const WANTED_MAX: usize = 1024;
-/// The shortest and longest time for which an answer is believed.
+/// The shortest and the longest time for which a result is fresh.
 const FRESH: (Nanos, Nanos) = (Nanos::from_secs(60), Nanos::from_secs(86_400));
-/// How long after that while nothing newer can be had.
+/// How much longer a result is used if no newer one is available.
 const STALE: Nanos = Nanos::from_secs(3_600);
-/// When a client whose lookup failed is looked up again.
+/// Delay before the next lookup of a client after a failure.
 const RETRY: Nanos = Nanos::from_secs(60);
-/// When one is noted down again of whom nothing was heard.
+/// Delay before a client is queued again if there was no result.
 const PATIENCE: Nanos = Nanos::from_secs(30);
 
-/// What a client counts as.
+/// The rules that apply to a client because of its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// It is neither counted nor held.
+    /// Whether the client is neither counted nor held.
     pub exempt: bool,
-    /// Its place in `merge`.
+    /// Index of its group in `merge`.
     group: Option<u16>,
 }
 
-/// What a lookup found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// This, for so long.
+    /// These rules apply, for this long.
     Answer(Known, Nanos),
     /// No name server answered.
     Nothing,
@@ -59,17 +59,17 @@ struct Kept {
     old: HashMap<IpAddr, Entry>,
 }
 
-/// All that is known of clients' names.
+/// The rules for all clients that are known by name.
 pub struct KnownHosts {
     settings: Hosts,
     kept: Mutex<Kept>,
     wanted: mpsc::Sender<IpAddr>,
-    /// What is counted of it.
+    /// Metrics of lookups.
     pub counts: HostCounts,
 }
 
 impl KnownHosts {
-    /// Knows nobody yet. Whom to look up comes out at the other end.
+    /// Creates an empty table. The receiver yields the clients to look up.
     #[must_use]
     pub fn new(settings: &Hosts, registry: &Registry) -> (KnownHosts, mpsc::Receiver<IpAddr>) {
         let (wanted, receiver) = mpsc::channel(WANTED_MAX);
@@ -78,13 +78,14 @@ impl KnownHosts {
         (hosts, receiver)
     }
 
-    /// What it goes by.
+    /// The settings that the rules come from.
     #[must_use]
     pub fn settings(&self) -> &Hosts {
         &self.settings
     }
 
-    /// What `client` (in canonical form) counts as. Notes it down if that is not known.
+    /// The rules for `client`. Queues it for a lookup if they are unknown or no longer fresh.
+    /// Invariant: `client` is in canonical form.
     #[must_use]
     pub fn of(&self, client: IpAddr, now: Time) -> Known {
         let mut kept = self.kept.lock();
@@ -105,7 +106,7 @@ impl KnownHosts {
         entry.usable(now)
     }
 
-    /// Has a client looked up. False if too many are waiting for that.
+    /// Queues a client for a lookup. Returns false and counts it if the queue is full.
     fn want(&self, client: IpAddr) -> bool {
         let noted = self.wanted.try_send(client).is_ok();
         if !noted {
@@ -114,8 +115,8 @@ impl KnownHosts {
         noted
     }
 
-    /// Takes over what was found of `client`. Returns what it counts as from now on if that is a
-    /// group, and it was in none.
+    /// Stores the result of a lookup. Returns the new rules if the client is now in a group and was
+    /// in none before.
     pub fn learn(&self, client: IpAddr, found: Found, now: Time) -> Option<Known> {
         let mut kept = self.kept.lock();
         let before = kept.find(client).map(|entry| entry.usable(now)).unwrap_or_default();
@@ -135,13 +136,13 @@ impl KnownHosts {
         }
     }
 
-    /// Whether `name` (in lower case) means anything.
+    /// Whether any rule applies to `name`, which must be in lower case.
     #[must_use]
     pub fn matters(&self, name: &str) -> bool {
         self.means(name) != Known::default()
     }
 
-    /// What a client with this confirmed name counts as.
+    /// The rules for clients with this confirmed name.
     #[must_use]
     pub fn means(&self, name: &str) -> Known {
         let exempt = self.settings.exempt.iter().any(|pattern| pattern.matches(name));
@@ -149,7 +150,7 @@ impl KnownHosts {
         Known { exempt, group: group.and_then(|at| u16::try_from(at).ok()) }
     }
 
-    /// The name that a client counts as, if it counts as one.
+    /// The name of the group under which a client is counted, if it is in one.
     #[must_use]
     pub fn group(&self, known: Known) -> Option<&str> {
         let merge = self.settings.merge.get(usize::from(known.group?))?;
@@ -164,7 +165,7 @@ impl Entry {
 }
 
 impl Kept {
-    /// Finds a client, and brings it into the younger generation.
+    /// Finds a client and moves it into the younger generation.
     fn find(&mut self, client: IpAddr) -> Option<&mut Entry> {
         if !self.young.contains_key(&client) {
             let entry = self.old.remove(&client)?;

@@ -1,8 +1,8 @@
-//! Looks up clients' names: what reverse DNS says, if a lookup of that name confirms it.
+//! Looks up the host names of clients: reverse DNS, confirmed by a forward lookup.
 //!
-//! Whoever owns a network can have its addresses called anything; so a name counts only if it leads
-//! back to the address. Names that mean nothing here are not asked about any further. It runs
-//! beside everything else, bounded in number and time; what is found is told to `hosts`.
+//! The owner of a network can give its addresses any name, so a name is only used if it resolves to
+//! the client's address. Names without rules are not confirmed. Lookups run in the background,
+//! bounded in number and time; the results go to `hosts`.
 
 use super::hosts::{Found, Known, KnownHosts};
 use crate::clock::Clock;
@@ -20,20 +20,20 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
-/// Clients that are looked up at once.
+/// Maximum number of concurrent lookups.
 const AT_ONCE: usize = 32;
-/// For one client, all questions together.
+/// Timeout for all queries about one client.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// For one answer, and how often it is asked for.
+/// Timeout of one query. The next constant is the number of attempts.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
-/// An address may have several names; no more than so many are confirmed.
+/// Maximum number of names of one address that are confirmed.
 const NAMES_MAX: usize = 4;
-/// How long it is believed that there is no name, where DNS does not say.
+/// How long the absence of a name is cached.
 const NONE_FOR: Nanos = Nanos::from_secs(600);
 
-/// Looks up whom `hosts` wants, until there is no such anymore. `told` hears of clients that count
-/// as a group from now on.
+/// Looks up the clients that `hosts` requests, until `hosts` is dropped. Calls `told` for clients
+/// that are now counted in a group.
 pub async fn serve(
     hosts: Weak<KnownHosts>,
     mut wanted: mpsc::Receiver<IpAddr>,
@@ -92,11 +92,11 @@ fn server(address: SocketAddr) -> NameServerConfig {
 fn limit(options: &mut ResolverOpts) {
     options.timeout = ANSWER_TIMEOUT;
     options.attempts = ATTEMPTS;
-    // What is worth keeping, `hosts` keeps.
+    // `hosts` caches the results.
     options.cache_size = 0;
 }
 
-/// `None` if no name server answered.
+/// Looks up a client. `None` if no name server answered.
 async fn look_up(
     resolver: &TokioResolver,
     hosts: &KnownHosts,
@@ -125,8 +125,8 @@ async fn look_up(
     Some((Found::Answer(Known::default(), fresh), outcome))
 }
 
-/// Whether one of the addresses of `name` is `client`, and for how long that is so. `None` if no
-/// name server answered.
+/// Checks whether `name` resolves to `client`, and returns for how long that is valid. The outer
+/// `None` means that no name server answered.
 async fn leads_back(
     resolver: &TokioResolver,
     name: &Name,
@@ -148,7 +148,7 @@ async fn leads_back(
     Some(found.then(|| freshness(&lookup)))
 }
 
-/// How long it is known that there is nothing; `None` if nobody said so.
+/// How long to cache the absence of records. `None` if the error does not mean absence.
 fn absent(error: &NetError) -> Option<Nanos> {
     error.is_no_records_found().then_some(NONE_FOR)
 }
@@ -158,7 +158,7 @@ fn freshness(lookup: &Lookup) -> Nanos {
     Nanos::from_secs(shortest.unwrap_or_default().into())
 }
 
-/// A name in lower case, without the dot at its end.
+/// The name in lower case, without the dot at its end.
 fn readable(name: &Name) -> String {
     let text = name.to_ascii().to_ascii_lowercase();
     text.strip_suffix('.').map(str::to_owned).unwrap_or(text)
