@@ -1,8 +1,9 @@
-//! The running program: opens the doors of a configuration, listens to signals, looks at the file.
+//! The running process: opens the doors of a configuration, handles signals and detects changes of
+//! the file.
 //!
-//! The only place that spawns the top tasks. What comes from outside is one event; each is handled
-//! without waiting, so a reload is either done or refused. Doors serve on threads of their own;
-//! this one has the signals and the admin door.
+//! This is the only module that spawns top-level tasks. Every external input is one event, and each
+//! event is handled without waiting, so a reload is either complete or refused. Doors serve on
+//! their own threads; this thread has the signals and the admin door.
 
 mod cgroup;
 mod doors;
@@ -43,12 +44,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use watchdog::Watchdog;
 
-/// Runs until a signal ends it. `source` is looked at for changes.
+/// Runs until a signal ends the process. Changes of `source` are applied.
 ///
 /// # Errors
-/// If a door cannot be opened or the system gives no thread, signal or randomness.
+/// If a door cannot be opened, or if the system provides no thread, signals or random numbers.
 pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
-    // First of all, while there is no other thread.
+    // This must happen first, while there is no other thread.
     let (sockets, herald) = Sockets::from_environment();
     let sockets = sockets.only(config.settings.openings());
     let origin = Origin::of_process();
@@ -64,23 +65,23 @@ pub fn serve(config: &Config, source: Option<Source>) -> anyhow::Result<()> {
     })
 }
 
-/// What can happen to the program.
+/// An event that the main loop handles.
 enum Event {
-    /// SIGTERM or SIGINT.
+    /// SIGTERM or SIGINT: stop.
     Stop,
-    /// SIGHUP.
+    /// SIGHUP: reload the file.
     Reload,
-    /// SIGUSR2.
+    /// SIGUSR2: start a successor.
     Replace,
-    /// The successor's doors are open.
+    /// The successor has opened its doors.
     Replaced,
-    /// There will be none.
+    /// The successor has failed.
     NotReplaced(successor::Failure),
-    /// A second has passed.
+    /// One second has passed.
     Second,
 }
 
-/// Where events come from.
+/// The sources of events.
 struct Events {
     terminate: Signal,
     interrupt: Signal,
@@ -114,35 +115,35 @@ impl Events {
     }
 }
 
-/// Everything that runs.
+/// The state of the process.
 struct Program {
     config: Config,
-    /// Its native form, for the admin door.
+    /// The native form of the configuration, for the admin door.
     native: Arc<ArcSwap<String>>,
     source: Option<Source>,
     log: log::Running,
     clock: Clock,
-    /// Log lines lost when that was last told.
+    /// Number of lost log lines at the last report.
     lost: usize,
-    /// How far the wall clock was off when that was last told, in nanoseconds.
+    /// Deviation of the wall clock at the last report, in nanoseconds.
     step: i64,
     watch: Arc<Watch>,
     doors: Doors,
     admin: Option<admin::Running>,
-    /// What metrics are looked up in.
+    /// The engines that metrics are read from.
     shown: Vec<admin::DoorEngine>,
     push: Option<push::Running>,
-    /// Sends spans, and the last ones when it is dropped.
+    /// Sends spans; dropping it sends the last ones.
     traces: Option<spans::Running>,
-    /// Writes a last snapshot when it is dropped.
+    /// Writes snapshots; dropping it writes the last one.
     state: Option<snapshot::Running>,
-    /// What it writes.
+    /// The content of the snapshots.
     kept: (Seed, snapshot::Accounts),
-    /// To hand on.
+    /// Sockets that a successor can take over.
     sockets: Sockets,
-    /// The process that is about to take this one's place.
+    /// The process that is about to replace this one.
     successor: Option<Successor>,
-    /// Counts together with others until it is dropped.
+    /// Counts together with other instances until it is dropped.
     peers: Option<driver::Running>,
     watchdog: Watchdog,
 }
@@ -175,7 +176,8 @@ impl Program {
         let doors = Doors::open(settings, engines, &watch, addresses, &sockets)?;
         let peers = settings.peers.as_ref();
         let peers = peers.map(|peers| driver::start(peers, together, clock, &watch)).transpose()?;
-        // Only now: who cannot open its doors must not touch what another one keeps.
+        // Only now, because a process that cannot open its doors must not touch the snapshot of
+        // another one.
         let state = snapshot::start(&settings.state, seed, kept.clone(), &watch, clock);
         watch.count_as_held(settings.metrics.held_above);
         let push = push::start(&settings.metrics, &watch, clock, look(&watch, &shown));
@@ -205,7 +207,7 @@ impl Program {
         })
     }
 
-    /// Handles events until one says stop, or another process has taken over.
+    /// Handles events until one of them stops the process, or a successor has taken over.
     async fn run(mut self, events: &mut Events, origin: io::Result<Origin>) {
         loop {
             match self.next(events).await {
@@ -234,13 +236,13 @@ impl Program {
         }
     }
 
-    /// Lets requests end, unless told to stop again.
+    /// Drains the doors, unless a second signal asks to stop at once.
     async fn end(&mut self, events: &mut Events) {
         replace::tell_stopping(self.successor.is_some());
         if self.successor.is_some() && self.config.settings.doors() != ["proxy"] {
             tokio::time::sleep(replace::FAREWELL).await;
         }
-        // Clients are to be refused from now on, or taken in by a successor.
+        // From now on clients are refused, or accepted by the successor.
         self.sockets.release();
         let drain = self.config.settings.drain();
         tracing::info!(connections = self.doors.connections(), ?drain, "stopping: draining");
@@ -266,7 +268,7 @@ impl Program {
         drop(self.traces.take());
     }
 
-    /// Until a signal says once more to stop.
+    /// Waits until a signal asks again to stop.
     async fn stopped_again(&self, events: &mut Events) {
         loop {
             match events.next().await {
@@ -277,7 +279,7 @@ impl Program {
         }
     }
 
-    /// Reads the file again because somebody asked for it.
+    /// Reads the file again on request.
     fn reload(&mut self) {
         let Some(source) = &mut self.source else {
             if !self.doors.reload_files() {
@@ -293,7 +295,7 @@ impl Program {
         }
     }
 
-    /// What is looked at once a second.
+    /// Work that is done once a second.
     fn second(&mut self) {
         self.watchdog.tell(&self.watch, self.clock);
         memory::give_back();
@@ -342,7 +344,8 @@ impl Program {
         self.config = config;
     }
 
-    /// Sends metrics to those who want them now. Whoever wants the same as before is sent on.
+    /// Restarts the push of metrics if its settings have changed. Otherwise it continues
+    /// undisturbed.
     fn push_to(&mut self, metrics: &Metrics) {
         self.watch.count_as_held(metrics.held_above);
         if *metrics == self.config.settings.metrics {
@@ -362,7 +365,7 @@ impl Program {
         faults.to_string().lines().for_each(|fault| tracing::error!("{fault}"));
     }
 
-    /// A log that loses lines says so, as soon as it is read again.
+    /// Reports lost log lines as soon as the log can be written again.
     fn tell_lost(&mut self) {
         let lost = self.log.lost();
         if lost > self.lost {
@@ -372,7 +375,7 @@ impl Program {
         }
     }
 
-    /// Buckets do not mind a wall clock that is set anew; people who read times do.
+    /// Reports changes of the wall clock. They do not affect buckets, but times in logs.
     fn tell_step(&mut self) {
         let step = self.clock.step();
         if (step - self.step).unsigned_abs() > SECOND {
@@ -383,19 +386,19 @@ impl Program {
     }
 }
 
-/// Tells what means something else here than where the file comes from.
+/// Logs the warnings of a foreign configuration.
 fn warn(config: &Config) {
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-/// Has requests traced; what is returned sends the spans.
+/// Enables tracing. The returned exporter sends the spans.
 fn trace(watch: &mut Watch, traces: &Traces) -> Exporter {
     let (tracer, spans) = Tracer::new(traces.sampling, traces.queue_max, watch.registry());
     watch.tracer = Some(tracer);
     Exporter::new(traces.clone(), spans, watch.registry())
 }
 
-/// How metrics that nobody counts are looked up.
+/// A function that reads the metrics that are not counted but looked up.
 fn look(watch: &Arc<Watch>, engines: &[admin::DoorEngine]) -> push::Look {
     let (watch, engines) = (Arc::clone(watch), engines.to_vec());
     Box::new(move || admin::observed(&engines, watch.held_above()))

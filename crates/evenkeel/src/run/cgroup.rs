@@ -1,8 +1,8 @@
-//! Tells the engine what the backend's cgroup uses, ten times a second, while the configuration
-//! names one.
+//! Reports the CPU time of the backend's cgroup to the engine ten times a second, if the
+//! configuration names one.
 //!
-//! Where it cannot be read, requests cost what they do by `cost: shared`: that is told once, and
-//! looked at again each time. What is made of it: the core's meter.
+//! While the file cannot be read, requests cost the same as with `cost: shared`. That is logged
+//! once, and the file is tried again each time. The calculation is in the core's meter.
 
 use crate::config::cpus::cgroup;
 use crate::engine::Engine;
@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// How often it is read, and how often it is looked whether there is one.
+/// Interval between two readings. The next constant is the interval between two checks whether a
+/// cgroup is configured.
 const LOOK: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Goes on as long as the engine is there.
+/// Runs as long as the engine exists.
 pub async fn follow(engine: Weak<Engine>) {
     let mut follower = Follower { engine, known: None, failing: false };
     while let Some(pause) = follower.look() {
@@ -25,13 +26,13 @@ pub async fn follow(engine: Weak<Engine>) {
 
 struct Follower {
     engine: Weak<Engine>,
-    /// The one that is followed, and what it had used.
+    /// The cgroup at the last reading, and its CPU time.
     known: Option<(PathBuf, Nanos)>,
     failing: bool,
 }
 
 impl Follower {
-    /// Looks once. Returns how long to wait for the next look.
+    /// Reads once. Returns the delay before the next reading, or `None` if the engine is gone.
     fn look(&mut self) -> Option<Duration> {
         let engine = self.engine.upgrade()?;
         let Some(path) = engine.cgroup() else {
@@ -42,7 +43,7 @@ impl Follower {
             Ok(used) => {
                 let before = self.known.take().filter(|(known, _)| *known == path);
                 if let Some((_, before)) = before {
-                    // Made anew, it begins at zero.
+                    // A cgroup that was created again starts at zero.
                     engine.cgroup_used(Some(Cost::cpu(Nanos(used.0.saturating_sub(before.0)))));
                 }
                 self.known = Some((path, used));

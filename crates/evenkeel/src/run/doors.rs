@@ -1,7 +1,8 @@
-//! The doors that a configuration opens, as one thing that starts, reloads, drains and ends.
+//! All doors that a configuration opens: start, reload, drain and end.
 //!
-//! A door whose section is not there costs nothing. What each does: `crate::doors`. When any of
-//! this happens: `run`. The admin door is not among them: it stays open while the others drain.
+//! A door without a section in the configuration costs nothing. The doors themselves are in
+//! `crate::doors`, the order of events is in `run`. The admin door is not part of this: it stays
+//! open while the others drain.
 
 use super::cgroup;
 use super::files::{line_within_open_files, within_open_files};
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 /// The engine of each door that has one.
 pub struct Engines {
-    /// What all of them hash keys with.
+    /// The seed with which all engines hash keys.
     pub seed: Seed,
     clock: Clock,
     proxy: Option<Arc<Engine>>,
@@ -41,8 +42,8 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// One for each section that decides, with what clients owe since the last run; nothing is open
-    /// yet.
+    /// Creates an engine for each section that makes decisions, and restores debts from the
+    /// snapshot. Opens no socket.
     pub fn new(settings: &Settings, clock: Clock, watch: &Arc<Watch>) -> anyhow::Result<Engines> {
         let found = snapshot::find(&settings.state);
         let shared = settings.peers.as_ref().map(driver::seed).transpose()?;
@@ -53,7 +54,7 @@ impl Engines {
         let gatekeepers = gatekeepers.map(|keeper| Gatekeeper::new(keeper, seed, clock, watch));
         let gatekeepers: Vec<_> = gatekeepers.collect();
         let proxy = settings.proxy.as_ref().map(|proxy| {
-            // One for each thread of the proxy, and one for the check door.
+            // One lane for each thread of the proxy, and one for the check door.
             let lanes = check_lane() + 1;
             Engine::behind(gatekeepers.clone(), proxy, lanes, seed, clock, Arc::clone(watch))
         });
@@ -72,14 +73,14 @@ impl Engines {
         Ok(engines)
     }
 
-    /// All that a snapshot keeps.
+    /// Everything that a snapshot contains.
     pub fn accounts(&self) -> snapshot::Accounts {
         let windows = self.ratelimit.as_ref();
         let windows = windows.map(|counters| ("ratelimit", Arc::clone(counters.windows())));
         snapshot::Accounts { engines: self.all(), windows }
     }
 
-    /// Each with its door.
+    /// Every engine with the name of its door.
     fn all(&self) -> Vec<snapshot::DoorEngine> {
         let shared = |engine: &Arc<Engine>| Arc::clone(engine) as Arc<dyn Counted>;
         let proxy = self.proxy.iter().map(|engine| ("proxy", shared(engine)));
@@ -92,7 +93,7 @@ impl Engines {
         proxy.chain(line).chain(domains).chain(keeper).collect()
     }
 
-    /// The one count for all instances, if there is one.
+    /// The store with one count for all instances, if one is configured.
     fn store(&self, settings: &Settings, watch: &Watch) -> Option<Arc<Store>> {
         let none = || Arc::new(Counters::new(1, self.clock));
         let counters = self.ratelimit.clone().unwrap_or_else(none);
@@ -100,7 +101,7 @@ impl Engines {
         Some(Store::new(store, counters, self.clock, watch))
     }
 
-    /// Those whose charges others are told of.
+    /// The engines that exchange their charges with other instances.
     pub fn together(&self) -> Vec<Arc<dyn Together>> {
         let proxy = self.proxy.iter().map(|engine| Arc::clone(engine) as Arc<dyn Together>);
         let line = self.line.iter().map(|tags| Arc::clone(tags) as Arc<dyn Together>);
@@ -109,7 +110,7 @@ impl Engines {
         proxy.chain(line).chain(ratelimit).collect()
     }
 
-    /// For the admin door to show.
+    /// The engines that the admin door shows.
     pub fn shown(&self) -> Vec<admin::DoorEngine> {
         let shared = |counters: &Arc<Counters>| Arc::clone(counters) as Arc<dyn Counted>;
         let ratelimit = self.ratelimit.iter().map(|counters| ("ratelimit", shared(counters)));
@@ -118,7 +119,7 @@ impl Engines {
     }
 }
 
-/// Whether the keys of a snapshot can be found again by instances that hash them with `shared`.
+/// Whether the keys of a snapshot can be found again by instances that hash with the seed `shared`.
 fn finds_again(found: &snapshot::Found, shared: Option<Seed>) -> bool {
     let alike = shared.is_none_or(|seed| seed == found.seed());
     if !alike {
@@ -130,26 +131,26 @@ fn finds_again(found: &snapshot::Found, shared: Option<Seed>) -> bool {
     alike
 }
 
-/// The engine's lane of the check door: those before are of the proxy's threads.
+/// Lane of the check door in the engine. The lanes before it belong to the proxy's threads.
 fn check_lane() -> usize {
     proxy::threads()
 }
 
-/// All doors that are open.
+/// All open doors.
 pub struct Doors {
-    /// Of `proxy` and `check`, which count together.
+    /// The engine that `proxy` and `check` share.
     engine: Option<Arc<Engine>>,
     proxy: Option<proxy::Running>,
     check: Option<check::Running>,
     line: Option<(Arc<Tags>, line::Running)>,
     ratelimit: Option<ratelimit::Running>,
     master: Option<(Arc<Domains>, zeromq::Running)>,
-    /// Each talks to a master until it is dropped.
+    /// Each one is connected to a master until it is dropped.
     gatekeepers: Vec<zeromq::gatekeeper::Running>,
 }
 
 impl Doors {
-    /// Opens every door that `settings` name; none stays open if one cannot be.
+    /// Opens all doors in `settings`. If one fails, the others are closed again.
     pub fn open(
         settings: &Settings,
         engines: Engines,
@@ -212,7 +213,7 @@ impl Doors {
         Ok(doors)
     }
 
-    /// Takes over changed settings; the doors are the same.
+    /// Applies changed settings. The set of open doors stays the same.
     pub fn reload(&self, settings: &Settings) {
         if let (Some(running), Some(settings)) = (&self.ratelimit, &settings.ratelimit) {
             running.reload(settings);
@@ -233,18 +234,18 @@ impl Doors {
         self.proxy.iter().for_each(|running| running.reload(&within_open_files(proxy)));
     }
 
-    /// Looks once a second at what may have changed beside the configuration.
+    /// Checks for changes outside of the configuration, once a second.
     pub fn look(&self, now: Time) {
         self.proxy.iter().for_each(|proxy| proxy.look(now));
     }
 
-    /// Reads again what doors read from files of their own; says whether there is any.
+    /// Reads files of the doors again. Returns whether any door has such files.
     pub fn reload_files(&self) -> bool {
         self.ratelimit.iter().for_each(ratelimit::Running::reload_rules);
         self.ratelimit.is_some()
     }
 
-    /// Connections that are open now, as far as somebody waits for an answer on them.
+    /// Number of open connections; for the check door, of questions that wait for an answer.
     pub fn connections(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, proxy::Running::connections);
         let line = self.line.as_ref().map_or(0, |(_, running)| running.connections());
@@ -252,7 +253,7 @@ impl Doors {
         proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::waiting)
     }
 
-    /// Connections that were open still when their thread ended.
+    /// Number of connections that were still open when their thread ended.
     pub fn cut(&self) -> usize {
         let proxy = self.proxy.as_ref().map_or(0, proxy::Running::cut);
         let line = self.line.as_ref().map_or(0, |(_, running)| running.cut());
@@ -260,7 +261,7 @@ impl Doors {
         proxy + line + ratelimit + self.check.as_ref().map_or(0, check::Running::cut)
     }
 
-    /// Accepts no more, and lets what runs end for as long as each door's settings say.
+    /// Stops accepting, and gives running requests the time that each door's settings define.
     pub fn drain(&self, settings: &Settings) {
         let timeout = settings.proxy.as_ref().map_or(Duration::ZERO, |proxy| proxy.timeouts.drain);
         self.proxy.iter().for_each(|proxy| proxy.drain(timeout));
@@ -276,7 +277,7 @@ impl Doors {
         }
     }
 
-    /// Closes everything, whatever runs.
+    /// Closes everything at once.
     pub fn stop_now(&self) {
         self.proxy.iter().for_each(proxy::Running::stop_now);
         self.check.iter().for_each(check::Running::stop_now);
@@ -285,7 +286,7 @@ impl Doors {
         self.master.iter().for_each(|(_, running)| running.stop_now());
     }
 
-    /// Until all have ended.
+    /// Waits until all doors have ended.
     pub async fn ended(&self) {
         if let Some(proxy) = &self.proxy {
             proxy.ended().await;
@@ -302,12 +303,12 @@ impl Doors {
         if let Some((_, running)) = &self.master {
             running.ended().await;
         }
-        // Only now has every request been told of.
+        // Only now has every request been reported to the masters.
         self.gatekeepers.iter().for_each(zeromq::gatekeeper::Running::stop);
     }
 }
 
-/// Has clients' names looked up, where they matter and nobody does it yet.
+/// Starts the lookup of host names, if they are needed and it is not running yet.
 fn look_up(engine: &Arc<Engine>) {
     if let Some(lookups) = engine.lookups() {
         tokio::spawn(lookups);
@@ -381,7 +382,8 @@ fn tell_gatekeeper(settings: &settings::Gatekeeper) {
     );
 }
 
-/// A secret of this process: nobody outside can tell which keys share a set.
+/// A random seed for this process. Because it is secret, outsiders cannot predict which keys share
+/// a set.
 fn seed() -> anyhow::Result<Seed> {
     let mut seed = [0; 16];
     let count = getrandom(&mut seed, GetRandomFlags::empty()).context("no random numbers")?;

@@ -1,17 +1,18 @@
-//! Open files: as many as the system allows, and no more connections than it has files for.
+//! Open files: raises the limit to the hard limit, and bounds the number of connections by it.
 //!
-//! Without this a busy hour ends in accept failing, which costs clients their requests. Nothing
-//! here decides what happens to a connection: the doors do, by their bounds.
+//! Without this, accept fails under load, and clients lose their requests. The doors decide about
+//! single connections, by their bounds.
 
 use crate::config::settings::{Line, Proxy, Settings};
 use crate::doors::check;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Open files besides those of requests: listeners, the admin door, the log, event queues.
+/// Reserve of open files for listeners, the admin door, the log and event queues.
 const FILES_BESIDES: u64 = 256;
 
-/// Every connection takes two descriptors. Without one, a client is not taken in or gets a 502: so
-/// there are no more connections than descriptors, and those that are idle make room.
+/// Bounds the proxy's connections by the limit of open files. Each connection needs two
+/// descriptors. Without one, a client is not accepted or gets a 502; with this bound, idle
+/// connections are closed instead.
 pub fn within_open_files(proxy: &Proxy) -> Proxy {
     let mut proxy = proxy.clone();
     let Some(files) = getrlimit(Resource::Nofile).current else { return proxy };
@@ -24,7 +25,7 @@ pub fn within_open_files(proxy: &Proxy) -> Proxy {
     proxy
 }
 
-/// A connection of the line door takes one descriptor.
+/// Bounds the connections of the line door. Each one needs one descriptor.
 pub fn line_within_open_files(line: &Line) -> Line {
     let mut line = line.clone();
     let Some(files) = getrlimit(Resource::Nofile).current else { return line };
@@ -36,8 +37,8 @@ pub fn line_within_open_files(line: &Line) -> Line {
     line
 }
 
-/// The usual soft limit of 1024 is for programs that use `select`. If there are too few for the
-/// connections that the doors may have, that is told.
+/// Raises the soft limit to the hard limit; the usual soft limit of 1024 is meant for programs that
+/// use `select`. Logs a warning if the limit is too low for the configured connections.
 pub fn raise_open_files(settings: &Settings) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -49,7 +50,7 @@ pub fn raise_open_files(settings: &Settings) {
     }
 }
 
-/// What is wrong if there are too few for the connections that the doors may have.
+/// The warning if the limit is too low for the configured connections.
 pub fn too_few(settings: &Settings) -> Option<String> {
     let (limit, needed) = (getrlimit(Resource::Nofile).maximum, open_files(settings));
     limit.filter(|limit| *limit < needed).map(|limit| {
@@ -62,8 +63,8 @@ pub fn too_few(settings: &Settings) -> Option<String> {
     })
 }
 
-/// How many open files all connections may need: one at the proxy takes two; without a bound
-/// nobody knows. A proxy that is shut takes none.
+/// Number of open files that all connections may need: two for each connection of the proxy. Doors
+/// without a bound and a proxy that does not listen count as zero.
 fn open_files(settings: &Settings) -> u64 {
     let proxy = settings.proxy.as_ref().filter(|proxy| !proxy.listen.is_empty());
     let proxy = proxy.map_or(0, |proxy| proxy.bounds.connections);

@@ -1,9 +1,9 @@
-//! Listening sockets that outlive a process: handed in by whoever started this one, and handed on
-//! to the process that takes its place.
+//! Listening sockets that outlive a process: inherited at the start, and passed to the successor.
 //!
-//! The way in is that of socket activation (`LISTEN_FDS`), so systemd and a predecessor look alike:
-//! sockets are known by their addresses, or by the file that they are. A door that finds its
-//! address among them takes them and binds nothing. The way on: `successor.rs`. When: `replace.rs`.
+//! Sockets are inherited as in socket activation (`LISTEN_FDS`), so systemd and a predecessor look
+//! the same. A socket is identified by its address or its path. A door that finds its address among
+//! the inherited sockets uses that socket and binds none. Passing sockets on: `successor.rs`; the
+//! time of it: `replace.rs`.
 
 pub(super) mod shared;
 pub mod successor;
@@ -18,48 +18,48 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use tokio::sync::watch;
 
-/// What a successor says to its predecessor when all its doors are open.
+/// Message of a successor to its predecessor when all its doors are open.
 pub const READY: &[u8] = b"READY=1";
 
-/// Sockets handed in and not taken yet, and those that can be handed on.
+/// Inherited sockets that no door has taken yet, and open sockets that can be passed on.
 #[derive(Debug, Default)]
 pub struct Sockets {
     inherited: Mutex<Vec<Handed>>,
-    /// Each of the doors' sockets once more; `None` where nothing is to be handed on.
+    /// A duplicate of each door's socket; `None` if none can be passed on.
     open: Mutex<Option<Vec<OwnedFd>>>,
     passed: watch::Sender<bool>,
-    /// Doors may have these and no others; `None`: any.
+    /// The only sockets that doors may open. `None`: no restriction.
     listed: Option<Vec<Socket>>,
 }
 
-/// Whether somebody else takes clients in at our sockets by now.
+/// Tells whether a successor accepts clients at the sockets of this process.
 #[derive(Clone, Debug)]
 pub struct Passed(watch::Receiver<bool>);
 
 impl Default for Passed {
-    /// Nobody ever does.
+    /// A value that never becomes true.
     fn default() -> Passed {
         Passed(watch::channel(false).1)
     }
 }
 
 impl Passed {
-    /// Whether it is so.
+    /// Whether a successor accepts clients.
     #[must_use]
     pub fn is_so(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Until it is so.
+    /// Waits until a successor accepts clients.
     pub async fn wait(&mut self) {
         if self.0.wait_for(|passed| *passed).await.is_err() {
-            // Who could have told is gone, and has not.
+            // The sender was dropped without a successor.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// A socket that was handed in.
+/// An inherited socket.
 #[derive(Debug)]
 enum Handed {
     Tcp(TcpListener),
@@ -68,7 +68,7 @@ enum Handed {
 }
 
 impl Handed {
-    /// The port of a listener.
+    /// The port of a TCP listener.
     fn port(&self) -> Option<u16> {
         match self {
             Handed::Tcp(listener) => listener.local_addr().ok().map(|at| at.port()),
@@ -76,7 +76,7 @@ impl Handed {
         }
     }
 
-    /// Where it is, for people.
+    /// The address, for messages.
     fn place(&self) -> Option<String> {
         match self {
             Handed::Tcp(listener) => listener.local_addr().ok().map(|at| at.to_string()),
@@ -90,15 +90,17 @@ impl Handed {
 }
 
 impl Sockets {
-    /// Those of a program that opens what its configuration lists, and nothing else.
+    /// Restricts the doors to the sockets that the configuration lists.
     #[must_use]
     pub fn only(self, openings: Vec<Opening>) -> Sockets {
         let listed = openings.into_iter().map(|opening| opening.socket).collect();
         Sockets { listed: Some(listed), ..self }
     }
 
+    /// Checks whether a door may open `socket`.
+    ///
     /// # Errors
-    /// If a door wants a socket of which `evenkeel check` would know nothing.
+    /// If the socket is not listed, so that `evenkeel check` would not know it.
     fn may_have(&self, socket: &Socket) -> io::Result<()> {
         match &self.listed {
             Some(listed) if !listed.contains(socket) => {
@@ -108,14 +110,15 @@ impl Sockets {
         }
     }
 
-    /// What the environment names, and whom to tell that the doors are open. To be called before
-    /// there is another thread: the environment is changed, so that no child inherits it.
+    /// Takes the sockets from the environment, and the socket on which to report that the doors are
+    /// open. Must be called before another thread exists: it changes the environment, so that no
+    /// child inherits the variables.
     #[must_use]
     pub fn from_environment() -> (Sockets, Option<UnixDatagram>) {
         let mut given = ListenFd::from_env();
         let (mut inherited, mut herald) = (Vec::new(), None);
         for index in 0..given.len() {
-            // What is none of these is left alone: it is not ours.
+            // Other kinds of descriptors are left alone.
             if let Ok(Some(listener)) = given.take_tcp_listener(index) {
                 inherited.push(Handed::Tcp(listener));
             } else if let Ok(Some(listener)) = given.take_unix_listener(index) {
@@ -130,11 +133,10 @@ impl Sockets {
         (Sockets { inherited: Mutex::new(inherited), open, ..Sockets::default() }, herald)
     }
 
-    /// Takes the sockets that listen on `address`: none, one, or as many as somebody bound to share
-    /// it.
+    /// Takes the inherited sockets that listen on `address`: none, one, or all that share it.
     ///
     /// # Errors
-    /// If the system refuses to have one asked without waiting.
+    /// If a socket cannot be set to non-blocking mode.
     pub fn take(&self, address: SocketAddr) -> io::Result<Vec<TcpListener>> {
         self.may_have(&Socket::Tcp(address))?;
         let is_it = |handed: &Handed| match handed {
@@ -150,10 +152,11 @@ impl Sockets {
         Ok(taken)
     }
 
-    /// The one socket that listens on `address`, handed in or bound; noted, to hand it on.
+    /// The socket that listens on `address`, inherited or newly bound. It is recorded for a
+    /// successor.
     ///
     /// # Errors
-    /// If there is none and none can be made.
+    /// If no socket is inherited and none can be bound.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
         let handed = self.take(address)?.into_iter().next();
         let bound = || TcpListener::bind(address).map_err(|error| self.beside(address, error));
@@ -163,12 +166,12 @@ impl Sockets {
         Ok(listener)
     }
 
-    /// For each of `count` threads those that it listens on at `address`: what was handed in, or
-    /// else is bound, one for each; noted, to hand them on. Of fewer than there are threads some
-    /// take one together, of more some take several.
+    /// The sockets that listen on `address` for each of `count` threads: inherited ones, or a new
+    /// one for each thread. They are recorded for a successor. With fewer inherited sockets than
+    /// threads, some threads share one; with more, some threads have several.
     ///
     /// # Errors
-    /// If there are none and none can be made.
+    /// If no socket is inherited and none can be bound.
     pub fn listen_each(
         &self,
         address: SocketAddr,
@@ -188,11 +191,11 @@ impl Sockets {
         Ok(threads)
     }
 
-    /// Takes the socket that is the file at one of `paths`, the first of which is what the
-    /// configuration names.
+    /// Takes the inherited Unix socket at one of `paths`. The first path is the one in the
+    /// configuration.
     ///
     /// # Errors
-    /// If the system refuses to have it asked without waiting.
+    /// If the socket cannot be set to non-blocking mode.
     pub fn take_file(&self, paths: &[&Path]) -> io::Result<Option<UnixListener>> {
         paths.first().map_or(Ok(()), |path| self.may_have(&Socket::File(path.into())))?;
         let is_it = |handed: &Handed| match handed {
@@ -210,10 +213,10 @@ impl Sockets {
         }
     }
 
-    /// Takes the socket that hears datagrams at `address`.
+    /// Takes the inherited UDP socket at `address`.
     ///
     /// # Errors
-    /// If the system refuses to have it asked without waiting.
+    /// If the socket cannot be set to non-blocking mode.
     pub fn take_datagrams(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
         self.may_have(&Socket::Datagrams(address))?;
         let is_it = |handed: &Handed| match handed {
@@ -229,8 +232,8 @@ impl Sockets {
         }
     }
 
-    /// `error`, with the sockets that were handed in at the same port and are not for `address`:
-    /// one of them may be what is in the way. It has an inner error then.
+    /// Adds to `error` the inherited sockets with the same port that are not for `address`, because
+    /// one of them may be the cause. The result then has an inner error.
     fn beside(&self, address: SocketAddr, error: io::Error) -> io::Error {
         let inherited = self.inherited.lock();
         let near = inherited.iter().filter(|handed| handed.port() == Some(address.port()));
@@ -250,10 +253,10 @@ impl Sockets {
         taken
     }
 
-    /// Notes a door's socket, to hand it on.
+    /// Records a door's socket for a successor.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// If the system provides no descriptor for the duplicate.
     pub fn opened(&self, socket: &impl AsFd) -> io::Result<()> {
         if let Some(open) = &mut *self.open.lock() {
             open.push(socket.as_fd().try_clone_to_owned()?);
@@ -261,31 +264,32 @@ impl Sockets {
         Ok(())
     }
 
-    /// Where it is told that somebody else takes clients in.
+    /// A handle that tells when a successor accepts clients.
     #[must_use]
     pub fn passed(&self) -> Passed {
         Passed(self.passed.subscribe())
     }
 
-    /// Somebody else takes clients in from now on. Those who are here are served on.
+    /// Announces that a successor accepts clients from now on. Existing clients are still served.
     pub fn pass(&self) {
         self.passed.send_replace(true);
     }
 
-    /// Closes what nobody took, and says where it listened.
+    /// Closes the inherited sockets that no door has taken, and returns their addresses.
     #[must_use]
     pub fn refuse_rest(&self) -> Vec<String> {
         let rest = std::mem::take(&mut *self.inherited.lock());
         rest.iter().filter_map(Handed::place).collect()
     }
 
-    /// Lets go of what could be handed on: as long as anybody has a socket, clients are taken in.
+    /// Closes the duplicates for a successor. While any process has a socket open, the system
+    /// accepts connections on it.
     pub fn release(&self) {
         *self.open.lock() = None;
     }
 }
 
-/// Whether a socket bound to `bound` is what a door at `address` needs.
+/// Whether a socket bound to `bound` serves a door at `address`.
 fn is_for(bound: SocketAddr, address: SocketAddr) -> bool {
     let everywhere = bound.ip().is_unspecified() && address.ip().is_unspecified();
     let ip = bound.ip().to_canonical() == address.ip().to_canonical();
@@ -368,7 +372,7 @@ mod tests {
         let path = folder.path().join("a.sock");
         let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = tcp.local_addr().expect("bound");
-        // The same number, and another port.
+        // The same port number, but UDP.
         let datagrams = UdpSocket::bind(at).expect("a port");
         let file = UnixListener::bind(&path).expect("a socket");
         let handed = vec![Handed::Datagrams(datagrams), Handed::File(file), Handed::Tcp(tcp)];

@@ -1,15 +1,16 @@
-//! Memory that a burst has taken goes back to the system.
+//! Returns memory to the system after a burst.
 //!
-//! What is freed the allocator keeps for a second, and gives back when it next has to do with the
-//! system: while many ask that is at once, and when nobody does, never. A block too large for it to
-//! keep makes it look. Nothing touches the block, so it costs two calls of the system.
+//! The allocator keeps freed memory for a second and returns it at its next call of the system.
+//! Under load that is soon, but in an idle process it never happens. Allocating a block that is too
+//! large for its caches makes it check. The block is never touched, so it costs two system calls.
 
 use std::hint::black_box;
 
-/// More than the allocator keeps, in bytes: it has pages of four megabytes for an eighth of that.
+/// Size of the block in bytes: larger than the blocks that the allocator caches, which are at most
+/// an eighth of its pages of four megabytes.
 const TOO_LARGE: usize = 1 << 20;
 
-/// To be called now and then while there is little to do.
+/// Makes the allocator return unused memory. Called regularly while there is little to do.
 pub fn give_back() {
     drop(black_box(Vec::<u8>::with_capacity(TOO_LARGE)));
 }

@@ -1,9 +1,10 @@
-//! Another process takes the place of this one, with no client noticing.
+//! Replaces this process by another one without any effect on clients.
 //!
-//! SIGUSR2 starts it, from where this program lies by now, with the same arguments and our sockets.
-//! When its doors are open we take in nobody more, let what runs end, and go. What is kept on the
-//! disk is written before it starts, and it reads that: so from then on we write nothing. Debts
-//! that requests run up here after that are not passed on. How sockets are handed over: `handover`.
+//! SIGUSR2 starts the successor, from the program's current path, with the same arguments and the
+//! sockets of this process. When the successor has opened its doors, this process accepts no more
+//! clients, finishes its requests, and exits. The last snapshot is written before the successor
+//! starts and reads it, so this process writes none afterwards: debts of requests that end here
+//! later are not passed on. Passing of sockets: `handover`.
 
 use super::Program;
 use crate::run::handover::successor::{Failure, Origin, Successor};
@@ -14,7 +15,8 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// Tells who has started us that all doors are open, and the log which sockets nobody wanted.
+/// Reports to systemd or the predecessor that all doors are open, and logs inherited sockets that
+/// no door uses.
 pub fn tell_ready(sockets: &Sockets, herald: Option<&UnixDatagram>) {
     let rest = sockets.refuse_rest();
     if !rest.is_empty() {
@@ -29,27 +31,27 @@ pub fn tell_ready(sockets: &Sockets, herald: Option<&UnixDatagram>) {
     }
 }
 
-/// Tells systemd that we are about to end, unless somebody else goes on.
+/// Reports to systemd that the process is stopping, unless a successor continues the service.
 pub fn tell_stopping(replaced: bool) {
     if !replaced {
-        // Whoever does not hear it sees us end.
+        // If the message is lost, systemd still sees the process end.
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
     }
 }
 
-/// How long clients whom our doors have taken in just now have for their question, when others are
-/// taken in by the successor. (The proxy sees to that by itself.)
+/// Time for clients that were accepted just before the successor took over to send their question.
+/// The proxy handles this case itself.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
 impl Program {
-    /// What cannot be handed over: to the others, two processes at one address would be one that
-    /// contradicts itself.
+    /// Sections that prevent a replacement: other instances would see two processes with
+    /// contradicting counts at one address.
     fn bound_to_stay(&self) -> Vec<&'static str> {
         let settings = &self.config.settings;
         settings.peers.iter().map(|_| "peers").collect()
     }
 
-    /// Starts the process that is to take over.
+    /// Starts the successor.
     pub(super) fn replace(&mut self, origin: &io::Result<Origin>) {
         if self.successor.is_some() {
             tracing::warn!("a successor has been started already");
@@ -68,7 +70,7 @@ impl Program {
                 return;
             }
         };
-        // Its last snapshot is what the successor begins with.
+        // Writes the last snapshot, which the successor reads.
         drop(self.state.take());
         match Successor::start(origin, &self.sockets) {
             Ok(successor) => {
@@ -79,7 +81,7 @@ impl Program {
         }
     }
 
-    /// It did not come so far: everything stays.
+    /// Handles a successor that failed: this process continues as before.
     pub(super) fn not_replaced(&mut self, why: &Failure) {
         tracing::error!(%why, "not replaced: this process goes on");
         self.successor = None;
@@ -92,12 +94,12 @@ impl Program {
             });
     }
 
-    /// Its doors are open.
+    /// Handles a successor that has opened its doors.
     pub(super) fn replaced(&mut self) {
         let pid = self.successor.as_ref().map_or(0, Successor::id);
         self.sockets.pass();
         tracing::info!(pid, "replaced: the successor takes clients in from now on");
-        // Whoever is not run by systemd has nobody to tell.
+        // Without systemd there is no receiver for this message.
         let _ = sd_notify::notify(&[NotifyState::MainPid(pid)]);
         drop(self.admin.take());
     }

@@ -1,15 +1,16 @@
-//! Threads that end with whoever started them.
+//! Threads that end together with their owner.
 //!
-//! Each has a way to be told what to do, and ends when that is dropped; whoever drops a [`Thread`]
-//! waits for its end. Doors with a thread for each core keep lists of their own.
+//! Each thread receives its orders through a handle and ends when the handle is dropped; dropping a
+//! [`Thread`] waits for the end. Doors with one thread per core have lists of their own.
 
 use std::io;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, LocalOptions};
 
-/// A thread that runs until this is dropped.
+/// A thread that runs until this value is dropped.
 pub struct Thread<S> {
-    /// What it is told through. Declared first, so that it is dropped before the end is awaited.
+    /// The handle for orders. Invariant: declared first, so that it is dropped before the thread is
+    /// joined.
     pub orders: S,
     _joined: Joined,
 }
@@ -19,17 +20,17 @@ struct Joined(Option<JoinHandle<()>>);
 impl Drop for Joined {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
-            // It ends by a panic only, and that has been told.
+            // An error means a panic, which has already been logged.
             let _ = thread.join();
         }
     }
 }
 
 impl<S> Thread<S> {
-    /// Starts `body`, which is to end when `orders` is dropped.
+    /// Starts `body`, which must end when `orders` is dropped.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// If the system provides no thread.
     pub fn start(
         name: &str,
         orders: S,
@@ -39,12 +40,12 @@ impl<S> Thread<S> {
         Ok(Thread { orders, _joined: Joined(Some(thread)) })
     }
 
-    /// Starts `serve` on a runtime of the thread's own, whose tasks may stay on it. When it has
-    /// ended, all tasks are dropped, and `ended` after them; a name that is still being looked up
+    /// Starts `serve` on a runtime of the thread's own, where tasks do not need to be `Send`. When
+    /// `serve` ends, all tasks are dropped, and then `ended`. A name lookup that is still running
     /// is not waited for.
     ///
     /// # Errors
-    /// The system gives no thread or no runtime.
+    /// If the system provides no thread or no runtime.
     pub fn serve<F: Future<Output = ()>>(
         name: &str,
         orders: S,
@@ -75,7 +76,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use tokio::sync::watch;
 
-    /// Counts its end.
+    /// Increments a counter when it is dropped.
     struct Noted(Arc<AtomicUsize>, usize);
 
     impl Drop for Noted {

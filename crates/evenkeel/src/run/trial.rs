@@ -1,10 +1,10 @@
-//! What a start would fail by, found out without one: each socket of a configuration is bound as a
-//! start binds it, and let go at once.
+//! Finds out why a start would fail, without a start: each socket of a configuration is bound as at
+//! a start, and closed at once.
 //!
-//! Nothing listens on it meanwhile, so no client notices, and nobody else's is touched. What cannot
-//! be had on this machine is a fault. What another program has just now may be free when the
-//! program starts, so that is a doubt; what a server of ours has is nothing to speak of. What is
-//! opened: `config::settings::openings`.
+//! No client can connect in the meantime: TCP sockets do not listen, and a Unix socket is bound
+//! under another name next to its path. A socket that is impossible on this machine is a fault. An
+//! address in use by another program is only a warning, because it may be free at the start; an
+//! address in use by another Evenkeel is fine. The list of sockets is `config::settings::openings`.
 
 use super::files;
 use super::handover::shared;
@@ -20,7 +20,7 @@ use std::net::UdpSocket;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// What a start with these settings would fail by, and what it would warn of.
+/// Problems that a start with these settings would have, and its warnings.
 #[must_use]
 pub fn trial(settings: &Settings) -> Found {
     let mut found = Found::default();
@@ -70,7 +70,7 @@ fn bind(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Binds beside the file, which another program may have.
+/// Binds next to the file, because another program may use the file itself.
 fn bind_file(path: &Path) -> io::Result<()> {
     if UnixStream::connect(path).is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
@@ -83,18 +83,18 @@ fn bind_file(path: &Path) -> io::Result<()> {
     let mut beside: OsString = path.into();
     beside.push(".try");
     let beside = PathBuf::from(beside);
-    // Left over from a check that was killed.
+    // May remain from a check that was killed.
     let _ = unlink(&beside);
     UnixListener::bind(&beside)?;
     Ok(unlink(&beside)?)
 }
 
-/// A start does not fail by a folder that cannot be written, and nothing is kept then.
+/// Warning for a folder that is not writable. A start would succeed, but write no snapshots.
 fn snapshot(settings: &Settings) -> Option<Stumble> {
     let file = settings.state.file.as_ref()?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let error = access(folder, Access::WRITE_OK | Access::EXEC_OK).err()?;
-    // Of one that is not there `config` tells.
+    // A missing folder is reported by `config`.
     (error != rustix::io::Errno::NOENT).then(|| -> Stumble {
         let what = format!("nothing can be kept in {}: {error}", folder.display());
         (&["state", "file"], what)

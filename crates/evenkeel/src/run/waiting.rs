@@ -1,19 +1,19 @@
-//! Whoever has connected to a listener that is about to be closed, and was not accepted yet.
+//! Connections that wait at a listener which is about to be closed, and are not accepted yet.
 //!
-//! To close a listener resets them, though they are connected as far as they know and may have
-//! asked already. The system is asked for them, not the runtime: that may not have been told of
-//! the last ones.
+//! Closing a listener resets them, although their clients see them as connected and may have sent a
+//! request. They are accepted by direct system calls, because the runtime may not know the latest
+//! ones yet.
 
 use std::io;
 use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// The most that are taken in: more than wait as a rule (`net.core.somaxconn`), and an end of it
-/// where they come as fast as they are accepted.
+/// Maximum number of connections that are accepted: more than the usual backlog
+/// (`net.core.somaxconn`), and an end if new ones arrive as fast as they are accepted.
 const WAITING_MAX: usize = 4096;
 
-/// Those who wait at `listener`, which is closed when all have been taken. None where the system
-/// does not give them.
+/// Accepts all connections that wait at `listener` and then closes it. Yields nothing if the system
+/// fails.
 pub fn at(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
     let listener = listener.into_std().ok();
     accepted(move || {
@@ -23,7 +23,7 @@ pub fn at(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)
     })
 }
 
-/// The same at a socket that is a file.
+/// The same for a Unix socket.
 pub fn at_file(listener: UnixListener) -> impl Iterator<Item = UnixStream> {
     let listener = listener.into_std().ok();
     accepted(move || {
@@ -32,7 +32,7 @@ pub fn at_file(listener: UnixListener) -> impl Iterator<Item = UnixStream> {
     })
 }
 
-/// Those that `next` gives, without any that the runtime does not take.
+/// The streams that `next` yields, without those that the runtime cannot register.
 fn accepted<T>(next: impl FnMut() -> Option<io::Result<T>>) -> impl Iterator<Item = T> {
     std::iter::from_fn(next).take(WAITING_MAX).flatten()
 }
@@ -49,7 +49,7 @@ mod tests {
         listener.set_nonblocking(true).expect("a mode");
         let address = listener.local_addr().expect("an address");
         let listener = TcpListener::from_std(listener).expect("it is taken");
-        // Nothing is awaited from here on, so the runtime has no turn to hear of anybody.
+        // There is no await from here on, so the runtime cannot learn about new connections.
         let clients: Vec<_> = (0..3).map(|_| Client::connect(address).expect("in")).collect();
         let mut peers: Vec<_> = at(listener).map(|(_, peer)| peer).collect();
         let mut expected: Vec<_> =

@@ -1,9 +1,9 @@
-//! systemd's watchdog is told that all is well, as long as it is.
+//! Reports to systemd's watchdog while all threads make progress.
 //!
-//! With `WatchdogSec=` in the unit, systemd ends a service that has not spoken for so long, and
-//! starts it again. A timer would speak even if nobody were served; so the main thread speaks for
-//! all, and only while every thread that beats has done so within half of that time. Without the
-//! setting nothing is sent.
+//! With `WatchdogSec=` in the unit, systemd restarts a service that does not report in time. A
+//! simple timer would also report if no client were served. So the main thread reports for all, and
+//! only while every thread with a heartbeat has beaten within half of that time. Without the
+//! setting no report is sent.
 
 use crate::clock::Clock;
 use crate::watch::Watch;
@@ -13,13 +13,13 @@ use evenkeel_core::units::Nanos;
 use sd_notify::NotifyState;
 use std::time::Duration;
 
-/// Between two beats of a thread.
+/// Interval between two heartbeats of a thread.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Less than this, and a second's delay would end the program.
+/// The shortest useful setting: below it, a delay of one second would end the process.
 const LEAST: Duration = Duration::from_secs(3);
 
-/// The beat of the calling thread's runtime, for as long as it goes round.
+/// Sends the heartbeats of the calling thread while its runtime runs tasks.
 pub async fn beat(door: &'static str, beats: Beats, clock: Clock) {
     let beat = beats.begin(door, clock.now());
     loop {
@@ -28,15 +28,15 @@ pub async fn beat(door: &'static str, beats: Beats, clock: Clock) {
     }
 }
 
-/// What systemd wants to hear, if anything.
+/// The reports to systemd's watchdog, if it is enabled.
 pub struct Watchdog {
-    /// Threads have to beat within this.
+    /// Maximum age of each thread's last heartbeat. `None` if the watchdog is off.
     within: Option<Nanos>,
     complaints: Seldom,
 }
 
 impl Watchdog {
-    /// As the environment says (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+    /// Reads `WATCHDOG_USEC` and `WATCHDOG_PID` from the environment.
     pub fn from_environment() -> Watchdog {
         let every = sd_notify::watchdog_enabled().filter(|every| !every.is_zero());
         if let Some(every) = every.filter(|every| *every < LEAST) {
@@ -47,13 +47,14 @@ impl Watchdog {
         Watchdog { within, complaints: Seldom::default() }
     }
 
-    /// Tells it that all is well, if it is; to be called once a second.
+    /// Reports if all threads make progress, otherwise logs the ones that do not. Must be called
+    /// once a second.
     pub fn tell(&self, watch: &Watch, clock: Clock) {
         let Some(within) = self.within else { return };
         let now = clock.now();
         let silent = watch.beats.silent(within, now);
         if silent.is_empty() {
-            // Whoever does not hear it starts us again.
+            // If the report is lost, systemd restarts the process.
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         } else if self.complaints.ask(now) {
             tracing::error!(doors = ?silent, "threads are stuck: the watchdog is told nothing");

@@ -1,18 +1,19 @@
-//! Sockets that share an address, one for each thread: the system spreads connections over them.
+//! Sockets that share an address, one for each thread: the system distributes connections among
+//! them.
 //!
-//! They also share it with another program's of the same kind, so it is asked first whether the
-//! port is free. Who uses them, and what is handed in instead: `handover.rs`.
+//! Another program's sockets of the same kind could share the address too, so it is checked first
+//! whether the port is free. Users, and the inherited alternative: `handover.rs`.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// Connections that the system keeps for us until we accept them.
+/// Number of connections that the system queues until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// `count` listeners at one address.
+/// Binds `count` listeners at one address. If its port is 0, all get the same port.
 pub(super) fn bind(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
-    // One that does not share finds out whether the port is free.
+    // A socket that does not share the address finds out whether it is free.
     try_bind(address)?;
     let mut listeners = Vec::with_capacity(count);
     for _ in 0..count {
@@ -23,7 +24,7 @@ pub(super) fn bind(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
     Ok(listeners)
 }
 
-/// Whether `address` can be bound just now.
+/// Checks whether `address` can be bound at the moment.
 pub fn try_bind(address: SocketAddr) -> io::Result<()> {
     socket(address, false).map(drop)
 }

@@ -1,9 +1,9 @@
-//! The process that takes the place of this one: it is given our listening sockets, and says when
-//! its doors are open.
+//! The successor: a process that inherits the listening sockets of this one and reports when its
+//! doors are open.
 //!
-//! Until then we serve as before, and if it does not come so far, we go on. Descriptors are passed
-//! under numbers of our choice, one after the other, with no unsafe code between fork and exec.
-//! What happens afterwards: `run`.
+//! Until then this process serves as before, and continues if the successor fails. Descriptors are
+//! passed under chosen, consecutive numbers, without unsafe code between fork and exec. The steps
+//! after that are in `run`.
 
 use super::{READY, Sockets};
 use crate::clock::Clock;
@@ -17,17 +17,18 @@ use std::process::{Child, Command};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How long it may take to open its doors.
+/// Time for the successor to open its doors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether it is there still.
+/// Interval between two checks whether the successor still runs.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The first number that descriptors are passed under, and where else is tried.
+/// The first descriptor number to pass. The next constant is the number of attempts to find a free
+/// row.
 const FIRST_FD: i32 = 200;
 const ATTEMPTS_MAX: usize = 64;
 
-/// How this process was started.
+/// How this process was started: program and arguments.
 #[derive(Clone, Debug)]
 pub struct Origin {
     program: PathBuf,
@@ -35,11 +36,11 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// To be called at the start: later another program may lie at its place, which is then the one
-    /// that takes over.
+    /// Records the program and its arguments. Must be called at the start, because another program
+    /// may be at the same path later; that one becomes the successor.
     ///
     /// # Errors
-    /// If the system does not say where the program lies.
+    /// If the system does not know the path of the program.
     pub fn of_process() -> io::Result<Origin> {
         let mut arguments = std::env::args_os();
         let named = arguments.next().map(PathBuf::from);
@@ -49,8 +50,8 @@ impl Origin {
     }
 }
 
-/// The path that `program` was started by, if it was one: a link on that way may lead to another
-/// version by the time that one is wanted.
+/// The path by which `program` was started, if it was started by a path. It may contain a symbolic
+/// link that later points to another version.
 fn found(program: &Path, named: &Path) -> Option<PathBuf> {
     named.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     let way = std::path::absolute(named).ok()?;
@@ -60,18 +61,18 @@ fn found(program: &Path, named: &Path) -> Option<PathBuf> {
 /// Why there is no successor.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It could not be started.
+    /// The successor could not be started.
     #[error("it could not be started: {0}")]
     Start(#[from] io::Error),
-    /// It ended.
+    /// The successor has exited.
     #[error("it ended before its doors were open ({0}); its own log says why")]
     Ended(std::process::ExitStatus),
-    /// It is there and its doors are not open.
+    /// The successor runs, but its doors are not open in time.
     #[error("its doors were not open after 30 s; it was ended")]
     Late,
 }
 
-/// A process that opens its doors.
+/// A process that is opening its doors.
 pub struct Successor {
     child: Child,
     herald: tokio::net::UnixDatagram,
@@ -79,10 +80,10 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Starts one, with all sockets that are open.
+    /// Starts a successor with all open sockets.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the system provides no process or no descriptors.
     pub fn start(origin: &Origin, sockets: &Sockets) -> io::Result<Successor> {
         let (herald, theirs) = UnixDatagram::pair()?;
         herald.set_nonblocking(true)?;
@@ -99,7 +100,7 @@ impl Successor {
             .env("LISTEN_FDS", passed.len().to_string())
             .env("LISTEN_FDS_FIRST_FD", first.to_string())
             .env_remove("LISTEN_PID")
-            // It will be the service's main process, and has to speak to the watchdog.
+            // The successor becomes the service's main process and must report to the watchdog.
             .env_remove("WATCHDOG_PID")
             .spawn()
             .map_err(|why| {
@@ -109,16 +110,16 @@ impl Successor {
         Ok(Successor { child, herald, until: Clock::deadline(PATIENCE) })
     }
 
-    /// Its process id.
+    /// The process id of the successor.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until its doors are open. May be given up and called again.
+    /// Waits until the doors of the successor are open. Cancel safe.
     ///
     /// # Errors
-    /// If that does not happen. It is gone then.
+    /// If that fails. The successor has ended then.
     pub async fn ready(&mut self) -> Result<(), Failure> {
         if let Ok(opened) = timeout_at(self.until, self.opened()).await {
             return opened;
@@ -142,7 +143,7 @@ impl Successor {
     }
 }
 
-/// The same descriptors once more, under numbers without a gap.
+/// Duplicates the descriptors under consecutive numbers.
 fn in_a_row(descriptors: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
     let mut first = FIRST_FD;
     for _ in 0..ATTEMPTS_MAX {
