@@ -1,9 +1,10 @@
-//! TLS: who we are, whom we believe, and how both change while the program runs.
+//! TLS: the certificates that Evenkeel shows, the ones that it trusts, and their renewal at
+//! runtime.
 //!
-//! Everything comes from files in PEM (`pem`); what is made of them is built here and kept up to
-//! date by `live`, so a certificate that is renewed needs no restart. Who uses it chooses whom to
-//! believe (`verify`), and whether there is one certificate for every name that a client may ask
-//! for or several to choose from (`names`). Nothing here opens a connection.
+//! All of them come from PEM files (`pem`). The TLS configurations are built here and kept up to
+//! date by `live`, so a renewed certificate needs no restart. The users select how peers are
+//! verified (`verify`), and whether there is one certificate for all names or several to choose
+//! from (`names`). No connection is opened here.
 
 pub mod client;
 pub mod live;
@@ -27,8 +28,8 @@ use rustls::{ALL_VERSIONS, ClientConfig, RootCertStore, ServerConfig};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Makes our cryptography that of every crate in the program which asks for none by name. What
-/// else chose one before stays.
+/// Makes aws-lc the default cryptography for crates that do not select one. An earlier choice in
+/// this process is kept.
 pub fn install() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
@@ -37,7 +38,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// What a start with these settings would stumble over, of all files that TLS takes.
+/// Problems of a start with the TLS files of `peers`, `proxy`, `ratelimit` and `traces`.
 #[must_use]
 pub fn stumbles(settings: &Settings) -> Found {
     let mut found: Vec<Stumble> = Vec::new();
@@ -73,33 +74,33 @@ pub fn stumbles(settings: &Settings) -> Found {
     Found { faults: found, ..Found::default() }
 }
 
-/// The name that a client's certificate must be for.
+/// The name that clients' certificates must be valid for.
 #[must_use]
 pub fn client_name(tls: &ServerTls) -> Option<&str> {
     tls.clients.as_ref().and_then(|clients| clients.name.as_deref())
 }
 
-/// Both ends of connections between equals: each shows the same, and believes the same.
+/// Both ends of connections between peers. Each end shows the same certificate and trusts the same.
 #[derive(Clone, Debug)]
 pub struct Ends {
-    /// For connections that are accepted.
+    /// Configuration for accepted connections.
     pub server: Arc<ServerConfig>,
-    /// For those that are made.
+    /// Configuration for outgoing connections.
     pub client: Arc<ClientConfig>,
 }
 
-/// The files of a server, in the order in which [`server`] takes them.
+/// Paths of a server's files, in the order that [`server`] expects.
 #[must_use]
 pub fn server_files(tls: &ServerTls) -> Vec<PathBuf> {
     let ca = tls.clients.iter().map(|clients| clients.ca.clone());
     [tls.cert.clone(), tls.key.clone()].into_iter().chain(ca).collect()
 }
 
-/// What a server serves with, which speaks one of `protocols` (ALPN). `files` are those of
-/// [`server_files`], and so is `name` what `clients` must be called.
+/// Builds the TLS configuration of a server that accepts `protocols` (ALPN). `files` are those of
+/// [`server_files`]. If `name` is given, clients' certificates must be valid for it.
 ///
 /// # Errors
-/// [`Fault`], with the file that is at fault.
+/// [`Fault`], with the file that caused it.
 pub fn server(
     files: &[File],
     name: Option<&str>,
@@ -120,7 +121,7 @@ pub fn server(
     Ok(live::Made { value: Arc::new(config), validity: identity.validity })
 }
 
-/// The files of the proxy, in the order in which [`front`] takes them.
+/// Paths of the proxy's files, in the order that [`front`] expects.
 #[must_use]
 pub fn front_files(tls: &FrontTls) -> Vec<PathBuf> {
     let certificates = tls.certificates.iter().flat_map(|(cert, key)| [cert, key]);
@@ -128,12 +129,12 @@ pub fn front_files(tls: &FrontTls) -> Vec<PathBuf> {
     certificates.chain(ca).cloned().collect()
 }
 
-/// What the proxy serves with: the certificate of the name that a client asks for, with a ticket
-/// that spares the next handshake most of its work. It speaks HTTP/1.1, and HTTP/2 if `http2`.
-/// `files` are those of [`front_files`].
+/// Builds the TLS configuration of the proxy: it selects the certificate by the requested name, and
+/// sends session tickets that make the next handshake cheaper. It offers HTTP/1.1, and HTTP/2 if
+/// `http2` is set. `files` are those of [`front_files`].
 ///
 /// # Errors
-/// [`Fault`], with the file that is at fault.
+/// [`Fault`], with the file that caused it.
 pub fn front(
     files: &[File],
     tls: &FrontTls,
@@ -161,11 +162,11 @@ pub fn front(
     Ok(live::Made { value: Arc::new(config), validity })
 }
 
-/// What peers speak with, who all have a certificate of the same authority. `files` are the
+/// Builds the configuration of peers with certificates of one authority. `files` are the
 /// certificate, its key and the authority's certificate.
 ///
 /// # Errors
-/// [`Fault`], with the file that is at fault.
+/// [`Fault`], with the file that caused it.
 pub fn peers(files: &[File]) -> Result<live::Made<Ends>, Fault> {
     let ca = of(files, 2)?;
     let identity = pem::identity(of(files, 0)?, of(files, 1)?)?;
@@ -176,8 +177,8 @@ pub fn peers(files: &[File]) -> Result<live::Made<Ends>, Fault> {
     Ok(live::Made { value, validity: identity.validity })
 }
 
-/// What peers speak with, who all know the same secret: the key that follows from it and from the
-/// name of their cluster, and that very key is the only one they believe.
+/// Builds the configuration of peers with a shared secret. The key is derived from the secret and
+/// the cluster's name, and it is the only key that is trusted.
 ///
 /// # Errors
 /// [`Fault`] if the library refuses the key.
@@ -243,8 +244,8 @@ fn raw_ends(key: Arc<CertifiedKey>, only: Arc<verify::OnlyKey>) -> Result<Ends, 
     Ok(between_equals(server, client))
 }
 
-/// A connection between peers is made seldom and lives long: nothing is kept for the next one, so
-/// each shows anew that it may be believed.
+/// Connections between peers are rare and long-lived. Sessions are not resumed, so each connection
+/// authenticates both ends again.
 fn between_equals(mut server: ServerConfig, mut client: ClientConfig) -> Ends {
     server.send_tls13_tickets = 0;
     client.resumption = rustls::client::Resumption::disabled();
@@ -252,8 +253,8 @@ fn between_equals(mut server: ServerConfig, mut client: ClientConfig) -> Ends {
     Ends { server: Arc::new(server), client: Arc::new(client) }
 }
 
-/// The name that peers are asked for: they are known by their key or by their authority, whatever
-/// address they have.
+/// Placeholder for the server name of peers, which are authenticated by key or authority, not by
+/// name or address.
 #[must_use]
 pub fn nobody_in_particular() -> ServerName<'static> {
     ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())

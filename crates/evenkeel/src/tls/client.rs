@@ -1,8 +1,8 @@
-//! TLS towards servers that we ask: whom we believe, and who we say that we are.
+//! TLS for outgoing connections: trusted authorities and the own certificate.
 //!
-//! Files are read anew for each connection that is made, which is seldom: a certificate that is
-//! renewed is shown by the next one, and nothing has to look after it. A file that is faulty by
-//! then fails that attempt, which is told, and the next one reads it again.
+//! The files are read again for each new connection, which is rare. So a renewed certificate is
+//! used by the next connection, and no other component has to check for changes. A faulty file
+//! fails only that attempt, which is logged.
 
 use super::verify::Anybody;
 use super::{pem, provider};
@@ -17,10 +17,10 @@ use rustls::{ALL_VERSIONS, ClientConfig, ConfigBuilder, RootCertStore};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What to connect with to a server that speaks one of `protocols` (ALPN).
+/// Builds the configuration for connections to a server with one of `protocols` (ALPN).
 ///
 /// # Errors
-/// [`Fault`], with the file that is at fault.
+/// [`Fault`], with the file that caused it.
 pub fn config(tls: &ClientTls, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, Fault> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(ALL_VERSIONS)
@@ -46,10 +46,10 @@ fn finished(
     Ok(Arc::new(config))
 }
 
-/// What the proxy connects with to the servers behind it.
+/// Builds the configuration for the proxy's connections to its backends.
 ///
 /// # Errors
-/// [`Fault`], with the file that is at fault.
+/// [`Fault`], with the file that caused it.
 pub fn backend(tls: &BackendTls) -> Result<Arc<ClientConfig>, Fault> {
     let protocols: &[&[u8]] = match tls.protocol {
         Protocol::Auto => &[b"h2", b"http/1.1"],
@@ -67,17 +67,17 @@ pub fn backend(tls: &BackendTls) -> Result<Arc<ClientConfig>, Fault> {
     finished(builder, &tls.client, protocols)
 }
 
-/// The name that a server's certificate must be for, which is also the one that it is asked for.
+/// The name that the server's certificate must be valid for, which is also sent as SNI.
 ///
 /// # Errors
-/// [`Fault::Name`] if no certificate could be for it.
+/// [`Fault::Name`] if no certificate can contain it.
 pub fn name(tls: &ClientTls, host: &str) -> Result<ServerName<'static>, Fault> {
     let name = tls.name.as_deref().unwrap_or(host);
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
     ServerName::try_from(bare.to_owned()).map_err(|_| Fault::Name(name.to_owned()))
 }
 
-/// The authorities that are believed.
+/// The trusted authorities.
 pub(super) fn roots(tls: &ClientTls) -> Result<RootCertStore, Fault> {
     if let Some(ca) = &tls.ca {
         return pem::authorities(super::of(&read(vec![ca.clone()])?, 0)?);

@@ -1,9 +1,8 @@
-//! What is made of files, kept as the files are.
+//! Values that are built from files and follow their changes.
 //!
-//! The files are looked at once a second; what they hold is taken over when it has changed and is
-//! good. If it is not, what runs stays, which is told and counted: a certificate that is renewed
-//! badly costs nobody a connection. So an expired certificate is told when it is all there is, and
-//! refused when it would replace another.
+//! The files are checked once a second. A changed and valid content is applied. An invalid one is
+//! logged, counted and ignored, so a failed renewal does not break any connection. An expired
+//! certificate is therefore accepted with a message at the start, but refused as a replacement.
 
 use super::pem::{Fault, Validity, date};
 use crate::config::source::files::{File, Files};
@@ -14,22 +13,22 @@ use evenkeel_core::units::Time;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A certificate that ends in less than this is told of, in seconds: seven days.
+/// Warning time before a certificate expires, in seconds: seven days.
 const SOON: u64 = 7 * 86_400;
 
-/// What was made of files.
+/// A value that was built from files.
 #[derive(Debug)]
 pub struct Made<T> {
-    /// What runs.
+    /// The value itself.
     pub value: T,
-    /// When its certificate is valid.
+    /// Validity of its certificate.
     pub validity: Validity,
 }
 
-/// How it is made.
+/// The function that builds the value.
 type Make<T> = Box<dyn Fn(&[File]) -> Result<Made<T>, Fault> + Send>;
 
-/// What the time says of a certificate.
+/// State of a certificate at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
     NotYet,
@@ -38,27 +37,28 @@ enum Age {
     Over,
 }
 
-/// What runs, and the files that it is made of.
+/// A value that is in use, and the files that it is built from.
 pub struct Live<T> {
-    /// Who has it: `peers`, `ratelimit`.
+    /// Name of the user for messages and metrics: `peers`, `ratelimit`.
     of: &'static str,
     files: Files,
-    /// The certificate's, for messages.
+    /// Path of the certificate, for messages.
     path: PathBuf,
     make: Make<T>,
     running: Arc<ArcSwap<T>>,
     validity: Validity,
     told: Age,
-    /// Taken over, and refused.
+    /// Counters of successful and failed reloads.
     reloads: [Counter; 2],
     until: Gauge,
 }
 
 impl<T> Live<T> {
-    /// Reads `paths`, of which the first is the certificate's, and makes something of them.
+    /// Reads the files at `paths` and builds the value. The first path must be that of the
+    /// certificate.
     ///
     /// # Errors
-    /// [`Fault`]; what has expired is told only.
+    /// [`Fault`]. An expired certificate is only logged.
     pub fn load(
         of: &'static str,
         paths: Vec<PathBuf>,
@@ -85,13 +85,13 @@ impl<T> Live<T> {
         Ok(live)
     }
 
-    /// What runs, at any time.
+    /// The value in use. It can be read at any time.
     #[must_use]
     pub fn running(&self) -> Arc<ArcSwap<T>> {
         Arc::clone(&self.running)
     }
 
-    /// Takes the files over if they have changed; to be called once a second.
+    /// Applies the files if they have changed. Must be called once a second.
     pub fn look(&mut self, now: Time) {
         if let Some(files) = self.files.look() {
             let taken = self.take(&files, now);
@@ -123,7 +123,7 @@ impl<T> Live<T> {
         Ok(())
     }
 
-    /// Says once what time does to the certificate.
+    /// Logs each change of the certificate's state once.
     fn tell(&mut self, now: Time) {
         self.until.set(i64::try_from(self.validity.until).unwrap_or(i64::MAX));
         let age = age(self.validity, now);

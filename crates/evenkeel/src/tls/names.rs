@@ -1,9 +1,10 @@
-//! The certificate that a client is shown, by the name that it asks for (SNI).
+//! Selects the certificate for a client by the name that it requests (SNI).
 //!
-//! A certificate says itself which names it is for, wildcards included; the library that judges it
-//! elsewhere judges it here. They are tried in their order, those first whose kind of key the
-//! client can verify; whoever asks for no name, or for one that none is for, gets the first. A
-//! choice costs microseconds for each certificate, beside a signature that costs hundreds.
+//! The names come from the certificates themselves, including wildcards, and are compared by the
+//! same library that verifies certificates. They are tried in order, preferring those with a key
+//! type that the client can verify. Without a requested name, or if no certificate has it, the
+//! first one is used. The search takes microseconds per certificate, next to hundreds for the
+//! signature.
 
 use rustls::client::verify_server_name;
 use rustls::pki_types::ServerName;
@@ -11,12 +12,12 @@ use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::sync::Arc;
 
-/// Certificates to choose from.
+/// The certificates to select from, in order of preference.
 #[derive(Debug)]
 pub struct ByName(Vec<Arc<CertifiedKey>>);
 
 impl ByName {
-    /// In this order.
+    /// Creates the list; the order is kept.
     pub fn new(keys: impl Iterator<Item = CertifiedKey>) -> ByName {
         ByName(keys.map(Arc::new).collect())
     }
@@ -29,7 +30,7 @@ impl ByName {
         let name = name.and_then(|name| ServerName::try_from(name).ok());
         let named = |key: &&Arc<CertifiedKey>| name.as_ref().is_some_and(|name| is_for(key, name));
         let able = |key: &&Arc<CertifiedKey>| can(key);
-        // With one there is nothing to choose, and no reason to look into it.
+        // A single certificate is used without parsing it.
         let [_, _, ..] = self.0.as_slice() else { return self.0.first() };
         let mut fitting = self.0.iter().filter(named);
         let first = fitting.clone().next();

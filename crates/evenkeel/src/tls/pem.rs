@@ -1,8 +1,8 @@
-//! Certificates, keys and authorities out of files in PEM, and what can be wrong with them.
+//! Reads certificates, keys and authorities from PEM files, and describes their faults.
 //!
-//! Every fault names the file, what was expected there and, where it helps, the command that mends
-//! it. Of a certificate's time the ends are asked of the library that will judge it, so nothing
-//! is parsed a second time.
+//! Every fault names the file, what is expected in it and, where it helps, the command that fixes
+//! it. The validity of a certificate is taken from the library that verifies it, so certificates
+//! are not parsed twice.
 
 use crate::config::source::files::{File, Unread};
 use rustls::client::verify_server_cert_signed_by_trust_anchor as signed_for_servers;
@@ -15,154 +15,154 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The most certificates of one file: those of all public authorities are some 150.
+/// Maximum number of certificates in one file. All public authorities together have some 150.
 const CERTIFICATES_MAX: usize = 1_000;
 
 /// Why files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error(transparent)]
     Unread(#[from] Unread),
-    /// Fewer were named than are needed.
+    /// Fewer files were given than are needed.
     #[error("a certificate and its key are needed")]
     Missing,
-    /// One is not written as PEM is.
+    /// A file is not valid PEM.
     #[error("{path} is no PEM file: {why}")]
     NotPem {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What was found.
+        /// Description of the error.
         why: String,
     },
-    /// There is no certificate in it.
+    /// The file contains no certificate.
     #[error("{path} holds no certificate: it needs a block BEGIN CERTIFICATE{hint}")]
     NoCertificate {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What may have happened.
+        /// The likely cause, or empty.
         hint: &'static str,
     },
-    /// There are more certificates in it than can be meant.
+    /// The file contains more than `CERTIFICATES_MAX` certificates.
     #[error("{0} holds more than {CERTIFICATES_MAX} certificates")]
     TooMany(PathBuf),
-    /// What is in it is no certificate, or one of a kind that cannot be used.
+    /// A certificate is invalid or of an unsupported kind.
     #[error("certificate {number} in {path} cannot be used: {why}")]
     Certificate {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which of its certificates, from one.
+        /// Number of the certificate in the file, from one.
         number: usize,
-        /// Why not.
+        /// Description of the error.
         why: String,
     },
-    /// There is no key in it.
+    /// The file contains no private key.
     #[error("{path} holds no private key: it needs a block BEGIN PRIVATE KEY{hint}")]
     NoKey {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What may have happened.
+        /// The likely cause, or empty.
         hint: &'static str,
     },
-    /// The key in it has a password, and nobody is there to ask.
+    /// The key is encrypted with a password.
     #[error("the key in {path} is encrypted; without a password: openssl pkey -in {path}")]
     Encrypted {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The key is of a kind that cannot be used.
+    /// The key is of an unsupported kind.
     #[error("the key in {path} cannot be used: {why}; RSA, ECDSA and Ed25519 can")]
     Key {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Description of the error.
         why: String,
     },
-    /// They do not belong together.
+    /// Certificate and key do not belong together.
     #[error("the key in {key} is not that of the first certificate in {cert}")]
     Mismatch {
-        /// The certificate's file.
+        /// Path of the certificate.
         cert: PathBuf,
-        /// The key's.
+        /// Path of the key.
         key: PathBuf,
     },
     /// The authorities cannot be used.
     #[error("the authorities in {path} cannot be used: {why}")]
     Authority {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Description of the error.
         why: String,
     },
-    /// Peers would not believe the certificate.
+    /// Peers would not accept the certificate.
     #[error("peers would not believe the certificate in {cert} by the authorities in {ca}: {why}")]
     Unbelieved {
-        /// The certificate's file.
+        /// Path of the certificate.
         cert: PathBuf,
-        /// The authorities'.
+        /// Path of the authorities.
         ca: PathBuf,
-        /// Why not.
+        /// Description of the error.
         why: String,
     },
-    /// The system has none, and none were named.
+    /// No authorities are configured, and the system has none.
     #[error("this system has no certificates of authorities: install them, or name a file as `ca`")]
     NoAuthorities,
-    /// It cannot be in a certificate.
+    /// The name cannot be part of a certificate.
     #[error("`{0}` is no DNS name that a certificate could be for")]
     Name(String),
-    /// Its time is over. Only a renewal is refused for that: see `live`.
+    /// The certificate has expired. Only a renewal is refused for that: see `live`.
     #[error("the certificate in {path} has expired: it was valid until {until}")]
     Expired {
-        /// Which.
+        /// Path of the certificate.
         path: PathBuf,
-        /// When that was.
+        /// The date of expiry.
         until: String,
     },
-    /// The library refuses it as a whole.
+    /// The TLS library refuses the configuration.
     #[error("TLS: {0}")]
     Library(Error),
 }
 
-/// From when until when a certificate is valid, in seconds since the Unix epoch.
+/// Validity of a certificate, in seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// The first second.
+    /// The first second at which it is valid.
     pub from: u64,
-    /// The last.
+    /// The last second at which it is valid.
     pub until: u64,
 }
 
 impl Validity {
-    /// For what never expires.
+    /// The validity of something that never expires.
     pub const ALWAYS: Validity = Validity { from: 0, until: u64::MAX };
 
-    /// When both are valid.
+    /// The time in which both are valid.
     #[must_use]
     pub fn both(self, other: Validity) -> Validity {
         Validity { from: self.from.max(other.from), until: self.until.min(other.until) }
     }
 }
 
-/// A certificate that has its key.
+/// A certificate with its key.
 #[derive(Debug)]
 pub struct Identity {
-    /// Both.
+    /// The certificate chain and the private key.
     pub key: CertifiedKey,
-    /// When it is valid.
+    /// Validity of the first certificate of the chain.
     pub validity: Validity,
 }
 
-/// A moment, as people read it.
+/// Formats a time for messages.
 #[must_use]
 pub fn date(second: u64) -> String {
-    // Year 9999 is what certificates say that never expire.
+    // Certificates without expiry contain the year 9999.
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second.min(253_402_300_799)))
 }
 
-/// A certificate and its key.
+/// Reads a certificate and its key.
 ///
 /// # Errors
-/// [`Fault`]
+/// [`Fault`] if a file is invalid, or if the two do not belong together.
 pub fn identity(cert: &File, key: &File) -> Result<Identity, Fault> {
     let chain = certificates(cert)?;
     let private = private_key(key)?;
@@ -179,10 +179,10 @@ pub fn identity(cert: &File, key: &File) -> Result<Identity, Fault> {
     }
 }
 
-/// Everybody whose signatures are believed.
+/// Reads the trusted authorities.
 ///
 /// # Errors
-/// [`Fault`]
+/// [`Fault`] if the file contains no certificate, or an invalid one.
 pub fn authorities(ca: &File) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     for (index, certificate) in certificates(ca)?.into_iter().enumerate() {
@@ -191,11 +191,11 @@ pub fn authorities(ca: &File) -> Result<RootCertStore, Fault> {
     Ok(roots)
 }
 
-/// Whether peers that believe `ca` would believe us, both when we are asked and when we ask. Its
-/// time is no matter here: that may come, or be over.
+/// Checks whether peers that trust `ca` would accept this certificate, as a server's and as a
+/// client's. Its validity in time is not checked, because that can change.
 ///
 /// # Errors
-/// [`Fault::Unbelieved`]
+/// [`Fault::Unbelieved`] if they would not; other faults if a certificate is invalid.
 pub fn usable_by_peers(identity: &Identity, cert: &File, ca: &File) -> Result<(), Fault> {
     let provider = super::provider();
     let algorithms = provider.signature_verification_algorithms.all;
@@ -244,7 +244,7 @@ fn private_key(file: &File) -> Result<PrivateKeyDer<'static>, Fault> {
             let hint = "; it holds a certificate: are the two swapped?";
             Err(Fault::NoKey { path: path(), hint: if is_certificate { hint } else { "" } })
         }
-        // Keys of older tools carry headers in the block, and those are of a password.
+        // Older tools encrypt keys inside the block, with headers that name the encryption.
         Err(_) if is_encrypted(&file.bytes) => Err(Fault::Encrypted { path: path() }),
         Err(error) => Err(not_pem(file, &error)),
     }
@@ -272,7 +272,8 @@ fn unusable(file: &File, index: usize, error: &Error) -> Fault {
     Fault::Certificate { path: file.path.clone(), number: index + 1, why: error.to_string() }
 }
 
-/// Asked about a time long before and one long after, the library names both ends.
+/// Finds the validity of a certificate: the library names its ends when it verifies the certificate
+/// at a time far in the past and one far in the future.
 fn validity(file: &File, chain: &[CertificateDer<'static>]) -> Result<Validity, Fault> {
     let refused = |error: &Error| unusable(file, 0, error);
     let [end, ..] = chain else { return Err(Fault::Missing) };

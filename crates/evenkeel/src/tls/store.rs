@@ -1,7 +1,7 @@
-//! What a store is spoken to with: as other servers that we ask, but that its certificate may be
-//! allowed to be for any name.
+//! TLS for connections to a store: like other outgoing connections, but the name in the server's
+//! certificate may be ignored.
 //!
-//! Connections are `store::redis`'s business.
+//! The connections themselves are made in `store::redis`.
 
 use super::client;
 use super::pem::{self, Fault};
@@ -14,10 +14,10 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ALL_VERSIONS, ClientConfig};
 use std::sync::Arc;
 
-/// What connections are made with; files are read anew for each.
+/// Builds the configuration for a connection. The files are read again each time.
 ///
 /// # Errors
-/// [`Fault`], with the file that is at fault.
+/// [`Fault`], with the file that caused it.
 pub fn config(tls: &StoreTls) -> Result<Arc<ClientConfig>, Fault> {
     let named = ClientTls { ca: tls.ca.clone(), identity: tls.identity.clone(), name: None };
     if !tls.any_name {

@@ -1,4 +1,5 @@
-//! Certificates that are good, bad, strange, renewed; connections between those who have them.
+//! Certificates that are valid, invalid, unusual or renewed, and connections between peers with
+//! them.
 
 use super::live::Live;
 use super::{Ends, nobody_in_particular, peers, peers_by_secret, server};
@@ -18,20 +19,20 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// An authority of a test's own, and a folder for what it signs.
+/// The authority of a test, and a folder for the certificates that it signs.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: TempDir,
 }
 
-/// What is particular about a certificate.
+/// Options of a certificate.
 #[derive(Default)]
 pub struct Wish {
-    /// Its names; `peer.example` if there are none.
+    /// Its DNS names; `peer.example` if there are none.
     pub names: Vec<&'static str>,
-    /// For servers alone.
+    /// Whether it may only be used by servers.
     pub server_only: bool,
-    /// The year that it ends with.
+    /// The last year of its validity.
     pub last_year: Option<i32>,
 }
 
@@ -47,17 +48,17 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), folder }
     }
 
-    /// A file of the authority's folder.
+    /// Path of a file in the authority's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The authority's own certificate.
+    /// Path of the authority's own certificate.
     pub fn ca(&self) -> PathBuf {
         self.path("ca.pem")
     }
 
-    /// Writes `name.crt` and `name.key`.
+    /// Issues a certificate and writes `name.crt` and `name.key`.
     pub fn sign(&self, name: &str, wish: &Wish) -> [PathBuf; 2] {
         let names: Vec<String> = match wish.names.as_slice() {
             [] => vec!["peer.example".to_owned()],
@@ -82,7 +83,7 @@ impl Authority {
         [cert_path, key_path]
     }
 
-    /// Certificate, key and authority of a peer.
+    /// Paths of certificate, key and authority of a peer.
     pub fn peer(&self, name: &str) -> Vec<PathBuf> {
         let [cert, key] = self.sign(name, &Wish::default());
         vec![cert, key, self.ca()]
@@ -97,7 +98,7 @@ fn peer(authority: &Authority, name: &str) -> Ends {
     peers(&read(&authority.peer(name))).expect("usable").value
 }
 
-/// Both ends after a handshake and a word each way: what each says of it.
+/// Results of both ends after a handshake and one message in each direction.
 fn meet(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> [Result<(), String>; 2] {
     let (near, far) = tokio::io::duplex(16 * 1024);
     let accept = async {
@@ -142,7 +143,7 @@ fn a_secret_and_a_cluster_make_one_key_and_others_another() {
     }
 }
 
-/// The bytes were made from docs/protocol/peers.md by another implementation.
+/// The bytes were computed from docs/protocol/peers.md by an independent implementation.
 #[test]
 fn the_key_of_a_secret_is_as_documented() {
     let key = super::verify::key_of(b"0123456789abcdef", "default").expect("a key");
@@ -238,7 +239,7 @@ fn certificates_are_taken_over_when_their_files_change_and_are_good() {
     let mut look = |times: usize| (0..times).for_each(|_| live.look(now));
     look(3);
     assert!(Arc::ptr_eq(&first, &running.load_full()));
-    // Another certificate with the key of the one before: nothing that could run.
+    // A new certificate with the previous key, which cannot be used.
     let key = fs::read(&paths[1]).expect("a key");
     authority.peer("a");
     let renewed = fs::read(&paths[1]).expect("a key");
@@ -251,7 +252,7 @@ fn certificates_are_taken_over_when_their_files_change_and_are_good() {
     let second = running.load_full();
     assert!(!Arc::ptr_eq(&first, &second));
     assert_eq!((counted("ok"), counted("failed")), (1, 1));
-    // The files of before the last renewal, put back by mistake, and gone files.
+    // The files from before the last renewal, restored by mistake, and missing files.
     authority.sign("a", &Wish { last_year: Some(2001), ..Wish::default() });
     look(3);
     fs::remove_file(&paths[0]).expect("removed");

@@ -1,7 +1,7 @@
-//! Whom we believe: somebody of a name, anybody of an authority, or one key and no other.
+//! Verifiers of peers: by name, by authority alone, by one key, or not at all.
 //!
-//! None of these checks a signature or a chain itself: the library does, and these say what is
-//! asked of it. How a key follows from a secret is at the end.
+//! Signatures and chains are verified by the library; these types only choose what it verifies. The
+//! derivation of a key from a secret is at the end.
 
 use super::pem::Fault;
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
@@ -27,12 +27,12 @@ use std::sync::Arc;
 
 type Valid = Result<HandshakeSignatureValid, Error>;
 
-/// Clients that `any` believes, if their certificate is for this name.
+/// Accepts clients that `any` accepts and that have a certificate for this name.
 #[derive(Debug)]
 pub struct Named {
-    /// Who looks at the chain.
+    /// The verifier of the certificate chain.
     pub any: Arc<dyn ClientCertVerifier>,
-    /// What the certificate must be for.
+    /// The name that the certificate must be valid for.
     pub name: ServerName<'static>,
 }
 
@@ -75,8 +75,8 @@ impl ClientCertVerifier for Named {
     }
 }
 
-/// Servers with a certificate of these authorities, whatever they are called: peers are found by
-/// address, by a name that many share, or not looked for at all.
+/// Accepts servers with a certificate of these authorities, regardless of its name: peers are found
+/// by address, by a name that many share, or by discovery.
 #[derive(Debug)]
 pub struct AnyName {
     roots: RootCertStore,
@@ -84,7 +84,7 @@ pub struct AnyName {
 }
 
 impl AnyName {
-    /// Those that `roots` have signed.
+    /// Accepts certificates that `roots` have signed.
     pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> AnyName {
         AnyName { roots, algorithms: provider.signature_verification_algorithms }
     }
@@ -128,12 +128,13 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Servers of which nothing is known but that they have the key of the certificate that they show.
+/// Accepts every server that has the key of its certificate. The certificate itself is not
+/// verified.
 #[derive(Debug)]
 pub struct Anybody(WebPkiSupportedAlgorithms);
 
 impl Anybody {
-    /// For signatures that `provider` can verify.
+    /// Uses the signature algorithms of `provider`.
     pub fn new(provider: Arc<CryptoProvider>) -> Anybody {
         Anybody(provider.signature_verification_algorithms)
     }
@@ -174,7 +175,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// Whoever has one key, shown without a certificate around it (RFC 7250).
+/// Accepts peers with one certain key, which is sent without a certificate (RFC 7250).
 #[derive(Debug)]
 pub struct OnlyKey {
     public: Vec<u8>,
@@ -182,7 +183,7 @@ pub struct OnlyKey {
 }
 
 impl OnlyKey {
-    /// Whoever has `key`.
+    /// Accepts peers with `key`.
     pub fn new(key: &RawKey, provider: Arc<CryptoProvider>) -> OnlyKey {
         let algorithms = provider.signature_verification_algorithms;
         OnlyKey { public: key.public.as_ref().to_vec(), algorithms }
@@ -205,7 +206,7 @@ impl OnlyKey {
     }
 }
 
-/// Raw keys are spoken of in TLS 1.3 alone here.
+/// Raw public keys are only supported with TLS 1.3 here.
 fn too_old() -> Valid {
     Err(Error::General("peers speak TLS 1.3".to_owned()))
 }
@@ -290,22 +291,22 @@ impl ClientCertVerifier for OnlyKey {
     }
 }
 
-/// A key without a certificate.
+/// A key pair without a certificate.
 #[derive(Debug)]
 pub struct RawKey {
-    /// What signs.
+    /// The private key, for signatures.
     pub key: Arc<dyn SigningKey>,
     public: SubjectPublicKeyInfoDer<'static>,
 }
 
 impl RawKey {
-    /// In the place where TLS has a certificate.
+    /// The public key in the form in which TLS sends a certificate.
     pub fn as_certificate(&self) -> CertificateDer<'static> {
         CertificateDer::from(self.public.as_ref().to_vec())
     }
 }
 
-/// Bytes of an Ed25519 seed.
+/// Output length of the key derivation: an Ed25519 seed of 32 bytes.
 struct Seed;
 
 impl KeyType for Seed {
@@ -314,8 +315,9 @@ impl KeyType for Seed {
     }
 }
 
-/// The one key of all who know `secret` and belong to `cluster`. Two clusters that share a secret
-/// have nothing in common: neither can tell that the other has the same.
+/// Derives the key of all peers with the same `secret` and `cluster`. The keys of two clusters with
+/// the same secret are independent; neither cluster can find out that the other has the same
+/// secret.
 pub fn key_of(secret: &[u8], cluster: &str) -> Result<RawKey, Fault> {
     let refused = |what: &str| Fault::Library(Error::General(what.to_owned()));
     let unmade = |_| refused("no key can be made of the secret");
