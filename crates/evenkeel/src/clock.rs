@@ -1,14 +1,14 @@
-//! The only reader of clocks.
+//! The only module that reads clocks.
 //!
-//! Time is Unix time at start plus monotonic time since: it never goes back, and a wall clock that
-//! is set anew moves no bucket. What runs on a schedule (timeouts, holds) uses the runtime's
-//! timers; what is counted uses this.
+//! Time is the Unix time at start plus the monotonic time since then. It never goes back, and a
+//! change of the wall clock does not affect any bucket. Schedules (timeouts, holds) use the timers
+//! of the runtime; everything that is counted uses this clock.
 
 use evenkeel_core::units::{Nanos, Time};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A clock that never goes back.
+/// A clock that never goes back. All copies show the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
@@ -16,33 +16,34 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts at the system's present time.
+    /// Starts a clock at the current time of the system.
     #[must_use]
     pub fn start() -> Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clock { started: Instant::now(), unix_at_start: nanos(unix) }
     }
 
-    /// The present.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(self.unix_at_start.saturating_add(nanos(self.started.elapsed())))
     }
 
-    /// The runtime's instant for a moment of this clock, for its timers.
+    /// Converts a time of this clock into an instant for the runtime's timers.
     #[must_use]
     pub fn instant(&self, at: Time) -> tokio::time::Instant {
         let since = Duration::from_nanos(at.0.saturating_sub(self.unix_at_start));
         tokio::time::Instant::from_std(self.started) + since
     }
 
-    /// The runtime's instant `length` from now, for a timer that nothing is counted by.
+    /// The instant `length` from now, for a timer that does not affect any count.
     #[must_use]
     pub fn deadline(length: Duration) -> tokio::time::Instant {
         tokio::time::Instant::now() + length
     }
 
-    /// How far the system's clock has been moved since the start: positive if it was set ahead.
+    /// Nanoseconds by which the wall clock was changed since the start; positive if it was set
+    /// forward.
     #[must_use]
     pub fn step(&self) -> i64 {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -51,33 +52,33 @@ impl Clock {
     }
 }
 
-/// Whether time stands still for one thread, and at which moment. Reading the clock is cheap, but
-/// a request would read it six times within a few microseconds.
+/// The frozen time of one thread. Reading a clock is cheap, but a request would read it six times
+/// within a few microseconds.
 #[derive(Debug, Default)]
 pub struct Stopped(AtomicU64);
 
-/// Time goes on.
+/// Time is not frozen. The cell holds one of these two values or the frozen time in nanoseconds.
 const GOING: u64 = 0;
-/// It is to stand still at the moment that is read next.
+/// Time freezes at the next reading.
 const STOPPING: u64 = 1;
 
 impl Stopped {
-    /// From now on all readings are the same.
+    /// Freezes time: from the next reading on, all readings are equal.
     pub fn stop(&self) {
         self.0.store(STOPPING, Relaxed);
     }
 
-    /// From now on it is `at`. (The first two nanoseconds of 1970 cannot be told.)
+    /// Freezes time at `at`. (The first two nanoseconds of 1970 are used for the states.)
     pub fn stand_at(&self, at: Time) {
         self.0.store(at.0.max(STOPPING + 1), Relaxed);
     }
 
-    /// Time goes on.
+    /// Ends the freeze.
     pub fn go(&self) {
         self.0.store(GOING, Relaxed);
     }
 
-    /// The present, or the moment at which time stands still.
+    /// The current time, or the frozen one.
     #[must_use]
     pub fn now(&self, clock: &Clock) -> Time {
         match self.0.load(Relaxed) {
@@ -92,7 +93,7 @@ impl Stopped {
     }
 }
 
-/// The CPU time that the calling thread has used.
+/// CPU time that the calling thread has used.
 #[must_use]
 pub fn thread_cpu() -> Nanos {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

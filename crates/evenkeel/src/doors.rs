@@ -1,6 +1,6 @@
-//! Doors: each turns one protocol into questions for the engine and verdicts into bytes.
+//! Doors: each one converts a protocol into questions for the engine, and verdicts into bytes.
 //!
-//! No door decides anything, and no door knows another.
+//! Doors make no decisions and do not know each other.
 
 pub mod admin;
 pub mod check;

@@ -1,8 +1,8 @@
-//! Evenkeel touches the world here: doors, configuration, clocks, metrics.
+//! The I/O side of Evenkeel: doors, configuration, clocks and metrics.
 //!
-//! What is decided, and how, is `evenkeel-core`; this crate turns bytes into questions for it and
-//! its verdicts into bytes. The binary is `main`; ARCHITECTURE.md has the tree and the journey of
-//! one request.
+//! All decisions are made in `evenkeel-core`; this crate converts bytes into questions for it and
+//! its verdicts into bytes. The binary is `main`. ARCHITECTURE.md describes the source tree and the
+//! path of a request.
 
 pub mod ask;
 pub mod cli;

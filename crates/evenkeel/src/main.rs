@@ -1,6 +1,6 @@
-//! The program: picks the allocator, hands the rest to the library.
+//! The binary: sets the allocator and calls the library.
 //!
-//! Everything it can do is in the library, where tests can reach it; begin at `cli`.
+//! All features are in the library, where tests can use them. Read `cli` next.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
