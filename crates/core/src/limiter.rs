@@ -1,14 +1,14 @@
 //! The decision over all limits of a request: ask, charge, settle.
 //!
-//! `ask` decides and, if the request may run, charges what is known already: hits, and for limits
-//! that decide before the request runs its estimate, so that a client cannot outrun its account by
-//! asking many times at once. `charge` brings limits that hold the answer up to date when its head
-//! arrives; they know the true cost before they decide, so they take no estimate, and an answer
-//! waits for what came before it, not for what came after. `settle` closes the account.
+//! `ask` decides. If the request may run, it charges what is known already: hits and, for limits
+//! that decide before the request runs, the estimate, so that a client cannot exceed its account by
+//! many requests at once. `charge` updates limits that hold the response when its head arrives:
+//! they know the actual cost before they decide, so they take no estimate. `settle` closes the
+//! account.
 //!
-//! The sets of all keys of a request are taken together, in the order of the limits, and given
-//! back together: so if one limit refuses, none is charged, and two requests cannot each take
-//! what only one may have. Always the same order: no two requests wait for each other.
+//! Invariant (lock order): the table sets of all keys of a request are taken together, in the order
+//! of the limits, and released together. So if one limit refuses, none is charged; two requests
+//! cannot both take what only one may have; and the fixed order excludes deadlocks.
 
 mod absorb;
 pub mod orders;
@@ -30,17 +30,17 @@ use standing::Standing;
 
 pub use shadow::Shadowed;
 
-/// What a door does where its limits do not say.
+/// Defaults of a door for limits that do not specify them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// For limits in CPU time.
+    /// The action of limits in CPU time.
     pub action: Action,
-    /// Who would wait longer is refused before the backend sees the request; a held answer is let
-    /// go. Too low: bursts of real users are refused. Too high: their clients give up first.
+    /// A request that would wait longer is refused before it reaches the backend; a response is
+    /// held no longer. Too low: bursts of real users are refused. Too high: clients give up first.
     pub max_delay: Nanos,
 }
 
-/// All limits of a door with their buckets.
+/// All limits of a door, with their buckets. `limits` and `tables` have the same order and length.
 pub struct Limiter {
     policy: Policy,
     limits: Vec<Limit>,
@@ -48,67 +48,68 @@ pub struct Limiter {
     seed: Seed,
 }
 
-/// Which limit decided, and how the client stood there.
+/// The limit that decided, and the state of the client's bucket there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reason {
-    /// Whose limit, and which bucket.
+    /// The limit and the bucket.
     pub key: Key,
-    /// What was left, in nano-units of cost, before this request; below zero it is debt.
-    /// `None` where the algorithm knows no level.
+    /// The remaining credit before this request, in nano-units of cost; negative for a debt. `None`
+    /// if the algorithm has no level.
     pub level: Option<i64>,
-    /// How long until the client is within the limit again.
+    /// Time until the client is within the limit again.
     pub wait: Nanos,
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// It may run now.
+    /// The request may run now.
     Allow,
-    /// It may run after `Reason::wait`.
+    /// The request may run after `Reason::wait`.
     Delay(Reason),
-    /// It may not run. Asking again makes sense after `retry_after`.
+    /// The request may not run. It makes sense to repeat it after `retry_after`.
     Deny {
-        /// Which limit says so.
+        /// The limit that refuses it.
         reason: Reason,
-        /// How long until the same request would be let in.
+        /// Time until the same request would be admitted.
         retry_after: Nanos,
     },
 }
 
-/// A block that a request's cost has started.
+/// A block that the cost of a request has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// Whose limit, and which bucket.
+    /// The limit and the bucket that is blocked.
     pub key: Key,
-    /// What was charged within the window.
+    /// The cost charged within the window.
     pub sum: Cost,
 }
 
-/// The account of one admitted request. Give it back to the same [`Limiter`] with `settle`.
+/// The account of one admitted request. It must be settled with `settle` of the same [`Limiter`].
 #[derive(Clone, Debug)]
 pub struct Ticket {
     keys: Keys,
-    /// How far each key's bucket was moved for this request.
+    /// How far the bucket of each key was moved for this request, in the order of `keys`.
     moved: Few<Nanos>,
-    /// What limits that take an estimate were charged when it was asked.
+    /// The charge at admission, for limits that take an estimate.
     estimate: Cost,
-    /// What limits that hold the answer have been charged so far.
+    /// The charges so far, for limits that hold the response.
     charged: Cost,
-    /// When it was asked about, and charged what was known then.
+    /// When the request was admitted, and charged what was known then.
     asked: Time,
     /// When the request starts to run: later than `asked` if it is delayed.
     at: Time,
-    /// Where a limit in hits asks for a hold, until when.
+    /// The longest hold that a limit in hits asks for, if any.
     hold: Option<Reason>,
-    /// What limits in shadow would have done.
+    /// The effect that limits in shadow mode would have had.
     shadowed: Option<Shadowed>,
-    /// The places of keys whose limits, in shadow, would have refused it and so do not count it.
+    /// A bit for each index of `keys`: set if the limit does not count this request, because it is
+    /// in shadow mode and would have refused it.
     uncounted: u64,
 }
 
 impl Ticket {
-    /// That of a request that nothing has been charged for.
+    /// A ticket without charges.
     fn new(keys: &Keys, estimate: Cost, now: Time) -> Ticket {
         Ticket {
             keys: keys.clone(),
@@ -123,26 +124,26 @@ impl Ticket {
         }
     }
 
-    /// When the request starts to run; its charges count from there.
+    /// When the request starts to run. Its charges count from this time.
     #[must_use]
     pub fn starts_at(&self) -> Time {
         self.at
     }
 
-    /// When it was asked about: from then on its place is taken.
+    /// When the request was admitted. From this time on its place is taken.
     #[must_use]
     pub fn asked_at(&self) -> Time {
         self.asked
     }
 
-    /// The keys it is counted under.
+    /// The keys that the request is counted under.
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// The keys that it was charged to when it was let in: all but those whose limits would have
-    /// refused it, were they not in shadow.
+    /// The keys that were charged at admission: all except for limits that are in shadow mode and
+    /// would have refused the request.
     #[must_use]
     pub fn counted(&self) -> Keys {
         let mut counted = Keys::default();
@@ -152,8 +153,8 @@ impl Ticket {
         counted
     }
 
-    /// No limit counts it from here on: it would have been refused, but nothing is enforced, and
-    /// else a debt would grow that could not if it were.
+    /// Excludes the request from all later charges. For requests that are admitted only because
+    /// limits are not enforced: they would add to debts that cannot grow once limits are enforced.
     pub fn count_nowhere(&mut self) {
         self.uncounted = u64::MAX;
     }
@@ -162,7 +163,7 @@ impl Ticket {
         self.uncounted >> place & 1 == 0
     }
 
-    /// What a limit in shadow would have done so far; of several, the one whose wait is longest.
+    /// The effect that limits in shadow mode would have had so far: the one with the longest wait.
     #[must_use]
     pub fn shadowed(&self) -> Option<Shadowed> {
         self.shadowed
@@ -178,8 +179,8 @@ impl Limiter {
         Limiter { policy, limits, tables, seed }
     }
 
-    /// The limiter for a changed configuration. Limits that still count the same thing by the
-    /// same key keep their buckets: what is owed stays owed, in cost, under the new numbers.
+    /// The limiter for a changed configuration. A limit that still counts the same by the same key
+    /// keeps its buckets, so debts remain, in cost, under the new parameters.
     #[must_use]
     pub fn reconfigured(&self, policy: Policy, limits: Vec<Limit>, now: Time) -> Limiter {
         let mut next = Limiter::new(policy, limits, self.seed);
@@ -189,8 +190,9 @@ impl Limiter {
             let Some(index) = alike else { continue };
             let (old, buckets) = (&self.limits[index], &self.tables[index]);
             let same = limit.algorithm == old.algorithm && limit.keys_max == old.keys_max;
-            // Requests under the old limits may still run. Shared tables keep their order, or one
-            // of those and one of ours could each take what the other waits for.
+            // Requests under the old limits may still run. Shared tables must keep their order:
+            // otherwise an old and a new request could each hold a set that the other one waits
+            // for.
             if same && Some(index) > shared {
                 shared = Some(index);
                 *table = Arc::clone(buckets);
@@ -201,9 +203,9 @@ impl Limiter {
         next
     }
 
-    /// Puts back a bucket of the limit at `index`, as a snapshot kept it when it was counted under
-    /// `old`. False if it is worth nothing any more, or cannot be such a limit's bucket. Keys are
-    /// found again only under the seed that they were hashed with.
+    /// Restores a bucket of the limit at `index` from a snapshot, in which it was counted under
+    /// `old`. Returns false if the bucket is worth nothing any longer or does not fit the limit. A
+    /// key is found again only under the seed that it was hashed with.
     pub fn restore(
         &self,
         index: usize,
@@ -219,36 +221,36 @@ impl Limiter {
         fits && adopt_one(limit, table, old, hash, state, now)
     }
 
-    /// The limits, in the order that [`Key::limit`] counts them.
+    /// The limits, in the order that [`Key::limit`] refers to.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// The buckets of each limit, in the same order.
+    /// The bucket tables of the limits, in the same order.
     #[must_use]
     pub fn tables(&self) -> &[Arc<Table>] {
         &self.tables
     }
 
-    /// What this door does where its limits do not say.
+    /// The defaults of this door.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The keys that a request is counted under here.
+    /// The keys that a request is counted under.
     #[must_use]
     pub fn keys(&self, request: &impl Attributes) -> Keys {
         classify::keys(&self.limits, &self.seed, request)
     }
 
-    /// Decides, and charges hits and `estimate` if the request may run. A request that must wait
-    /// is charged too: its place is taken. One that is refused is charged nothing.
+    /// Decides, and charges hits and `estimate` if the request may run. A request that must wait is
+    /// charged too, because its place is taken. A refused request is charged nothing.
     #[must_use]
     pub fn ask(&self, keys: &Keys, estimate: Cost, now: Time) -> (Verdict, Ticket) {
         let mut ticket = Ticket::new(keys, estimate, now);
-        // Room for all limits that a door may have is four times what most doors need.
+        // Space for all limits that a door may have is eight times what most doors need.
         let verdict = match keys.as_slice().len() {
             0..=4 => self.decide::<4>(keys.as_slice(), &mut ticket, now),
             _ => self.decide::<LIMITS_MAX>(keys.as_slice(), &mut ticket, now),
@@ -278,7 +280,7 @@ impl Limiter {
         verdict
     }
 
-    /// Whether a request that stands so is refused.
+    /// The refusal, if the state of the limits demands one.
     fn refusal(&self, standing: &Standing) -> Option<Verdict> {
         if let Some(reason) = standing.refusing {
             let limit = &self.limits[usize::from(reason.key.limit)];
@@ -291,7 +293,7 @@ impl Limiter {
         too_long.then_some(Verdict::Deny { reason: longest, retry_after })
     }
 
-    /// Notes on the ticket of a request that is let in when it may run, and what holds its answer.
+    /// Fills in the ticket of an admitted request: when it may run, and what holds its response.
     fn admitted(&self, standing: &Standing, ticket: &mut Ticket, now: Time) -> Verdict {
         ticket.hold = standing.holding;
         ticket.shadowed = standing.shadowed.and_then(|shadowed| self.shadowed(shadowed));
@@ -308,8 +310,8 @@ impl Limiter {
         }
     }
 
-    /// Brings the charge of a running request up to `cost` so far, and says how long the head of
-    /// its answer is to be held, counted from the start of the request, and why.
+    /// Raises the charge of a running request to its `cost` so far. Returns for how long the head
+    /// of the response must be held, counted from the start of the request, and why.
     pub fn charge(&self, ticket: &mut Ticket, cost: Cost, now: Time) -> Option<Reason> {
         let more = cost.minus(ticket.charged);
         ticket.charged = ticket.charged.max(cost);
@@ -345,12 +347,13 @@ impl Limiter {
         longest.map(bounded)
     }
 
-    /// Closes the account with the true cost in CPU time.
+    /// Closes the account with the actual CPU time.
     pub fn settle(&self, ticket: &Ticket, cost: Cost, now: Time) {
         self.settle_and(ticket, cost, now, |_| ());
     }
 
-    /// `settle`, and tells of each block that this starts.
+    /// Like `settle`, and calls `tell` for each block that this starts. The set of the bucket is
+    /// held during the call, so `tell` must not use the limiter.
     pub fn settle_and(
         &self,
         ticket: &Ticket,
@@ -371,7 +374,7 @@ impl Limiter {
             let (more, over) = (cost.minus(so_far), so_far.minus(cost));
             let debt = matches!(limit.algorithm, Algorithm::Debt(_));
             if debt && more == Cost::ZERO && over == Cost::ZERO {
-                // Charged in full already.
+                // The full cost is charged already.
                 continue;
             }
             let cost = if debt { more } else { cost };
@@ -400,8 +403,8 @@ impl Limiter {
         &self.seed
     }
 
-    /// Moves what the bucket `from` of the limit at `index` has been charged to the bucket `to`:
-    /// the two are one client. What is charged to `from` later stays there.
+    /// Moves the charges of bucket `from` of the limit at `index` to bucket `to`, because both
+    /// belong to one client. Later charges to `from` stay there.
     pub fn merge(&self, index: usize, from: KeyHash, to: KeyHash, now: Time) {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;
@@ -417,15 +420,15 @@ impl Limiter {
             return;
         }
         old.change(|state| state.fill(0), worth);
-        // Both may lie in one set, which is taken by one at a time.
+        // Both may lie in the same set, which cannot be taken twice.
         drop(old);
         table.take(to).change(|into| limit.algorithm.absorb(into, state, now), worth);
     }
 
-    /// How the request stands as far as can be seen without taking a set, and whether that is all
-    /// there is to see. Who is over a limit is refused by this alone, so an attack on one bucket
-    /// writes nothing and waits for nobody; who is charged nothing yet is let in by it.
-    /// All keys are touched first, so that the processor fetches them from memory side by side.
+    /// The state of the limits as far as it is visible without taking a set, and whether that is
+    /// complete. It is enough to refuse a client over a limit, so an attack on one bucket writes
+    /// nothing and waits for no lock; and it is enough to admit a request that is not charged yet.
+    /// All keys are touched first, so that the processor loads them from memory in parallel.
     fn glance(&self, keys: &[Key], now: Time) -> (Standing, bool) {
         for key in keys {
             self.tables[usize::from(key.limit)].touch(key.hash);
@@ -440,7 +443,7 @@ impl Limiter {
         (standing, all_seen)
     }
 
-    /// How the request stands with each limit, the longest wait of each kind.
+    /// The longest wait of each kind over all limits. The sets of all keys must be held.
     fn standing(&self, keys: &[Key], sets: &[Option<Entry<'_>>], now: Time) -> Standing {
         let mut standing = Standing::default();
         let deciding = keys.iter().zip(sets.iter().flatten());
@@ -450,7 +453,7 @@ impl Limiter {
         standing
     }
 
-    /// Adds to `standing` how the request stands with one limit.
+    /// Adds the wait for one limit to `standing`.
     fn weigh(&self, standing: &mut Standing, key: &Key, state: &[u64], now: Time) {
         let limit = &self.limits[usize::from(key.limit)];
         let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
@@ -467,18 +470,18 @@ impl Limiter {
         }
     }
 
-    /// Whether a key's limit may keep a request from running at once or hold its answer. Where it
-    /// queues, the queue does that, by `latest`.
+    /// Whether the limit of a key may delay, refuse or hold. A limit that queues leaves it to the
+    /// queue.
     fn has_a_say(&self, key: &Key) -> bool {
         self.limits[usize::from(key.limit)].action(self.policy.action) != Action::Queue
     }
 
-    /// Whether a limit lets requests run and holds their answers.
+    /// Whether a limit lets requests run and holds their responses.
     fn holds(&self, limit: &Limit) -> bool {
         limit.action(self.policy.action) == Action::Hold
     }
 
-    /// What a limit charges a request that is let in, of which `estimate` is known.
+    /// The charge of a limit at admission, given the estimate.
     fn known(&self, key: &Key, estimate: Cost) -> Cost {
         let limit = &self.limits[usize::from(key.limit)];
         match (limit.unit, &limit.algorithm) {
@@ -488,7 +491,7 @@ impl Limiter {
         }
     }
 
-    /// Charges what is known when a request is let in.
+    /// Charges what is known at admission. The sets of all keys must be held.
     fn charge_all(
         &self,
         keys: &[Key],
@@ -514,7 +517,7 @@ impl Limiter {
         if cost > Cost::ZERO && self.would_refuse(&key, entry, now) {
             ticket.uncounted |= 1 << place;
         } else if cost > Cost::ZERO && ticket.is_counted(place) {
-            // A history keeps when requests run; a debt bucket, when their place was taken.
+            // A history stores when requests run; a debt bucket, when their place was taken.
             let history = matches!(limit.algorithm, Algorithm::History(_));
             let at = if history { ticket.at } else { now };
             let worth = |state: &[u64]| limit.algorithm.worth(state, now);
@@ -527,9 +530,10 @@ impl Limiter {
     }
 }
 
-/// What a bucket is worth after a charge for `ticket`. A debt bucket that is full by now was not
-/// when the request started, and others that started with it are still to be charged: were it
-/// forgotten, a client with many requests at once would refill anew for each of them.
+/// The worth of a bucket after a charge for `ticket`. A debt bucket that is full by now was not
+/// full when the request started, and other requests that started with it are still to be charged.
+/// If the bucket were forgotten, a client with many parallel requests would get the refill for each
+/// of them.
 fn worth_to(limit: &Limit, ticket: &Ticket, now: Time) -> impl Fn(&[u64]) -> u64 {
     let since = match limit.algorithm {
         Algorithm::Debt(_) => ticket.at.min(now),
@@ -550,7 +554,7 @@ fn table_for(limit: &Limit) -> Table {
     Table::new(limit.keys_max, limit.algorithm.words())
 }
 
-/// Whether the buckets of `old` mean something under `new`.
+/// Whether the buckets of `old` are valid under `new`.
 fn counts_alike(old: &Limit, new: &Limit) -> bool {
     old.name == new.name
         && old.by == new.by
@@ -558,14 +562,14 @@ fn counts_alike(old: &Limit, new: &Limit) -> bool {
         && new.algorithm.continues(&old.algorithm)
 }
 
-/// Copies what is owed under `old` to the buckets of `limit`.
+/// Copies the debts under `old` to the buckets of `limit`.
 fn adopt(limit: &Limit, table: &Table, old: &Algorithm, buckets: &Table, now: Time) {
     buckets.for_each(|hash, state| {
         adopt_one(limit, table, old, hash, state, now);
     });
 }
 
-/// Copies one bucket; false if it is worth nothing any more.
+/// Copies one bucket; false if it is worth nothing any longer.
 fn adopt_one(
     limit: &Limit,
     table: &Table,

@@ -1,9 +1,9 @@
-//! What becomes of buckets beside deciding: charges that come from other instances, what an
-//! instance tells of its buckets, and debts that somebody forgives.
+//! Changes to buckets without a decision: charges from other instances, the deficits that this
+//! instance reports, and debts that an operator forgives.
 //!
-//! Nothing is decided here: what others have let in is charged whatever the level, and may bring a
-//! bucket into debt. Who tells and who is told: `replica`; who carries between them: the engine, or
-//! `sim`.
+//! Remote charges are applied whatever the level, because the requests were admitted elsewhere;
+//! they may bring a bucket into debt. The protocol between instances: `replica`; the transport: the
+//! engine, or `sim`.
 
 use super::Limiter;
 use crate::key::KeyHash;
@@ -11,8 +11,8 @@ use crate::units::{Cost, Time};
 use alloc::vec::Vec;
 
 impl Limiter {
-    /// Charges what another instance has let in, as of `at`, when it told: what has flowed in
-    /// since then is the client's.
+    /// Charges what another instance has admitted, as of the time `at` when it was sent. The refill
+    /// since then stays with the client.
     pub fn absorb(&self, index: usize, hash: KeyHash, amount: Cost, at: Time, now: Time) {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;
@@ -21,8 +21,8 @@ impl Limiter {
         table.take(hash).change(|state| limit.algorithm.charge(state, amount, at, now), worth);
     }
 
-    /// Another instance says that a bucket is short of `missing`: so it is, if it is not short of
-    /// more. Nothing where a state is not such a number.
+    /// Raises the deficit of a bucket to `missing`, as another instance reports it, if it is less
+    /// here. Does nothing if the algorithm has no level.
     pub fn absorb_state(&self, index: usize, hash: KeyHash, missing: Cost, now: Time) {
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
             return;
@@ -37,16 +37,17 @@ impl Limiter {
         table.take(hash).change(raise, |state| algorithm.worth(state, now));
     }
 
-    /// Forgives whatever the bucket `hash` of the limit at `index` owes: it is as if it had never
-    /// been charged. Requests that run are settled all the same when they end. False if there is no
-    /// such limit.
+    /// Forgives what the bucket `hash` of the limit at `index` owes, as if it had never been
+    /// charged. The costs of requests that still run are charged as usual when they end. False if
+    /// there is no such limit.
     pub fn forgive(&self, index: usize, hash: KeyHash) -> bool {
         let Some(table) = self.tables.get(index) else { return false };
         table.take(hash).change(|state| state.fill(0), |_| 0);
         true
     }
 
-    /// What every bucket of the limit at `index` is short of, the weightiest `max` of them first.
+    /// The deficits of the buckets of the limit at `index`, the largest `max` of them, largest
+    /// first.
     #[must_use]
     pub fn short(&self, index: usize, max: usize, now: Time) -> Vec<(KeyHash, Cost)> {
         let mut short = Vec::new();

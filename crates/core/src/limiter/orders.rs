@@ -1,14 +1,14 @@
-//! Orders: who is to wait, and until when, because somebody else says so. A gatekeeper's table.
+//! The order table of a gatekeeper: until when each identifier has to wait, by order of a master.
 //!
-//! A master counts requests and tells gatekeepers until when an identifier has to wait. What it
-//! told is kept as a limit of its own that nothing is charged to: a debt bucket without a burst,
-//! whose `full_at` is that time. So an order that is over equals one that never was, memory is
-//! fixed, the order that ends first goes when there is no room, and whatever shows or keeps limits
-//! shows and keeps these. Orders are only ever put off, never brought forward: messages that come
-//! twice or in another order do no harm.
+//! A master counts requests and sends gatekeepers the time until which an identifier has to wait.
+//! The orders are stored as a limit that is never charged: a debt bucket without a burst, with that
+//! time as its `full_at`. So an expired order equals one that never existed, memory is fixed, the
+//! order that ends first is evicted when the table is full, and everything that shows or saves
+//! limits works for orders too. An order is only ever extended, never shortened, so repeated or
+//! reordered messages do no harm.
 //!
-//! Nothing is reserved here: requests that come while the time is fixed are all let go at that
-//! time, and what the master hears of them spaces those that follow (docs/guide/gatekeeper.md).
+//! Requests do not reserve a time: all that arrive before that time are released at that time. The
+//! master hears of them and spaces the later ones (docs/guide/gatekeeper.md).
 
 use super::{Limiter, Policy};
 use crate::bucket::Algorithm;
@@ -27,21 +27,21 @@ pub struct Orders {
     limiter: Arc<Limiter>,
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// It runs at once.
+    /// The request runs at once.
     Accepted,
-    /// It runs then.
+    /// The request runs at this time.
     Delayed(Time),
-    /// It does not run; whoever comes then does.
+    /// The request is refused. One that arrives at this time is accepted.
     Rejected(Time),
 }
 
 impl Orders {
-    /// No orders yet. `name` is that of the domain; `by` is what an identifier is made of, for
-    /// whoever shows the limit. Room for `keys_max` identifiers that wait; those beyond pass.
-    /// Who would wait longer than `max_delay` is rejected.
+    /// An empty order table. `name` is the name of the domain; `by` are the parts of an identifier,
+    /// for display. Has room for `keys_max` identifiers that wait; beyond that, the order that ends
+    /// first is dropped. A request that would wait longer than `max_delay` is refused.
     #[must_use]
     pub fn new(
         name: Box<str>,
@@ -55,7 +55,7 @@ impl Orders {
             by,
             when: When::default(),
             unit: Unit::Hits,
-            // An order in nanoseconds is as much in billionths of a hit.
+            // At one hit per second, a wait in nanoseconds equals a cost in billionths of a hit.
             algorithm: Algorithm::Debt(Debt::new(Pace::ONE_PER_SECOND.rate(), Cost::ZERO)),
             action: None,
             weight: Weight::ONE,
@@ -66,13 +66,13 @@ impl Orders {
         Orders { limiter: Arc::new(Limiter::new(policy, vec![limit], seed)) }
     }
 
-    /// The orders as a limit.
+    /// The orders as a limiter with one limit.
     #[must_use]
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter
     }
 
-    /// Where an identifier is found.
+    /// The hash of an identifier, its key in the table.
     #[must_use]
     pub fn hash(&self, identifier: &[u8]) -> KeyHash {
         let mut hasher = KeyHasher::new(self.limiter.seed());
@@ -80,20 +80,20 @@ impl Orders {
         hasher.finish()
     }
 
-    /// The identifier is to wait until then, unless it has to wait for longer already.
+    /// Makes the identifier wait until this time, unless it has to wait for longer already.
     pub fn learn(&self, hash: KeyHash, until: Time, now: Time) {
         self.limiter.absorb_state(0, hash, Cost(until.since(now).0), now);
     }
 
-    /// Until when the identifier has to wait; a time that is over if it has not. For the moment in
-    /// which its place in the table is being moved it has not.
+    /// The time until which the identifier has to wait; a time in the past if it does not. For the
+    /// moment in which its slot is being moved, it does not.
     #[must_use]
     pub fn until(&self, hash: KeyHash) -> Time {
         let table = self.limiter.tables().first();
         table.and_then(|table| table.peek(hash)).map_or(Time::ZERO, Time)
     }
 
-    /// Decides on a request. Nothing is changed by it.
+    /// Decides on a request. Changes nothing.
     #[must_use]
     pub fn decide(&self, hash: KeyHash, now: Time) -> Word {
         let until = self.until(hash);
@@ -106,7 +106,7 @@ impl Orders {
         }
     }
 
-    /// How many identifiers have to wait.
+    /// The number of identifiers that have to wait.
     #[must_use]
     pub fn in_force(&self, now: Time) -> u64 {
         let mut count = 0;
@@ -116,7 +116,7 @@ impl Orders {
         count
     }
 
-    /// The key of an identifier, as the limiter shows it.
+    /// The key of an identifier in the limiter.
     #[must_use]
     pub fn key(hash: KeyHash) -> Key {
         Key { limit: 0, hash }
@@ -158,7 +158,7 @@ mod tests {
         let orders = orders(2);
         let hash = |n: u64| orders.hash(&n.to_le_bytes());
         for n in 0..100 {
-            // Each begins when the one before is over.
+            // Each order begins when the one before has ended.
             orders.learn(hash(n), Time(100 * n + 100), Time(100 * n));
             assert_eq!(orders.in_force(Time(100 * n)), 1, "{n}");
         }

@@ -1,8 +1,8 @@
-//! Limits in shadow: they decide and count like any other, and what they say keeps nobody.
+//! Limits in shadow mode: they decide and count like any other, but have no effect on requests.
 //!
-//! What they would have done is noted on the request's ticket, for whoever tells people. What a
-//! limit would have refused it does not count: else it would soon refuse everything, and show
-//! another picture than when it is enforced.
+//! The effect that they would have had is noted on the ticket of the request, for logs and metrics.
+//! A limit in shadow mode does not count requests that it would have refused. Otherwise it would
+//! soon refuse everything, unlike the same limit when it is enforced.
 
 use super::Limiter;
 use super::standing::Standing;
@@ -12,18 +12,19 @@ use crate::limiter::Reason;
 use crate::table::Entry;
 use crate::units::{Cost, Nanos, Time};
 
-/// What a limit in shadow would have done to a request, had it a say.
+/// The effect that a limit in shadow mode would have had on a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shadowed {
     /// `Reject`, `Delay` or `Hold`.
     pub action: Action,
-    /// Which limit, and how the client stood there.
+    /// The limit, and the state of the client's bucket there.
     pub reason: Reason,
 }
 
 impl Limiter {
-    /// What a limit in shadow says of a request before it runs: nothing where it would hold the
-    /// answer, whose cost nobody knows yet; a wait that is too long is a refusal.
+    /// The effect that a limit in shadow mode would have before the request runs. `None` if it
+    /// would hold the response, because the cost is unknown at this time, or queue the request. A
+    /// wait that is too long is a refusal.
     pub(super) fn shadowed(&self, shadowed: Shadowed) -> Option<Shadowed> {
         let too_long = shadowed.reason.wait > self.policy.max_delay;
         match shadowed.action {
@@ -34,7 +35,7 @@ impl Limiter {
         }
     }
 
-    /// Whether a limit in shadow would refuse, and so count nothing.
+    /// Whether a limit in shadow mode would refuse the request, and so does not count it.
     pub(super) fn would_refuse(&self, key: &Key, entry: &Entry<'_>, now: Time) -> bool {
         let limit = &self.limits[usize::from(key.limit)];
         let needed = if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO };
@@ -45,7 +46,7 @@ impl Limiter {
 }
 
 impl Standing {
-    /// Notes what a limit in shadow would do: a refusal before a wait, of equals the longest.
+    /// Notes what a limit in shadow mode would do. Refusals take precedence, then longer waits.
     pub(super) fn note(&mut self, shadowed: Shadowed) {
         let rank = |one: &Shadowed| (one.action == Action::Reject, one.reason.wait);
         if self.shadowed.is_none_or(|noted| rank(&shadowed) > rank(&noted)) {

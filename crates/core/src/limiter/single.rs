@@ -1,6 +1,6 @@
-//! One key alone: what doors ask that are asked about a tag, or told of one, and not of a request.
+//! Decisions on a single key, for doors that are asked about a tag instead of a request.
 //!
-//! There is no open account here: a hit is known when it comes. Several limits at once, and costs
+//! A hit is known when it arrives, so there is no open account. Several limits at once, and costs
 //! that are known later: `limiter`.
 
 use super::Limiter;
@@ -9,20 +9,20 @@ use crate::classify::Key;
 use crate::units::{Cost, Nanos, Time};
 
 impl Limiter {
-    /// Decides on `hits` under one key alone, and charges them if they pass: what a door asks that
-    /// is asked about a tag and not about a request.
+    /// Decides on `hits` under one key, and charges them if they pass. Returns the time until they
+    /// would pass; zero: they were charged.
     pub fn hit(&self, key: Key, hits: u64, now: Time) -> Nanos {
         self.hit_by(&self.limits[usize::from(key.limit)].algorithm, key, hits, now)
     }
 
-    /// Has the processor fetch a key's bucket from memory, for a `hit` that follows soon.
+    /// Makes the processor load the bucket of a key from memory, for a `hit` that follows soon.
     pub fn touch(&self, key: Key) {
         self.tables[usize::from(key.limit)].touch(key.hash);
     }
 
-    /// The same as `hit`, by other numbers than those of the key's limit; its table keeps one word
-    /// a key, as `algorithm` must. Says how long until the hits would pass; zero: they were
-    /// charged. Who is refused is charged nothing, and mostly without a set being taken.
+    /// Like `hit`, with other parameters than those of the key's limit; the table stores one word a
+    /// key, and so must `algorithm`. Returns the time until the hits would pass; zero: they were
+    /// charged. Refused hits are charged nothing, and in most cases no set is taken for them.
     pub fn hit_by(&self, algorithm: &Algorithm, key: Key, hits: u64, now: Time) -> Nanos {
         let table = &self.tables[usize::from(key.limit)];
         let cost = Cost::hits(hits);
@@ -41,8 +41,8 @@ impl Limiter {
         wait
     }
 
-    /// Records a hit of the time `at` that has been served already, whatever the level, and says
-    /// how long the next one is to wait. `at` lies ahead of `now` if the hit is delayed until then.
+    /// Records a hit at the time `at` that has been served already, whatever the level. Returns how
+    /// long the next hit must wait. `at` is later than `now` if the hit is delayed until then.
     pub fn record(&self, key: Key, at: Time, now: Time) -> Nanos {
         let algorithm = &self.limits[usize::from(key.limit)].algorithm;
         let mut entry = self.tables[usize::from(key.limit)].take(key.hash);

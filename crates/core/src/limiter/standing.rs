@@ -1,6 +1,7 @@
-//! How clients stand: how long until they are within their limits, and how far they are beyond.
+//! Reads the state of buckets: how long until clients are within their limits, and how large their
+//! debts are.
 //!
-//! Nothing is charged by asking. What a request is let in by: `limiter`.
+//! Reading charges nothing. The decision on requests: `limiter`.
 
 use super::{Limiter, Reason, Shadowed, Ticket, longer};
 use crate::bucket::Algorithm;
@@ -9,7 +10,7 @@ use crate::key::KeyHash;
 use crate::limit::{Action, Limit};
 use crate::units::{Cost, Nanos, Time};
 
-/// The longest wait that a request has of each kind.
+/// The longest wait of each kind that the limits demand for a request.
 #[derive(Default)]
 pub(super) struct Standing {
     pub refusing: Option<Reason>,
@@ -24,7 +25,7 @@ impl Standing {
             Action::Reject => &mut self.refusing,
             Action::Delay => &mut self.delaying,
             Action::Hold => &mut self.holding,
-            // It is let in; where it waits is up to `latest`.
+            // The request is admitted; its place in the queue depends on `latest`.
             Action::Queue => return,
         };
         *place = longer(*place, Some(reason));
@@ -32,8 +33,8 @@ impl Standing {
 }
 
 impl Limiter {
-    /// How long a request that was let in would have to wait until it owes nothing under limits
-    /// with this action; at most `max_delay`. Of limits in shadow, or of all others.
+    /// How long an admitted request would have to wait until it owes nothing under limits with this
+    /// action; at most `max_delay`. `shadow`: of limits in shadow mode, otherwise of all others.
     #[must_use]
     pub fn debt(&self, ticket: &Ticket, action: Action, shadow: bool, now: Time) -> Option<Reason> {
         let mut longest = None;
@@ -48,8 +49,8 @@ impl Limiter {
         longest.map(|reason| Reason { wait: reason.wait.min(self.policy.max_delay), ..reason })
     }
 
-    /// How a bucket of a request that was let in stands now, without what the request itself has
-    /// been charged: that is no reason for it to wait.
+    /// The state of a bucket of an admitted request now, without what the request itself was
+    /// charged: a request does not wait for its own cost.
     #[must_use]
     pub fn standing_beside(&self, ticket: &Ticket, key: Key, now: Time) -> Reason {
         let mut charged = ticket.keys.as_slice().iter().zip(ticket.moved.as_slice());
@@ -65,7 +66,7 @@ impl Limiter {
         Reason { key, level, wait: wait.minus(own) }
     }
 
-    /// Whether a request's client is in debt now, without what the request itself has been charged.
+    /// Whether the client of a request is in debt now, without what the request itself was charged.
     /// Takes no set, like [`Limiter::latest`].
     #[must_use]
     pub fn owes(&self, ticket: &Ticket, now: Time) -> bool {
@@ -80,9 +81,10 @@ impl Limiter {
         })
     }
 
-    /// For how long, from the start of a request, the bucket of its key at `place` asks it to wait.
-    /// Where that is decided before the request runs, it is without what the request itself has
-    /// been charged. Zero where a limit refuses instead. Takes no set, like [`Limiter::latest`].
+    /// The wait, from the start of a request, that the bucket of its key at `place` demands. If the
+    /// limit decides before the request runs, without what the request itself was charged. Zero if
+    /// the limit has no debt bucket, or the bucket is absent. Takes no set, like
+    /// [`Limiter::latest`].
     #[must_use]
     pub fn overdue(&self, ticket: &Ticket, place: usize) -> Nanos {
         let (Some(key), Some(own)) =
@@ -100,15 +102,15 @@ impl Limiter {
         if self.holds(&self.limits[index]) { wait } else { wait.minus(*own) }
     }
 
-    /// Of a request's buckets the one furthest in debt, by its own burst; `None`: it is in credit.
-    /// To be asked before `ask`, which charges the request itself. Takes no set: a bucket that is
-    /// being moved just now counts as in credit.
+    /// The bucket of a request that is furthest in debt, as a multiple of its burst; `None`: the
+    /// client is in credit. Must be called before `ask`, which charges the request itself. Takes no
+    /// set: a bucket that is being moved at this moment counts as in credit.
     #[must_use]
     pub fn latest(&self, keys: &Keys, now: Time) -> Option<Key> {
         self.furthest(keys, now, |limit| !limit.shadow)
     }
 
-    /// The same among those that would have it wait in the queue if they were not in shadow.
+    /// The same among limits in shadow mode that would make the request wait in the queue.
     #[must_use]
     pub fn latest_in_shadow(&self, keys: &Keys, now: Time) -> Option<Key> {
         let queues = |limit: &Limit| limit.action(self.policy.action) == Action::Queue;
@@ -129,7 +131,7 @@ impl Limiter {
         late.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
     }
 
-    /// How the bucket `hash` of the limit at `index` stands now; nothing owed if there is none.
+    /// The state of bucket `hash` of the limit at `index` now. An absent bucket owes nothing.
     #[must_use]
     pub fn standing_of(&self, index: usize, hash: KeyHash, now: Time) -> Reason {
         let key = Key { limit: index as u8, hash };

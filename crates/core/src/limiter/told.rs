@@ -1,8 +1,10 @@
-//! What somebody else says of buckets who counts for several instances: a store.
+//! Decisions that use bucket states from a store, which counts for several instances.
 //!
-//! Its clock is not ours, so it says how long until a bucket is full, not when. What it says is
-//! never less than the truth but for what is under way to it, so buckets here are only put off by
-//! it; then they decide as well as any when it is away.
+//! The clock of the store differs from the local one, so it reports how long until a bucket is
+//! full, not when. A report is never below the truth, except for charges that are still on the way
+//! to the store. So a report only moves local buckets forward, never back, and the local buckets
+//! can decide alone when the store is unreachable. The requests to the store itself are not made
+//! here.
 
 use super::{Limiter, Reason, Shadowed, Standing, Ticket, Verdict};
 use crate::bucket::Algorithm;
@@ -11,28 +13,28 @@ use crate::limit::{Action, LIMITS_MAX, Limit, Unit};
 use crate::table::Entry;
 use crate::units::{Cost, Nanos, Time};
 
-/// What a store says of one bucket.
+/// The state of one bucket as the store reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// How long until the bucket is full, or where it has no level, free: before this question,
+    /// Time until the bucket is full, before this request. Without a level: until it is free.
     pub before: Nanos,
-    /// and after it.
+    /// The same after this request.
     pub after: Nanos,
-    /// Whether it was charged what was asked for.
+    /// Whether the store has charged the request.
     pub charged: bool,
-    /// The store's clock at that moment.
+    /// The clock of the store at that moment.
     pub clock: Time,
 }
 
 impl Limiter {
-    /// What a limit asks a store to charge when a request comes: a hit, or nothing yet.
+    /// The charge that a limit asks the store for when a request arrives: one hit, or nothing yet.
     #[must_use]
     pub fn asks(limit: &Limit) -> Cost {
         if limit.unit == Unit::Hits { Cost::hits(1) } else { Cost::ZERO }
     }
 
-    /// The longest wait under a limit with which a request is let in; `None`: whatever the wait. A
-    /// limit in shadow lets in whatever the wait, or a store would charge none of the others.
+    /// The longest wait under a limit with which a request is still admitted; `None`: any wait. A
+    /// limit in shadow mode admits any wait, or the store would charge no other limit.
     #[must_use]
     pub fn patience(&self, limit: &Limit) -> Option<Nanos> {
         match limit.action(self.policy.action) {
@@ -43,10 +45,10 @@ impl Limiter {
         }
     }
 
-    /// As [`Limiter::ask`], where a store has been asked first: `words` are what it says of the
-    /// keys, in their order, and nothing of those that it did not answer for. Hits that it has
-    /// charged are not charged again, and limits in hits stand as it says. Of limits in CPU time
-    /// more is known here: what runs just now.
+    /// Like [`Limiter::ask`], after a store was asked. `words` are its reports in the order of the
+    /// keys, `None` for a key without an answer. Hits that the store has charged are not charged
+    /// again, and limits in hits are decided by its reports. For limits in CPU time the local state
+    /// decides, because it includes the requests that run at present.
     #[must_use]
     pub fn ask_told(
         &self,
@@ -98,7 +100,8 @@ impl Limiter {
         self.limits[usize::from(key.limit)].unit == Unit::Hits
     }
 
-    /// How a client stands under a limit in hits, as a store says; `None`: that is up to us.
+    /// The wait of a client under a limit in hits, from a store's report; `None`: the local bucket
+    /// decides.
     fn reason(&self, key: Key, word: &Word) -> Option<Reason> {
         let limit = &self.limits[usize::from(key.limit)];
         let Algorithm::Debt(debt) = &limit.algorithm else { return None };
@@ -108,7 +111,7 @@ impl Limiter {
         self.in_hits(key).then_some(Reason { key, level, wait })
     }
 
-    /// How long until the bucket of `key` is full, or free, as far as is known here.
+    /// Time until the bucket of `key` is full, or free, according to the local state.
     #[must_use]
     pub fn ahead(&self, key: Key, now: Time) -> Nanos {
         let index = usize::from(key.limit);
@@ -118,7 +121,7 @@ impl Limiter {
         table.take(key.hash).with(|state| limit.algorithm.ahead(state, now))
     }
 
-    /// The bucket of `key` is full, or free, no earlier than `ahead` from now.
+    /// Makes the bucket of `key` full, or free, no earlier than `ahead` from now.
     pub fn raise(&self, key: Key, ahead: Nanos, now: Time) {
         let index = usize::from(key.limit);
         let (Some(limit), Some(table)) = (self.limits.get(index), self.tables.get(index)) else {
@@ -190,8 +193,8 @@ mod tests {
         }
     }
 
-    /// A limiter that stands for a store, whose clock is hours ahead, and one that is told by it:
-    /// whatever comes, who is told decides as one alone would. Costs are this one's own.
+    /// `raise` never moves a bucket back, and a limit in CPU time is decided by the local state,
+    /// whatever the store reports.
     #[test]
     fn what_others_have_used_is_owed_here() {
         let (told, now) = (limiter(), Time(1_000_000_000_000_000_000));
@@ -208,7 +211,7 @@ mod tests {
             let Verdict::Deny { retry_after, .. } = verdict else { panic!("{verdict:?}") };
             assert_eq!(retry_after, second);
         }
-        // A history is free then, a window's block ends then, and nothing is owed to the past.
+        // This works for a history and for the block of a window too, and a debt ends with time.
         let window = Key { limit: 5, ..key };
         told.raise(window, second, now);
         assert_eq!(told.standing_of(5, window.hash, now).wait, second);
@@ -233,7 +236,9 @@ mod tests {
             }
             let estimate = Cost(below(400_000_000));
             let (verdict, ticket) = alone.ask(&keys, estimate, now);
-            // The store decides by the limits that it can; what runs it does not know.
+            // `store` stands for a store with a clock hours ahead, `told` for an instance that asks
+            // it; `told` must decide as `alone` does. The store decides by the limits it can: it
+            // does not know what runs.
             let ahead = |key: &Key| store.ahead(*key, clock);
             let before: Vec<Nanos> = keys.as_slice().iter().map(ahead).collect();
             let refused = keys.as_slice().iter().zip(&before).any(|(key, before)| {
@@ -258,7 +263,8 @@ mod tests {
                 .collect();
             let (there, other) = told.ask_told(&keys, &words, estimate, now);
             if matches!(verdict, Verdict::Deny { .. }) && !refused {
-                // It has charged what is refused for what runs here: that is given back.
+                // The store has charged a request that is refused because of what runs here: take
+                // it back.
                 for (key, word) in keys.as_slice().iter().zip(words.iter().flatten()) {
                     let moved = word.after.minus(word.before);
                     give_back(&store, *key, moved, clock);
@@ -275,7 +281,7 @@ mod tests {
                 assert_eq!(ticket.starts_at(), other.starts_at());
                 open.push((ticket, other));
             }
-            // Some end; of what they cost the store hears from nobody here.
+            // Some requests end; the store does not learn their costs here.
             while open.len() > below(4) as usize {
                 let (ticket, other) = open.swap_remove(below(open.len() as u64) as usize);
                 let cost = Cost(below(600_000_000));
