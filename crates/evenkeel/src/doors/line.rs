@@ -1,11 +1,11 @@
-//! The door that is asked about tags: a tag and a newline in, `OK` or `NO` out; and the same for
-//! clients that speak the Redis protocol.
+//! The line door: a client sends a tag and a newline, and gets `OK` or `NO`. Clients that speak the
+//! Redis protocol can ask the same.
 //!
-//! One thread per core with a runtime of its own, as at the proxy: a connection never leaves its
-//! thread, and no question takes a lock that another thread wants. This file starts and stops;
-//! `listen` binds, `worker` accepts, `talk` is one connection, `lines` and `resp` are the two
-//! protocols, `commands` what Redis clients may say, `elsewhere` asks the store where there is one.
-//! What is decided: `engine::tags`.
+//! One thread per core with its own runtime, as in the proxy: a connection never leaves its thread,
+//! and no query takes a lock that another thread wants. This file starts and stops. `listen` binds,
+//! `worker` accepts, `talk` is one connection, `lines` and `resp` are the two protocols, `commands`
+//! are the commands of Redis clients, and `elsewhere` asks the store if there is one. What is
+//! decided: `engine::tags`.
 
 mod commands;
 mod elsewhere;
@@ -40,23 +40,23 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use worker::{House, Open, Worker};
 
-/// Most tasks that a thread runs before it asks the system what is ready.
+/// The maximum number of task polls between two looks at the system's event queue.
 const POLLS_PER_LOOK: u32 = 256;
 
-/// Why the door could not be opened. Nothing of it is open then.
+/// Why the door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// The door cannot listen on an address.
     #[error("line: cannot listen on {address}: {error}; {advice}")]
     Listen {
-        /// The address.
+        /// The TCP address or the path of the socket file.
         address: String,
-        /// What the system says.
+        /// The error that the system returned.
         error: io::Error,
-        /// What to do about it.
+        /// What the operator can do about it.
         advice: &'static str,
     },
-    /// The system gives no thread or no event queue.
+    /// The system refuses a thread or an event queue.
     #[error("line: cannot start a thread: {0}; raise the limits on threads and open files")]
     Thread(io::Error),
 }
@@ -77,7 +77,7 @@ impl StartError {
     }
 }
 
-/// What the threads are to do.
+/// The current instructions to all threads: the settings and the phase.
 #[derive(Clone)]
 struct Order {
     settings: Arc<Line>,
@@ -87,7 +87,7 @@ struct Order {
 #[derive(Clone, Copy)]
 enum Phase {
     Serve,
-    /// Accept no more, answer what has been sent, until then.
+    /// Accept no more connections, and answer what has been sent, until this time.
     Drain(Instant),
     Stop,
 }
@@ -97,24 +97,25 @@ pub struct Running {
     lines: Vec<Listen>,
     resp: Vec<SocketAddr>,
     orders: watch::Sender<Order>,
-    /// Closed when the last thread has ended.
+    /// The channel closes when the last thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<Infallible>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     files: Mutex<Vec<SocketFile>>,
     house: Arc<House>,
 }
 
-/// How many threads the door has: one per core that this process may use, at least one.
+/// Returns the number of threads of the door: one per core that this process may use, at least one.
 #[must_use]
 pub fn threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Binds everything, then starts one thread per core. Tags are counted in `store`, if there is one.
+/// Binds everything, then starts one thread per core. If there is a `store`, tags are counted in
+/// it.
 ///
 /// # Errors
 ///
-/// Something cannot be listened on, or the system gives no thread. Nothing runs then.
+/// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start(
     settings: &Line,
     tags: &Arc<Tags>,
@@ -125,12 +126,12 @@ pub fn start(
     start_on(settings, tags, store, clock, watch, &Sockets::default())
 }
 
-/// The same on those of `sockets` that listen where the settings say; the others are bound, and
-/// noted there.
+/// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
+/// bound and recorded there.
 ///
 /// # Errors
 ///
-/// Something cannot be listened on, or the system gives no thread. Nothing runs then.
+/// An address cannot be listened on, or the system gives no thread. Nothing runs then.
 pub fn start_on(
     settings: &Line,
     tags: &Arc<Tags>,
@@ -170,7 +171,7 @@ pub fn start_on(
     Ok(running)
 }
 
-/// Everything that a thread is born with.
+/// What a thread needs to start.
 struct Seat {
     listeners: Vec<Listener>,
     lane: TagLane,
@@ -197,7 +198,7 @@ impl Seat {
                     let _ = ready.send(Ok(()));
                     runtime.block_on(self.run());
                     drop(runtime);
-                    // Only now has everything ended that ran on it.
+                    // Dropped only now: everything that ran on the runtime has ended.
                     drop(alive);
                 }
                 Err(error) => {
@@ -230,7 +231,7 @@ impl Seat {
     }
 }
 
-/// Follows orders until the thread may end.
+/// Follows the orders until the thread may end.
 async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::Receiver<Order>) {
     let mut until = None;
     loop {
@@ -259,54 +260,54 @@ async fn obey(worker: &Worker, mut accepting: JoinSet<()>, orders: &mut watch::R
 }
 
 impl Running {
-    /// Where it listens for lines, in the order of the settings, with the ports that the system
-    /// gave.
+    /// Returns the addresses of the line protocol, in the order of the settings, with the ports
+    /// that the system assigned.
     #[must_use]
     pub fn lines(&self) -> &[Listen] {
         &self.lines
     }
 
-    /// Where it listens for Redis clients.
+    /// Returns the addresses for Redis clients, in the order of the settings.
     #[must_use]
     pub fn resp(&self) -> &[SocketAddr] {
         &self.resp
     }
 
-    /// Connections open now.
+    /// Returns the number of connections that are open now.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.house.connections.load(Relaxed)
     }
 
-    /// Connections that were open still when their thread ended.
+    /// Returns the number of connections that were still open when their thread ended.
     #[must_use]
     pub fn cut(&self) -> usize {
         self.house.cut.load(Relaxed)
     }
 
-    /// Takes over changed settings for the connections that follow.
+    /// Applies changed settings to the connections that follow.
     pub fn reload(&self, settings: &Line) {
         let settings = Arc::new(settings.clone());
         self.orders.send_modify(|order| order.settings = settings);
     }
 
-    /// Accepts no more, answers what has been sent for at most `timeout`, then closes everything.
-    /// Returns at once; [`Running::ended`] says when it is done.
+    /// Accepts no more connections, answers what has been sent for at most `timeout`, then closes
+    /// everything. Returns at once; [`Running::ended`] reports when it is done.
     pub fn drain(&self, timeout: Duration) {
-        // Whoever asks from now on is to find nobody there, and not to wait for us.
+        // A client that connects from now on must fail at once, not wait for this process.
         self.files.lock().clear();
         let until = Clock::deadline(timeout);
         self.orders.send_modify(|order| order.phase = Phase::Drain(until));
     }
 
-    /// Closes everything, whatever is unanswered.
+    /// Closes everything at once, even if queries are unanswered.
     pub fn stop_now(&self) {
         self.orders.send_modify(|order| order.phase = Phase::Stop);
     }
 
-    /// Until all threads have ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until all threads have ended, after [`Running::drain`] or [`Running::stop_now`].
     pub async fn ended(&self) {
-        // Nothing is ever sent: it ends when the last sender is dropped.
+        // Nothing is ever sent: `recv` returns when the last sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
@@ -315,7 +316,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop_now();
         for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has said so on standard error.
+            // A thread that panicked has reported that on standard error.
             let _ = thread.join();
         }
     }

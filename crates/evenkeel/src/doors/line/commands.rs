@@ -1,74 +1,74 @@
-//! What Redis clients may say, and what each of it means here.
+//! The commands of Redis clients, and their meaning here.
 //!
-//! `CL.THROTTLE` has the meaning of the redis-cell module: its numbers come with each call, and its
-//! reply is five integers. `THROTTLE` with a key alone asks about the door's own limits. The rest
-//! is what client libraries say when they connect, so that any of them works; whatever would need
-//! a store is refused by name. Bytes are read and written by `resp`.
+//! `CL.THROTTLE` works as in the redis-cell module: the numbers come with each call, and the reply
+//! is five integers. `THROTTLE` with only a key asks about the door's own limits. The other
+//! commands are those that client libraries send when they connect, so that any of them works. A
+//! command that would need a database is refused by name. Bytes are parsed and written by `resp`.
 
 use super::resp::{self, Reply, command, integer};
 use super::talk::{Taken, Then};
 use crate::engine::tags::{Batch, Numbers, Told};
 use evenkeel_core::units::{Nanos, SECOND};
 
-/// The largest burst, count and quantity.
+/// The maximum burst, count and quantity.
 const NUMBER_MAX: i64 = 1_000_000_000;
-/// The longest period in seconds: a hundred years.
+/// The maximum period in seconds: a hundred years.
 const PERIOD_MAX: i64 = 3_155_760_000;
-/// Bytes and commands of a transaction.
+/// The maximum size of a transaction, in bytes and in commands.
 const QUEUED_BYTES_MAX: usize = 64 * 1024;
 const QUEUED_MAX: usize = 1024;
-/// The longest name that a connection can give itself.
+/// The maximum length of a name that a connection gives itself, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What a connection has said of itself.
+/// The state of one connection.
 #[derive(Clone)]
 pub struct Session {
     id: i64,
-    /// 2 or 3.
+    /// The protocol version, 2 or 3.
     version: u8,
     name: Vec<u8>,
     transaction: Option<Transaction>,
 }
 
-/// Commands that wait for `EXEC`, as they are sent.
+/// The commands that wait for `EXEC`, encoded as they were sent.
 #[derive(Clone, Default)]
 struct Transaction {
     frames: Vec<u8>,
     count: usize,
-    /// One of them was refused: none will run.
+    /// One of them was refused, so none will run.
     spoiled: bool,
 }
 
 /// One call of a command.
 struct Call<'a, 'b, 'c> {
     session: &'a mut Session,
-    /// The name first.
+    /// The words of the call, beginning with the name.
     words: &'a [&'a [u8]],
     batch: &'a mut Batch<'b>,
     reply: Reply<'c>,
 }
 
-/// Why a call does nothing; what the client is told.
+/// A refused call: the error message for the client.
 struct Refused(String);
 
 type Done = Result<Then, Refused>;
 
-/// One command.
+/// A command that the door accepts.
 struct Command {
     name: &'static str,
-    /// How many words a call has, its name included; negative: at least so many.
+    /// The number of words of a call, with its name. A negative number is a minimum.
     arity: i64,
-    /// Where the key is among them; 0: there is none.
+    /// The index of the key among the words; 0 if there is no key.
     key: i64,
-    /// Whether it may wait in a transaction.
+    /// Whether the command may wait in a transaction.
     waits: bool,
     run: fn(&mut Call<'_, '_, '_>) -> Done,
 }
 
-/// So many at the end are told to nobody.
+/// The number of commands at the end of [`COMMANDS`] that `COMMAND` does not list.
 const HIDDEN: usize = 2;
 
-/// All there are; the most asked for first.
+/// All commands, the most frequent first.
 const COMMANDS: [Command; 20] = [
     Command { name: "cl.throttle", arity: -5, key: 1, waits: true, run: by_own },
     Command { name: "throttle", arity: -2, key: 1, waits: true, run: throttle },
@@ -88,13 +88,13 @@ const COMMANDS: [Command; 20] = [
     Command { name: "unwatch", arity: 1, key: 0, waits: false, run: ok },
     Command { name: "reset", arity: 1, key: 0, waits: false, run: reset },
     Command { name: "quit", arity: -1, key: 0, waits: false, run: quit },
-    // What a browser sends to a port that is not its own, and what follows: nobody else does.
+    // A browser sends these to a port that is not HTTP; no Redis client does.
     Command { name: "post", arity: -1, key: 0, waits: false, run: hang_up },
     Command { name: "host:", arity: -1, key: 0, waits: false, run: hang_up },
 ];
 
 impl Session {
-    /// A connection that has said nothing yet. `id` is told to whoever asks for it.
+    /// A new connection. `id`: the number that `CLIENT ID` returns.
     #[must_use]
     pub fn new(id: i64) -> Session {
         Session { id, version: 2, name: Vec::new(), transaction: None }
@@ -133,7 +133,7 @@ impl Session {
         taken
     }
 
-    /// Runs one command, or keeps it for `EXEC`.
+    /// Runs one command, or stores it until `EXEC`.
     fn call(
         &mut self,
         words: &[&[u8]],
@@ -166,7 +166,7 @@ impl Session {
     }
 }
 
-/// The command that is called, if it is called with as many words as it takes.
+/// Finds the command that is called, and checks the number of words.
 fn find(words: &[&[u8]]) -> Result<&'static Command, Refused> {
     let name = words.first().copied().unwrap_or_default();
     let found = COMMANDS.iter().find(|known| name.eq_ignore_ascii_case(known.name.as_bytes()));
@@ -212,7 +212,7 @@ impl Call<'_, '_, '_> {
         self.word(at).eq_ignore_ascii_case(word.as_bytes())
     }
 
-    /// A number among the words, within its range.
+    /// Parses the word at `at` as a number within a range. `name`: for the error message.
     fn number(&self, at: usize, name: &str, least: i64, most: i64) -> Result<u64, Refused> {
         let number = integer(self.word(at)).filter(|number| (least..=most).contains(number));
         number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
@@ -220,15 +220,16 @@ impl Call<'_, '_, '_> {
         })
     }
 
-    /// How many hits are asked for: the word at `at`, else one.
+    /// Returns the number of hits asked for: the word at `at`, or one if it is missing.
     fn quantity(&self, at: usize) -> Result<u64, Refused> {
         if self.words.len() > at { self.number(at, "quantity", 0, NUMBER_MAX) } else { Ok(1) }
     }
 
-    /// The five integers: limited, capacity, left, seconds until a retry, seconds until full.
+    /// Writes the five integers: limited, capacity, left, seconds until a retry, seconds until
+    /// full.
     fn tell(&mut self, told: &Told) -> Done {
         let small = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        // Rounded up: who waits as long as told is served.
+        // Rounded up: a client that waits this long is served.
         let seconds = |length: Nanos| small(length.0.div_ceil(SECOND));
         self.reply.array(5);
         self.reply.integer(i64::from(!told.served));
@@ -240,10 +241,10 @@ impl Call<'_, '_, '_> {
     }
 }
 
-/// What is told where nothing is counted: nobody is refused for it.
+/// The answer where nothing is counted: served.
 const UNCOUNTED: Told = Told { served: true, capacity: 0, left: 0, retry: None, full: Nanos::ZERO };
 
-/// `CL.THROTTLE key max_burst count period [quantity]`
+/// `CL.THROTTLE key max_burst count period [quantity]`: a limit with the numbers of the call.
 fn by_own(call: &mut Call<'_, '_, '_>) -> Done {
     if call.words.len() > 6 {
         return Err(wrong_count("cl.throttle"));
@@ -259,7 +260,7 @@ fn by_own(call: &mut Call<'_, '_, '_>) -> Done {
     call.tell(&told)
 }
 
-/// `THROTTLE key [quantity]` by the door's limits, or with all the words of `CL.THROTTLE`.
+/// `THROTTLE key [quantity]` with the limits of the door, or with all the words of `CL.THROTTLE`.
 fn throttle(call: &mut Call<'_, '_, '_>) -> Done {
     match call.words.len() {
         2 | 3 => {
@@ -291,7 +292,7 @@ fn ok(call: &mut Call<'_, '_, '_>) -> Done {
     Ok(Then::Read)
 }
 
-/// `HELLO [version [AUTH user password] [SETNAME name]]`
+/// `HELLO [version [AUTH user password] [SETNAME name]]`: negotiates the protocol version.
 fn hello(call: &mut Call<'_, '_, '_>) -> Done {
     let version = match call.words.get(1).copied() {
         None => call.session.version,
@@ -301,7 +302,7 @@ fn hello(call: &mut Call<'_, '_, '_>) -> Done {
     };
     let mut at = 2;
     while at < call.words.len() {
-        // There are no passwords, so any will do.
+        // No password is configured, so any password is accepted.
         at += match () {
             () if call.is(at, "auth") && call.words.len() > at + 2 => 3,
             () if call.is(at, "setname") && call.words.len() > at + 1 => {
@@ -381,7 +382,7 @@ fn client(call: &mut Call<'_, '_, '_>) -> Done {
     Ok(Then::Read)
 }
 
-/// What client libraries ask to find keys, and terminals to complete words.
+/// `COMMAND`: client libraries use it to find keys, and terminals to complete words.
 fn commands(call: &mut Call<'_, '_, '_>) -> Done {
     let all = &COMMANDS[..COMMANDS.len() - HIDDEN];
     let describe = |reply: &mut Reply<'_>, command: &Command| {
@@ -390,7 +391,7 @@ fn commands(call: &mut Call<'_, '_, '_>) -> Done {
         reply.integer(command.arity);
         reply.array(1);
         reply.simple("fast");
-        // The first key, the last one, the step between: one key, or none.
+        // The first key, the last key and the step between keys: one key or none.
         (0..3).for_each(|_| reply.integer(command.key));
     };
     if call.words.len() == 1 {
@@ -418,7 +419,8 @@ fn commands(call: &mut Call<'_, '_, '_>) -> Done {
     Ok(Then::Read)
 }
 
-/// There is nothing to be configured from here, which tools that ask take for an answer.
+/// `CONFIG`: nothing can be configured over this protocol. `CONFIG GET` returns an empty map, which
+/// tools accept.
 fn config(call: &mut Call<'_, '_, '_>) -> Done {
     if !call.is(1, "get") {
         return Err(Refused("ERR the configuration is a file; see evenkeel show".to_owned()));
@@ -452,7 +454,8 @@ fn discard(call: &mut Call<'_, '_, '_>) -> Done {
     }
 }
 
-/// Runs what was kept. Nothing else runs in between: that is all a transaction promises here.
+/// Runs the stored commands. No other command runs in between; that is all that a transaction
+/// guarantees here.
 fn exec(call: &mut Call<'_, '_, '_>) -> Done {
     let Some(transaction) = call.session.transaction.take() else {
         return Err(Refused("ERR EXEC without MULTI".to_owned()));

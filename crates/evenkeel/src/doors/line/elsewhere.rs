@@ -1,8 +1,9 @@
-//! Tags that a store counts for all instances: from a batch of questions to its buckets, and back.
+//! Tags counted in a store for all instances: converts a batch of queries to the store's accounts,
+//! and the answers back.
 //!
-//! All that a connection has sent is one question to the store, so a pipeline of any length takes
-//! one round trip. What the store does not answer is decided here, and it is told later. How it is
-//! asked: `store::redis`.
+//! All queries that a connection has sent go to the store at once, so a pipeline of any length
+//! takes one round trip. If the store does not answer, the query is decided here and reported to
+//! the store later. How the store is asked: `store::redis`.
 
 use crate::engine::tags::asked::{Asked, Question};
 use crate::store::redis::{Account, Lane, Naming, Outbox, Store};
@@ -10,7 +11,7 @@ use evenkeel_core::units::Time;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// One thread's way to the store.
+/// The access of one thread to the store.
 pub struct Elsewhere {
     lane: Rc<Lane>,
     naming: Naming,
@@ -18,13 +19,13 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// For this thread, whose tasks run on its runtime.
+    /// Creates the access for this thread. Its tasks run on the thread's runtime.
     pub fn new(store: &Arc<Store>) -> Rc<Elsewhere> {
         let lane = store.lane();
         Rc::new(Elsewhere { outbox: lane.outbox(), lane, naming: store.naming() })
     }
 
-    /// Has all of it answered that can be.
+    /// Asks the store about all queries of the batch and records its answers.
     pub async fn ask(self: Rc<Elsewhere>, mut asked: Asked) -> Asked {
         let now = self.lane.now();
         let questions = asked.questions.iter();
@@ -39,7 +40,7 @@ impl Elsewhere {
         asked
     }
 
-    /// Notes what was decided here and the store is to be told.
+    /// Queues for the store the decisions that were made here.
     pub fn owe(&self, asked: &Asked) {
         let now = self.lane.now();
         let owed = asked.answered.iter().filter(|question| question.served_here && question.owes);

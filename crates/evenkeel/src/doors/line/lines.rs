@@ -1,29 +1,29 @@
-//! Tags and newlines, cut out of a stream of bytes.
+//! Splits a stream of bytes into tags at newlines.
 //!
-//! A tag is whatever stands before a newline: any bytes, none at all, a carriage return kept.
-//! One that is too long is passed over as it comes, and known only by its end, so nobody makes us
-//! remember more than a tag. No tag is decided on here, and nothing is read: see `talk`.
+//! A tag is everything before a newline: any bytes, also none at all, and a carriage return is part
+//! of it. A tag that is too long is discarded as it arrives, so a client cannot make the door
+//! buffer more than one tag. This file decides about no tags and reads no socket: see `talk`.
 
 use memchr::memchr_iter;
 
-/// Cuts tags out of one connection's bytes.
+/// Splits the bytes of one connection into tags.
 #[derive(Clone, Debug)]
 pub struct Lines {
     tag_bytes_max: usize,
-    /// Within a tag that is too long already.
+    /// The bytes belong to a tag that is already too long.
     passing_over: bool,
 }
 
 impl Lines {
-    /// For tags of at most so many bytes.
+    /// Creates a splitter for tags of at most `tag_bytes_max` bytes.
     #[must_use]
     pub fn new(tag_bytes_max: usize) -> Lines {
         Lines { tag_bytes_max, passing_over: false }
     }
 
-    /// Gives every whole tag in `input` to `each`, in order; `None` for one that is too long. Says
-    /// how many bytes are dealt with: what is left is the beginning of a tag, not longer than
-    /// one, and is to be there again in front of what comes next.
+    /// Calls `each` for every complete tag in `input`, in order, with `None` for a tag that is too
+    /// long. Returns the number of bytes consumed. The rest is the beginning of a tag, at most one
+    /// tag long, and must be passed again in front of the next bytes.
     pub fn take<'a>(&mut self, input: &'a [u8], mut each: impl FnMut(Option<&'a [u8]>)) -> usize {
         let mut start = 0;
         for end in memchr_iter(b'\n', input) {
@@ -44,7 +44,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// What comes out of `input` if it arrives in pieces of these sizes, by turns.
+    /// The tags found in `input` if it arrives in pieces of these sizes, in turn.
     fn cut(input: &[u8], max: usize, pieces: &[usize]) -> Vec<Option<Vec<u8>>> {
         let (mut lines, mut kept, mut out) = (Lines::new(max), Vec::new(), Vec::new());
         let mut rest = input;
@@ -62,7 +62,7 @@ mod tests {
         out
     }
 
-    /// The same, obviously right.
+    /// The same, in an obviously correct way.
     fn split(input: &[u8], max: usize) -> Vec<Option<Vec<u8>>> {
         let mut all: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
         all.pop();
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn fuzz_however_the_bytes_arrive_the_tags_are_the_same() {
         bolero::check!().with_type::<(Vec<u8>, Vec<u8>, u8)>().for_each(|(input, pieces, max)| {
-            // Newlines often enough.
+            // Make newlines frequent.
             let input: Vec<u8> =
                 input.iter().map(|byte| if byte % 7 == 0 { b'\n' } else { *byte }).collect();
             let mut pieces: Vec<usize> = pieces.iter().map(|piece| usize::from(*piece)).collect();

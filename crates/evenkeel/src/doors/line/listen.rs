@@ -1,9 +1,10 @@
-//! What the door listens on: TCP, one socket for each thread, and files that are sockets, shared.
+//! Binds the door's listeners: for TCP one socket per thread, and socket files, which all threads
+//! share.
 //!
-//! A socket's file is made under another name, given its permissions, and only then put in its
-//! place, so nobody connects who may not. One that is left over from a program that is gone is
-//! replaced; one that somebody listens on is not. It is removed at the end if it is still ours, and
-//! no process that took our place has it.
+//! A socket file is created under another name, gets its permissions, and is then renamed, so no
+//! client connects without permission. A file left over from a program that has ended is replaced;
+//! one that a process listens on is not. The file is removed at the end if it is still the same
+//! file and no other process has taken the socket over.
 
 use super::StartError;
 use crate::config::settings::{Line, Listen};
@@ -14,7 +15,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// What is spoken behind a listener.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tongue {
     /// Tags and newlines.
@@ -25,29 +26,30 @@ pub enum Tongue {
 
 /// A listener of one thread.
 pub enum Listener {
-    /// With a port.
+    /// A TCP socket with its protocol.
     Tcp(TcpListener, Tongue),
-    /// A file.
+    /// A socket file, which speaks the line protocol.
     Unix(UnixListener),
 }
 
-/// Everything that is listened on.
+/// All listeners of the door.
 #[derive(Default)]
 pub struct Bound {
     /// The listeners of each thread.
     pub threads: Vec<Vec<Listener>>,
-    /// Where, in the order of the settings, with the ports that the system gave.
+    /// The addresses of the line protocol, in the order of the settings, with the ports that the
+    /// system assigned.
     pub lines: Vec<Listen>,
-    /// The same for Redis clients.
+    /// The addresses for Redis clients, in the order of the settings.
     pub resp: Vec<SocketAddr>,
-    /// The files, to be removed at the end.
+    /// The socket files to be removed at the end.
     pub files: Vec<SocketFile>,
 }
 
-/// Listens on everything that `settings` name, for `count` threads.
+/// Listens on every address in `settings`, with `count` threads.
 ///
 /// # Errors
-/// Something cannot be listened on. Nothing is, then.
+/// An address cannot be listened on. Nothing is listened on then.
 pub fn bind(settings: &Line, count: usize, sockets: &Sockets) -> Result<Bound, StartError> {
     let threads = (0..count).map(|_| Vec::new()).collect();
     let mut bound = Bound { threads, ..Bound::default() };
@@ -73,7 +75,7 @@ pub fn bind(settings: &Line, count: usize, sockets: &Sockets) -> Result<Bound, S
 }
 
 impl Bound {
-    /// One socket for each thread; the system spreads connections over them.
+    /// Binds one socket per thread. The system spreads connections over them.
     fn tcp(
         &mut self,
         address: SocketAddr,
@@ -88,9 +90,9 @@ impl Bound {
         Ok(first.unwrap_or(address))
     }
 
-    /// One socket for all: whoever is free takes a connection.
+    /// Binds one socket for all threads: a free thread accepts the next connection.
     fn unix(&mut self, path: &Path, mode: u32, sockets: &Sockets) -> io::Result<()> {
-        // The system knows it by the name that it was made under.
+        // The system knows the socket by the name that it was created under.
         let handed = sockets.take_file(&[path, &beside(path)])?;
         let listener = handed.map_or_else(|| file_socket(path, mode), Ok)?;
         sockets.opened(&listener)?;
@@ -112,7 +114,7 @@ fn file_socket(path: &Path, mode: u32) -> io::Result<UnixListener> {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     let beside = beside(path);
-    // Left over from a start that was killed.
+    // Remove a leftover of a start that was killed.
     let _ = unlink(&beside);
     let listener = UnixListener::bind(&beside)?;
     let placed = chmod(&beside, Mode::from_raw_mode(mode)).and_then(|()| rename(&beside, path));
@@ -124,14 +126,14 @@ fn file_socket(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Under what name a socket is made before it is put in its place.
+/// Returns the name under which a socket file is created before it is renamed.
 fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     PathBuf::from(beside)
 }
 
-/// A file that is a socket of ours; it is removed when this is dropped.
+/// A socket file of this process. Dropping this removes the file.
 pub struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -152,7 +154,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// What tells a file from another one under its name.
+/// Returns the device and inode of a file, which distinguish it from another file with its name.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let there = stat(path)?;
     Ok((there.st_dev, there.st_ino))

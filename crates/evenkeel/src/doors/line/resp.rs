@@ -1,19 +1,18 @@
-//! The Redis protocol, as far as a server needs it: commands out of bytes, replies into bytes.
+//! The Redis protocol, as far as a server needs it: parses commands and writes replies.
 //!
-//! A command is an array of bulk strings, or words on a line for people with a terminal (words
-//! are parted by spaces; there are no quotes). Replies are written in version 2 or 3 of the
-//! protocol, as the client asked for. A command has a bound; what is beyond it, or is no command,
-//! ends the connection, since where the next one begins is then unknown. What commands mean:
-//! `commands`.
+//! A command is an array of bulk strings, or words on a line for people with a terminal (separated
+//! by spaces, without quotes). Replies are written in version 2 or 3 of the protocol, as the client
+//! asked. A command that is too long or invalid ends the connection, since the beginning of the
+//! next command is then unknown. What commands mean: `commands`.
 
 use memchr::memchr;
 
-/// The most bytes of one command, its frame included.
+/// The maximum size of one command in bytes, including its framing.
 pub const COMMAND_BYTES_MAX: usize = 16 * 1024;
-/// The most words of one command.
+/// The maximum number of words of one command.
 const WORDS_MAX: usize = 256;
 
-/// Why bytes are no command; said to the client as it stands.
+/// Why bytes are not a command. The text is sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault(pub &'static str);
 
@@ -23,11 +22,11 @@ const BAD_LENGTH: Fault = Fault("Protocol error: invalid bulk length");
 const NO_BULK: Fault = Fault("Protocol error: expected '$'");
 const NO_END: Fault = Fault("Protocol error: a string does not end where it says");
 
-/// Reads the command at the beginning of `input` into `words` and says how many bytes it takes;
-/// `None`: it is not all there. No words: an empty line, which is no command.
+/// Parses the command at the beginning of `input` into `words` and returns its length in bytes, or
+/// `None` if it is incomplete. An empty `words` means an empty line, which is not a command.
 ///
 /// # Errors
-/// If no command begins so, or it is too long.
+/// The bytes are not the beginning of a command, or it is too long.
 pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Fault> {
     words.clear();
     let found = match input.first() {
@@ -42,10 +41,10 @@ pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<
     }
 }
 
-/// An array of bulk strings.
+/// Parses an array of bulk strings.
 fn framed<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Fault> {
     let Some((count, mut at)) = number(input, 1, BAD_COUNT)? else { return Ok(None) };
-    // Clients send none, and servers have always let it pass.
+    // Clients send no negative count, and servers have always accepted it.
     let count = usize::try_from(count).unwrap_or(0);
     if count > WORDS_MAX {
         return Err(BAD_COUNT);
@@ -72,7 +71,7 @@ fn framed<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize
     Ok(Some(at))
 }
 
-/// Words on a line.
+/// Parses words on a line.
 fn inline<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Fault> {
     let Some(end) = memchr(b'\n', input) else { return Ok(None) };
     let line = input[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -80,9 +79,10 @@ fn inline<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize
     if words.len() > WORDS_MAX { Err(BAD_COUNT) } else { Ok(Some(end + 1)) }
 }
 
-/// The number that a line from `at` on holds, and where the next line begins.
+/// Parses the number on the line that begins at `at`. Returns it and the beginning of the next
+/// line.
 fn number(input: &[u8], at: usize, fault: Fault) -> Result<Option<(i64, usize)>, Fault> {
-    /// A sign, and more digits than any length has.
+    /// The maximum length of a number: a sign, and more digits than any length has.
     const DIGITS_MAX: usize = 20;
     let rest = &input[at..];
     let Some(end) = memchr(b'\r', &rest[..rest.len().min(DIGITS_MAX + 1)]) else {
@@ -98,7 +98,7 @@ fn number(input: &[u8], at: usize, fault: Fault) -> Result<Option<(i64, usize)>,
     }
 }
 
-/// A whole number as clients write it: digits, perhaps a minus before them, nothing else.
+/// Parses an integer as clients write it: digits with an optional minus, and nothing else.
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
@@ -106,62 +106,63 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok().filter(|_| plain)?.parse().ok()
 }
 
-/// Writes replies, in the version of the protocol that the client speaks.
+/// Writes replies in the protocol version of the client.
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
     version: u8,
 }
 
 impl<'a> Reply<'a> {
-    /// Appends to `out`, in version 2 or 3.
+    /// Creates a writer that appends to `out`. `version`: 2 or 3.
     pub fn new(out: &'a mut Vec<u8>, version: u8) -> Reply<'a> {
         Reply { out, version }
     }
 
-    /// From now on in this version.
+    /// Uses another protocol version from now on.
     pub fn speak(&mut self, version: u8) {
         self.version = version;
     }
 
-    /// Where it is written to.
+    /// Returns the buffer that replies are appended to.
     pub fn out(&mut self) -> &mut Vec<u8> {
         self.out
     }
 
-    /// A short text of our own: `OK`.
+    /// Writes a simple string, such as `OK`. It must not contain line breaks.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// A failure. Line breaks would end it early and are left out.
+    /// Writes an error. Control characters are removed, because a line break would end it early.
     pub fn error(&mut self, text: &str) {
         let plain: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_control()).collect();
         self.line(b'-', &plain);
     }
 
-    /// A whole number.
+    /// Writes an integer.
     pub fn integer(&mut self, number: i64) {
         self.number(b':', number);
     }
 
-    /// Any bytes.
+    /// Writes a bulk string of any bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.number(b'$', i64::try_from(bytes.len()).unwrap_or(0));
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Nothing there.
+    /// Writes a null.
     pub fn null(&mut self) {
         self.out.extend_from_slice(if self.version >= 3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// So many replies follow as one.
+    /// Begins an array of `len` replies.
     pub fn array(&mut self, len: usize) {
         self.number(b'*', i64::try_from(len).unwrap_or(0));
     }
 
-    /// So many pairs follow as one; version 2 knows no pairs.
+    /// Begins a map of `pairs` pairs. Version 2 has no maps, so there it is an array of twice that
+    /// length.
     pub fn map(&mut self, pairs: usize) {
         match self.version {
             3 => self.number(b'%', i64::try_from(pairs).unwrap_or(0)),
@@ -185,7 +186,7 @@ impl<'a> Reply<'a> {
         let mut rest = number.unsigned_abs();
         loop {
             at -= 1;
-            // A digit: it fits.
+            // A single digit, so the cast is lossless.
             digits[at] = b'0' + (rest % 10) as u8;
             rest /= 10;
             if rest == 0 {
@@ -201,7 +202,7 @@ impl<'a> Reply<'a> {
 mod tests {
     use super::*;
 
-    /// The words of a command, and how many bytes it takes.
+    /// The words of a command, and its length in bytes.
     type Read = (Vec<Vec<u8>>, usize);
 
     fn read(input: &[u8]) -> Result<Option<Read>, Fault> {

@@ -1,11 +1,12 @@
-//! One connection: bytes in, questions to the engine, bytes out.
+//! One connection: reads bytes, asks the engine, writes answers.
 //!
-//! All that has arrived is answered at once with one reading of the clock and one write. Buffers
-//! belong to the thread; a connection keeps only what is neither here nor there: the beginning of
-//! a question, and answers that its client does not take. While there are such answers nothing is
-//! read, so who does not read is not answered further, and nobody makes us keep more than
-//! [`ANSWER_BYTES`] and a chunk. What the bytes say: `lines`, `resp` and `commands`. Where a store
-//! counts, all that has arrived is asked there at once, and answered when it is back: `elsewhere`.
+//! All bytes that have arrived are answered together, with one reading of the clock and one write.
+//! The buffers belong to the thread. A connection itself keeps only unfinished work: the beginning
+//! of a query, and answers that its client has not read. While such answers exist, no more bytes
+//! are read. So a client that does not read gets no further answers, and can make the door keep at
+//! most [`ANSWER_BYTES`] and a chunk. What the bytes mean: `lines`, `resp` and `commands`. If a
+//! store counts, it is asked once about all queries that have arrived, and they are answered when
+//! its answer is back: `elsewhere`.
 
 use super::commands::Session;
 use super::elsewhere::Elsewhere;
@@ -23,21 +24,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes read at once.
+/// The size of one read, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// Bytes of answers after which no more questions are answered before these are taken.
+/// The number of unsent answer bytes at which answering pauses until the client has read them.
 const ANSWER_BYTES: usize = 64 * 1024;
-/// Room that the beginning of a question may take beyond its length.
+/// The spare capacity, in bytes, that the buffer for the beginning of a query may keep.
 const KEPT_BYTES: usize = 1024;
-/// Chunks read from one connection before others get their turn.
+/// The number of chunks read from one connection before others get a turn.
 const CHUNKS_PER_TURN: usize = 4;
-/// Bytes passed over after a fault, so that closing does not take the reply back.
+/// The maximum number of bytes read and discarded at the end, so that closing does not destroy the
+/// last reply.
 const LINGER_BYTES: usize = 256 * 1024;
 
-/// Questions that are with the store.
+/// The queries that the store is being asked about.
 type Asking = Pin<Box<dyn Future<Output = Asked>>>;
 
-/// The buffers of one thread.
+/// The buffers of one thread, which its connections share.
 pub struct Scratch {
     input: Box<[u8]>,
     output: Vec<u8>,
@@ -49,7 +51,7 @@ impl Default for Scratch {
     }
 }
 
-/// What a client speaks.
+/// The protocol of a client, with its parser state.
 #[derive(Clone)]
 pub enum Speech {
     /// Tags and newlines.
@@ -58,14 +60,14 @@ pub enum Speech {
     Resp(Session),
 }
 
-/// What became of some bytes.
+/// The outcome of parsing and answering some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// So many are dealt with.
+    /// The number of bytes consumed.
     pub used: usize,
-    /// So many questions were in them,
+    /// The number of queries in them.
     pub asked: u64,
-    /// and so many of these were not proper.
+    /// The number of those queries that were invalid.
     pub faults: u64,
     /// What to do next.
     pub then: Then,
@@ -74,21 +76,21 @@ pub struct Taken {
 /// What a connection does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Waits for more: what is left is the beginning of a question.
+    /// Wait for more bytes: the rest is the beginning of a query.
     Read,
-    /// Goes on with what is left, once the answers are taken.
+    /// Continue with the rest once the client has read the answers.
     Resume,
-    /// Ends, once the answers are taken.
+    /// End once the client has read the answers.
     End,
 }
 
 impl Speech {
-    /// Answers what `input` asks.
+    /// Answers the queries in `input`, and pauses after [`ANSWER_BYTES`] of answers.
     pub fn take(&mut self, input: &[u8], batch: &mut Batch<'_>, out: &mut Vec<u8>) -> Taken {
         self.take_until(input, batch, out, ANSWER_BYTES)
     }
 
-    /// The same, however many bytes that makes.
+    /// Answers all queries in `input`, whatever the size of the answers.
     pub fn take_all(&mut self, input: &[u8], batch: &mut Batch<'_>, out: &mut Vec<u8>) -> Taken {
         self.take_until(input, batch, out, usize::MAX)
     }
@@ -107,7 +109,7 @@ impl Speech {
     }
 }
 
-/// Answers tags in groups. Who asks too long a question is let through, as if nobody had asked.
+/// Answers tags in groups. A tag that is too long is answered `OK` and not counted.
 fn answer_lines(
     lines: &mut Lines,
     input: &[u8],
@@ -133,12 +135,12 @@ fn answer_lines(
     Taken { used, asked, faults, then: Then::Read }
 }
 
-/// What others see of a connection.
+/// The part of a connection that its worker can access.
 #[derive(Default)]
 pub struct Link {
-    /// When it last did something, in milliseconds.
+    /// The time of the last query, in milliseconds.
     pub active: Cell<u64>,
-    /// Where it stands in its thread's list.
+    /// The index in the list of its thread.
     pub place: Cell<usize>,
     closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -152,18 +154,18 @@ impl Link {
         }
     }
 
-    /// Ends the connection, whatever it is at.
+    /// Ends the connection at once.
     pub fn close(&self) {
         self.closed.set(true);
         self.wake();
     }
 
-    /// Whether it was closed.
+    /// Whether the connection was closed.
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// Has the connection look at its orders.
+    /// Wakes the connection's task to check its state.
     pub fn wake(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
@@ -171,26 +173,27 @@ impl Link {
     }
 }
 
-/// One connection with all that it keeps.
+/// One connection with its buffers.
 pub struct Talk<S> {
     stream: S,
     worker: Rc<Worker>,
     link: Rc<Link>,
     client: Option<IpAddr>,
     speech: Speech,
-    /// The beginning of a question, or questions for which there was no room.
+    /// The beginning of a query, or queries not answered yet because of unsent answers.
     kept: Vec<u8>,
-    /// Answers that the client has not taken.
+    /// Answers that the client has not read. Those from index `sent` on are still to be sent.
     unsent: Vec<u8>,
     sent: usize,
     then: Then,
     lingered: usize,
-    /// What others count who are asked just now, and of how much of `kept` that is.
+    /// The query to the store that is running, and the number of bytes of `kept` that it covers.
+    /// While it is set, no bytes are read.
     asking: Option<(Asking, usize)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
-    /// A connection that has just been opened.
+    /// Creates a new connection.
     pub fn new(
         stream: S,
         worker: Rc<Worker>,
@@ -213,14 +216,14 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         }
     }
 
-    /// Goes on until there is nothing to do, or others are to have their turn.
+    /// Runs until there is nothing to do, or until it is the turn of other connections.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.link.served_by(cx.waker());
         for _ in 0..CHUNKS_PER_TURN {
             if self.link.closed.get() {
                 return Poll::Ready(());
             }
-            // A connection that fails has nobody to be told.
+            // If the connection fails, no peer is left to report the error to.
             if !matches!(ready!(self.step(cx)), Ok(Next::Step)) {
                 return Poll::Ready(());
             }
@@ -244,7 +247,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         }
     }
 
-    /// Answers the next chunk.
+    /// Reads and answers the next chunk.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         let worker = Rc::clone(&self.worker);
         let Scratch { input, output } = &mut *worker.scratch.borrow_mut();
@@ -254,7 +257,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
             poll => ready!(poll).map(|()| chunk.filled().len())?,
         };
         if count == 0 {
-            // Whole questions were answered; half of one is none.
+            // Complete queries were answered; an incomplete one is ignored.
             return Poll::Ready(Ok(Next::End));
         }
         let chunk = &input[..count];
@@ -273,13 +276,13 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         Poll::Ready(self.begin_to_send(cx, output))
     }
 
-    /// What has arrived and the runtime was not told of yet: to close without having read it would
-    /// take back replies that are under way.
+    /// Reads bytes that have arrived but that the runtime has not reported yet. Closing without
+    /// reading them would destroy replies in transit.
     fn last_look(&self, input: &mut [u8]) -> usize {
         rustix::net::recv(&self.stream, input, RecvFlags::DONTWAIT).map_or(0, |(count, _)| count)
     }
 
-    /// Answers what there was no room for.
+    /// Answers the queries for which there was no room.
     fn resume(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         let worker = Rc::clone(&self.worker);
         if let Some(store) = &worker.store {
@@ -291,11 +294,12 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         Poll::Ready(self.begin_to_send(cx, output))
     }
 
-    /// Has the store asked all that is in `kept`, in one go.
+    /// Asks the store about all queries in `kept` at once.
     fn begin_to_ask(&mut self, store: &Rc<Elsewhere>) {
         let mut batch = self.worker.lane.note(self.client);
         self.link.active.set(batch.now().0 / 1_000_000);
-        // Whatever is said for the first time is said to nobody.
+        // The bytes are parsed twice: now to find the queries, and in `reply` to write the answers.
+        // This first output is discarded, and the parser state is a copy.
         let mut out = Vec::new();
         let taken = self.speech.clone().take(&self.kept, &mut batch, &mut out);
         let asked = batch.asked();
@@ -303,7 +307,8 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         self.asking = Some((Box::pin(Rc::clone(store).ask(asked)), taken.used));
     }
 
-    /// Replies to what was asked: the same bytes again, with the answers at hand.
+    /// Writes the replies: parses the same bytes again, now with the store's answers. Both passes
+    /// must ask the same queries in the same order.
     fn reply(&mut self, cx: &mut Context<'_>, asked: Asked, used: usize) -> io::Result<Next> {
         self.asking = None;
         let worker = Rc::clone(&self.worker);
@@ -327,14 +332,14 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         let mut kept = std::mem::take(&mut self.kept);
         let used = self.answer(&kept, output);
         kept.drain(..used);
-        // Ten thousand that are silent are to cost little.
+        // Ten thousand silent connections must not take much memory.
         if !kept.is_empty() {
             kept.shrink_to(KEPT_BYTES);
             self.kept = kept;
         }
     }
 
-    /// Answers what `input` asks, all at one moment; says how much of it is dealt with.
+    /// Answers the queries in `input`, all at the same time. Returns the number of bytes consumed.
     fn answer(&mut self, input: &[u8], output: &mut Vec<u8>) -> usize {
         output.clear();
         let mut batch = self.worker.lane.batch(self.client);
@@ -346,7 +351,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         taken.used
     }
 
-    /// Sends what the client takes at once, and keeps the rest.
+    /// Sends as much as the client accepts at once, and keeps the rest.
     fn begin_to_send(&mut self, cx: &mut Context<'_>, output: &[u8]) -> io::Result<Next> {
         if output.is_empty() {
             return Ok(Next::Step);
@@ -362,7 +367,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         Ok(Next::Step)
     }
 
-    /// Sends more of what was kept.
+    /// Sends more of the kept answers.
     fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         let rest = &self.unsent[self.sent..];
         let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?;
@@ -376,8 +381,8 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
         Poll::Ready(Ok(Next::Step))
     }
 
-    /// Says that nothing follows, and waits for the client to say so too: to close while it still
-    /// sends would take back what it has not read.
+    /// Shuts the write side down and waits for the client to close its side. Closing while the
+    /// client still sends would destroy answers that it has not read.
     fn linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Next>> {
         ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
         let worker = Rc::clone(&self.worker);
@@ -393,7 +398,7 @@ impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> Talk<S> {
     }
 }
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 enum Next {
     Step,
     End,

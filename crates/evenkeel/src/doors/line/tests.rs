@@ -1,5 +1,5 @@
-//! Both protocols before the real engine, at moments that the test chooses: the table of
-//! facts/dthrottle.md as bytes, and what redis-cell is documented to reply.
+//! Tests of both protocols with the real engine, at times that the test chooses: the table of
+//! facts/dthrottle.md as bytes, and the documented replies of redis-cell.
 
 use super::commands::Session;
 use super::lines::Lines;
@@ -15,7 +15,7 @@ use evenkeel_core::key::Seed;
 use evenkeel_core::units::{Nanos, Time};
 use std::sync::{Arc, Mutex};
 
-/// One instance, asked at any moment from zero on.
+/// One instance, which can be asked at any time from zero on.
 struct Stage {
     tags: Arc<Tags>,
     lane: TagLane,
@@ -30,7 +30,7 @@ fn settings(text: &str) -> Line {
 }
 
 fn moment(seconds: f64) -> Time {
-    // Far from the epoch, as real ones are, and on a whole second.
+    // Far from the epoch, like real times, and on a whole second.
     Time(1_700_000_000_000_000_000).plus(Nanos::from_secs_f64(seconds))
 }
 
@@ -49,7 +49,7 @@ impl Stage {
         Stage::new(&format!("resp: '127.0.0.1:6380', {text}"), Speech::Resp(Session::new(7)))
     }
 
-    /// What is replied to `input` at a moment.
+    /// The reply to `input` at a time.
     fn at(&mut self, seconds: f64, input: &str) -> String {
         self.kept.extend_from_slice(input.as_bytes());
         let mut out = Vec::new();
@@ -119,7 +119,7 @@ fn continuous_refill_serves_as_soon_as_a_token_is_there() {
     assert_eq!((stage.at(1.4, "C\n"), stage.at(1.5, "C\n")), ("NO\n".into(), "OK\n".into()));
 }
 
-/// Nothing comes in before 2071: levels are read, and limits changed, at the real time.
+/// No token is added before 2071, because levels are read, and limits changed, at the real time.
 #[test]
 fn each_prefix_has_a_limit_of_its_own() {
     let mut stage = Stage::lines(
@@ -145,31 +145,32 @@ fn other_numbers_leave_what_was_served_served() {
     assert_eq!(stage.at(0.0, "C\nC\nx\nx\n"), "OK\nNO\nOK\nNO\n");
 }
 
-/// `CL.THROTTLE`, its numbers, when, and the five integers that the module is documented to reply.
+/// The arguments of `CL.THROTTLE`, the time, and the five integers that the module's documentation
+/// states.
 const CELL: [(f64, &str, [i64; 5]); 19] = [
-    // The example of its documentation, and its neighbours.
+    // The example of its documentation, and similar calls.
     (0.0, "user123 15 30 60", [0, 16, 15, -1, 2]),
     (0.0, "user123 15 30 60 1", [0, 16, 14, -1, 4]),
     (0.5, "user123 15 30 60", [0, 16, 13, -1, 6]),
     (4.0, "user123 15 30 60", [0, 16, 14, -1, 4]),
-    // One token in two seconds, none saved up: its own test.
+    // One token in two seconds, no burst: the module's own test.
     (0.0, "tight 0 1 2 1", [0, 1, 0, -1, 2]),
     (0.001, "tight 0 1 2 1", [1, 1, 0, 2, 2]),
     (2.0, "tight 0 1 2 1", [0, 1, 0, -1, 2]),
-    // Who is refused is charged nothing; seconds are rounded up.
+    // A refused call is charged nothing. Seconds are rounded up.
     (3.5, "tight 0 1 2", [1, 1, 0, 1, 1]),
     (4.0, "tight 0 1 2", [0, 1, 0, -1, 2]),
-    // Several at once, all or none; more than ever fit have no time at which to retry.
+    // Several tokens at once: all or none. If they never fit, there is no time for a retry.
     (0.0, "many 9 10 1 10", [0, 10, 0, -1, 1]),
     (0.0, "many 9 10 1 1", [1, 10, 0, 1, 1]),
     (0.5, "many 9 10 1 6", [1, 10, 5, 1, 1]),
     (0.5, "many 9 10 1 5", [0, 10, 0, -1, 1]),
     (9.0, "many 9 10 1 11", [1, 10, 10, -1, 0]),
-    // None at once only looks.
+    // A quantity of zero only reads the state.
     (0.0, "look 2 1 1 0", [0, 3, 3, -1, 0]),
     (0.0, "look 2 1 1 3", [0, 3, 0, -1, 3]),
     (0.0, "look 2 1 1 0", [0, 3, 0, -1, 3]),
-    // The numbers may change from call to call; what is owed is a time.
+    // The numbers may change from call to call, because the debt is stored as a time.
     (0.0, "change 0 1 10", [0, 1, 0, -1, 10]),
     (0.0, "change 19 2 1", [0, 20, 0, -1, 11]),
 ];
@@ -186,7 +187,7 @@ fn golden_what_redis_cell_is_documented_to_reply() {
         for (seconds, call, reply) in CELL {
             let got = stage.at(seconds, &format!("{command} {call}\r\n"));
             if call == "change 19 2 1" {
-                // Ten seconds owed are twenty of its hits: there is no room for another.
+                // Ten seconds of debt are twenty of its hits, so there is no room for another.
                 assert_eq!(got, integers([1, 20, 0, 1, 10]), "{call}");
                 continue;
             }
@@ -203,7 +204,7 @@ fn a_key_alone_is_asked_by_the_limits_of_the_door() {
     assert_eq!(stage.at(0.1, "THROTTLE C 2\r\n"), integers([1, 10, 0, 2, 10]));
     assert_eq!(stage.at(0.1, "THROTTLE C 11\r\n"), integers([1, 10, 0, -1, 10]));
     assert_eq!(stage.at(0.1, "THROTTLE x1\r\n"), integers([0, 1, 0, -1, 40]));
-    // The same tag over the other protocol is the same bucket.
+    // The same tag over the other protocol uses the same bucket.
     stage.speech = Speech::Lines(Lines::new(100));
     assert_eq!(stage.at(0.2, "C\nx1\nx2\n"), "NO\nNO\nOK\n");
 }
@@ -277,7 +278,7 @@ fn a_transaction_runs_whole_or_not_at_all() {
     let mut stage = Stage::resp("rate: 1/d, burst: 3");
     let both = format!("*2\r\n{}{}", integers([0, 3, 2, -1, 43_200]), "+PONG\r\n");
     let queued = "+OK\r\n+QUEUED\r\n+QUEUED\r\n";
-    // Half a day after the epoch's midnight: the next tokens are at midnights.
+    // Half a day after midnight: the next tokens come at midnights.
     let noon = 43_200.0 - 1_700_000_000.0 % 86_400.0;
     let noon = if noon < 0.0 { noon + 86_400.0 } else { noon };
     let replies = stage.at(noon, "MULTI\r\nTHROTTLE C\r\nPING\r\nEXEC\r\n");

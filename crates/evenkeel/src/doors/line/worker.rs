@@ -1,7 +1,7 @@
-//! One thread of the door: its listeners and its connections. Nothing of it is shared with other
-//! threads but the engine, the sockets that are files, and a count of connections.
+//! One thread of the door: its listeners and its connections. Threads share only the engine, the
+//! socket files and the counters in [`House`].
 //!
-//! How threads are started and stopped: `line.rs`. What is done with a connection: `talk`.
+//! How threads start and stop: `line.rs`. What is done with a connection: `talk`.
 
 use super::commands::Session;
 use super::elsewhere::Elsewhere;
@@ -31,18 +31,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
-/// Connections accepted before those there are get their turn again.
+/// The number of connections accepted in a row before existing connections get a turn.
 const ACCEPT_BURST: usize = 16;
-/// A connection without a word for so long is asked whether it is still there.
+/// The time without traffic after which TCP checks whether the peer is still reachable.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// What all threads of the door share.
+/// The state that all threads of the door share.
 pub struct House {
-    /// Connections open now.
+    /// The number of open connections.
     pub connections: AtomicUsize,
-    /// Those that were open still when their thread ended.
+    /// The number of connections that were still open when their thread ended.
     pub cut: AtomicUsize,
-    /// The number of the last Redis client.
+    /// The number given to the last Redis client.
     clients: AtomicI64,
     lines: StreamCounts,
     resp: StreamCounts,
@@ -50,7 +50,7 @@ pub struct House {
 }
 
 impl House {
-    /// Nobody is there yet.
+    /// Creates the state before the first connection.
     pub fn new(lines: StreamCounts, resp: StreamCounts) -> House {
         House {
             connections: AtomicUsize::new(0),
@@ -70,16 +70,16 @@ impl House {
     }
 }
 
-/// One thread.
+/// The state of one thread.
 pub struct Worker {
     pub(super) lane: TagLane,
-    /// Who counts for all instances, if somebody does.
+    /// The store that counts for all instances, if there is one.
     pub(super) store: Option<Rc<Elsewhere>>,
     pub(super) scratch: RefCell<Scratch>,
     clock: Clock,
     house: Arc<House>,
     tag_bytes: Cell<usize>,
-    /// The most connections of all threads; 0: no bound.
+    /// The maximum number of connections of all threads together; 0 means no bound.
     bound: Cell<usize>,
     links: RefCell<Vec<Rc<Link>>>,
     freed: Notify,
@@ -112,7 +112,7 @@ impl Worker {
         Rc::new(worker)
     }
 
-    /// Takes over changed settings, for connections that come from now on.
+    /// Applies changed settings to connections that come from now on.
     pub(super) fn reload(&self, settings: &Line) {
         self.tag_bytes.set(settings.tag_bytes);
         self.bound.set(settings.connections);
@@ -122,7 +122,7 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Who counts what a connection asks.
+    /// Returns the counters for the protocol of a connection.
     pub(super) fn counts(&self, speech: &Speech) -> &StreamCounts {
         self.house.counts(match speech {
             Speech::Lines(_) => Tongue::Lines,
@@ -130,19 +130,20 @@ impl Worker {
         })
     }
 
-    /// Accepts no more, and lets every connection end when it has no question left.
+    /// Accepts no more connections, and lets every connection end when all its queries are
+    /// answered.
     pub(super) fn drain(&self) {
         self.draining.set(true);
         self.drained.notify_waiters();
         self.links.borrow().iter().for_each(|link| link.wake());
     }
 
-    /// Counts what is open still: the thread's tasks are about to be dropped.
+    /// Counts the connections that are still open: the thread's tasks are about to be dropped.
     pub(super) fn stop(&self) {
         self.house.cut.fetch_add(self.links.borrow().len(), Relaxed);
     }
 
-    /// Until no connection is open.
+    /// Waits until no connection is open.
     pub(super) async fn empty(&self) {
         loop {
             let freed = self.freed.notified();
@@ -153,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Accepts connections until the thread drains, or somebody else does.
+    /// Accepts connections until the thread drains, or another process has taken the sockets over.
     pub(super) async fn accept(self: Rc<Worker>, listener: Open, mut passed: Passed) {
         loop {
             for _ in 0..ACCEPT_BURST {
@@ -174,7 +175,8 @@ impl Worker {
         }
     }
 
-    /// Takes in who has connected already: to close the listener would reset them.
+    /// Accepts the connections that wait in the system's queue: closing the listener would reset
+    /// them.
     fn accept_waiting(self: &Rc<Worker>, listener: Open) {
         match listener {
             Open::Tcp(listener, tongue) => waiting::at(listener)
@@ -221,8 +223,9 @@ impl Worker {
         });
     }
 
-    /// When as many are open as may be, closes the one of this thread that has been silent
-    /// longest: its client asks anew or goes on without, where a stranger would find no answer.
+    /// If the maximum number of connections is open, closes the connection of this thread that has
+    /// been silent longest. Its client can reconnect or continue without an answer, while a new
+    /// client would get none at all.
     fn make_room(&self, tongue: Tongue) {
         let bound = self.bound.get();
         if bound == 0 || self.house.connections.load(Relaxed) < bound {
@@ -245,7 +248,8 @@ impl Worker {
     }
 }
 
-/// Running out of descriptors, say: nothing gets better by asking again at once.
+/// Waits before the next attempt. If the process has run out of file descriptors, for example,
+/// trying again at once does not help.
 async fn accept_failed(error: &io::Error) {
     tracing::warn!(target: "evenkeel::line", %error,
         "a connection could not be accepted; trying again in 100 ms");
@@ -258,7 +262,7 @@ pub enum Open {
     Unix(UnixListener),
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 enum Stream {
     Tcp(TcpStream, IpAddr, Tongue),
     Unix(UnixStream),
@@ -271,7 +275,7 @@ impl Stream {
 }
 
 impl Open {
-    /// Puts a listener on the runtime of this thread.
+    /// Registers a listener with the runtime of this thread.
     pub fn new(listener: Listener) -> io::Result<Open> {
         Ok(match listener {
             Listener::Tcp(listener, tongue) => Open::Tcp(TcpListener::from_std(listener)?, tongue),
@@ -291,7 +295,7 @@ impl Open {
     }
 }
 
-/// A connection's place in its thread's list and in the counts.
+/// A connection's entry in the list of its thread and in the counters, removed when dropped.
 struct Seat {
     worker: Rc<Worker>,
     link: Rc<Link>,
