@@ -1,15 +1,16 @@
-//! The master's door: gatekeepers tell of their requests over ZeroMQ, and are told whom to hold.
+//! The master door: gatekeepers report their requests over ZeroMQ, and get orders about which
+//! clients to delay.
 //!
-//! Two sockets, as Smockron has them: on `accounting` gatekeepers publish and we subscribe, on
-//! `control` it is the other way round. This file opens and closes; `accounts` is a connection of
-//! the one kind, `orders` of the other, `hub` knows who is to be told of what, `link` is what both
-//! kinds of connection share, `elsewhere` asks the store where there is one, and `zmtp` is the
-//! protocol. What is decided: `engine::domains`. The
-//! other end of both sockets, for those who keep a gate themselves, is `gatekeeper`.
+//! There are two sockets, as in Smockron: on `accounting` gatekeepers publish and the master
+//! subscribes, on `control` it is the other way round. This file opens and closes. `accounts` is a
+//! connection of the first kind, `orders` of the second. `hub` knows which gatekeeper gets which
+//! orders, `link` is the code that both kinds share, `elsewhere` asks the store if there is one,
+//! and `zmtp` is the protocol. What is decided: `engine::domains`. The other end of both sockets is
+//! `gatekeeper`.
 //!
-//! One thread, which never waits for a gatekeeper: whoever reads too slowly misses messages, which
-//! is counted. Nothing here can hold up a request: it has run, or been delayed, before we hear of
-//! it.
+//! One thread serves all connections and never waits for a gatekeeper: one that reads too slowly
+//! misses messages, which are counted. This door cannot delay a request: the request has already
+//! run, or been delayed, when the report arrives.
 
 mod accounts;
 mod elsewhere;
@@ -44,27 +45,27 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-/// Why the door could not be opened. Nothing of it is open then.
+/// Why the door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be had.
+    /// The door cannot listen on an address.
     #[error("master: cannot listen on {address}: {why}; name another in `master`")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error that the system returned.
         why: io::Error,
     },
-    /// No thread or runtime was to be had.
+    /// The system refuses a thread or a runtime.
     #[error("master: cannot start its thread: {0}")]
     Thread(io::Error),
 }
 
-/// What the thread is to do.
+/// The current instruction to the thread.
 #[derive(Clone, Copy)]
 enum Phase {
     Serve,
-    /// Accept no more, send what is to be sent, until then.
+    /// Accept no more connections, and send the pending orders, until this time.
     Drain(Instant),
     Stop,
 }
@@ -72,12 +73,12 @@ enum Phase {
 /// The open door.
 pub struct Running {
     addresses: [SocketAddr; 2],
-    /// Closed when the thread has ended.
+    /// The channel closes when the thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
     thread: Thread<watch::Sender<Phase>>,
 }
 
-/// Opens the door. What gatekeepers tell is counted in the store too, if there is one.
+/// Opens the door. If there is a store, the reports of gatekeepers are counted in it too.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
@@ -90,8 +91,8 @@ pub fn start(
     start_on(settings, (domains, store), clock, watch, &Sockets::default())
 }
 
-/// The same on those of `sockets` that listen where the settings say; the others are bound, and
-/// noted there.
+/// Like [`start`], but takes over the sockets of `sockets` that match the settings; the others are
+/// bound and recorded there.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
@@ -128,40 +129,40 @@ pub fn start_on(
 }
 
 impl Running {
-    /// Where it is told, and where it tells.
+    /// Returns the addresses of `accounting` and `control`.
     #[must_use]
     pub fn addresses(&self) -> [SocketAddr; 2] {
         self.addresses
     }
 
-    /// Accepts no more, and lets what is to be told be sent for at most `timeout`.
+    /// Accepts no more connections, and sends pending orders for at most `timeout`.
     pub fn drain(&self, timeout: Duration) {
         self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
     }
 
-    /// Closes everything.
+    /// Closes everything at once.
     pub fn stop_now(&self) {
         self.thread.orders.send_replace(Phase::Stop);
     }
 
-    /// Until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
     pub async fn ended(&self) {
-        // Nothing is ever sent: it ends when the sender is dropped.
+        // Nothing is ever sent: `recv` returns when the sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Desk {
     hub: Hub,
     domains: Arc<Domains>,
-    /// Who counts for all masters, if somebody does.
+    /// The store that counts for all masters, if there is one.
     store: Option<Elsewhere>,
     clock: Clock,
     counts: Arc<MasterCounts>,
 }
 
-/// Until it is told to end.
+/// Serves both sockets until the thread is to end.
 async fn serve(
     desk: Rc<Desk>,
     settings: &Master,
@@ -194,8 +195,8 @@ async fn serve(
     }
 }
 
-/// Until all that is to be told has been sent, at most until then; for ever while nothing is
-/// drained.
+/// Waits until all pending orders are sent, at most until `until`. Without `until`, nothing drains
+/// and this waits forever.
 async fn sent(hub: &Hub, until: Option<Instant>) {
     match until {
         Some(until) => drop(tokio::time::timeout_at(until, hub.emptied()).await),
@@ -203,7 +204,7 @@ async fn sent(hub: &Hub, until: Option<Instant>) {
     }
 }
 
-/// Who comes in, and how many.
+/// Which peers may connect to a listener, and how many.
 struct Gate {
     listener: TcpListener,
     allow: Vec<IpNet>,
@@ -253,7 +254,7 @@ async fn accept<F: Future<Output = Result<Infallible, Ended>> + 'static>(
         tokio::task::spawn_local(async move {
             let _open = desk.counts.connections.hold();
             match run(stream, peer.ip(), Rc::clone(&desk)).await {
-                // That a gatekeeper goes away is no fault.
+                // A gatekeeper that disconnects is not an error.
                 Err(Ended::Io(_)) | Ok(_) => {}
                 Err(ended) => {
                     desk.counts.refused(peer.ip(), ended.kind(), ended, desk.clock.now());

@@ -1,9 +1,9 @@
-//! A gatekeeper that tells of its requests: each message is one, after it ran or was delayed.
+//! A gatekeeper that reports its requests: one message per request, after it ran or was delayed.
 //!
-//! Six frames: the domain and a NUL, what became of the request, its identifier, when it came in,
-//! until when it was delayed, and a text for our log; the last may be missing. Times are
-//! milliseconds since the Unix epoch. What is not like that is counted and changes nothing. Source:
-//! facts of Smockron's wire, as docs/guide/master.md has them.
+//! A message has six frames: the domain and a NUL, the outcome of the request, its identifier, its
+//! arrival, the end of its delay, and a text for the log. The last frame may be missing. Times are
+//! milliseconds since the Unix epoch. An invalid message is counted and changes nothing. Source:
+//! the facts about Smockron's wire format in docs/guide/master.md.
 
 use super::link::{Ended, Link};
 use super::wall::Wall;
@@ -18,14 +18,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The fewest frames of a message.
+/// The minimum number of frames of a message.
 const FRAMES_MIN: usize = 5;
-/// The frame with a text for the log; it may be missing.
+/// The index of the frame with a text for the log, which may be missing.
 const LOG_INFO: usize = 5;
-/// The longest delay that is believed.
+/// The longest delay that is accepted as real.
 const DELAY_MAX: Nanos = Nanos::from_secs(86_400);
 
-/// Takes in what a gatekeeper at `peer` tells until it goes away.
+/// Handles the reports of a gatekeeper at `peer` until it disconnects.
 pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infallible, Ended> {
     let link = Link::meet(stream, Role::Subscriber).await?;
     desk.counts.came(peer, Way::Tells, desk.clock.now());
@@ -36,7 +36,7 @@ pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infa
 
 async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, Ended> {
     let mut out = Vec::new();
-    // Everything: which domains there are is looked at message by message.
+    // Subscribe to everything: the domain of each message is checked when it arrives.
     subscription(link.version(), b"", &mut out);
     loop {
         let wall = Wall::read(&desk.clock);
@@ -63,7 +63,7 @@ async fn hear(mut link: Link, peer: IpAddr, desk: &Desk) -> Result<Infallible, E
     }
 }
 
-/// Takes in one message from `peer`.
+/// Handles one message from `peer`.
 fn told(
     desk: &Desk,
     peer: IpAddr,
@@ -103,7 +103,7 @@ fn told(
     if told == Told::Delayed
         && let Some(came) = wall.time(message.part(3))
     {
-        // Nobody delays a request for a day, and a figure that says so is none.
+        // No request is delayed for a day, so a longer time is an error.
         let delay = at.since(came);
         if delay <= DELAY_MAX {
             desk.counts.delayed_by(delay);
@@ -121,7 +121,8 @@ fn told(
     told
 }
 
-/// What was told of one request, and until when the next has to wait.
+/// The effect of one report: the request, and the time until which the next one of its client has
+/// to wait.
 pub struct Order {
     pub domain: Arc<Domain>,
     pub identifier: Box<[u8]>,
@@ -129,12 +130,12 @@ pub struct Order {
     pub until: Option<Time>,
 }
 
-/// What comes of all that was read at once.
+/// The orders that result from all messages read at once.
 #[derive(Default)]
 pub struct Orders(pub Vec<Order>);
 
 impl Orders {
-    /// Tells whoever listens.
+    /// Sends the orders to the gatekeepers that subscribe to their domains.
     fn publish(self, desk: &Desk, wall: &Wall) {
         for Order { domain, identifier, until, .. } in self.0 {
             let Some(until) = until else { continue };

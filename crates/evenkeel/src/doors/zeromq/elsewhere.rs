@@ -1,9 +1,10 @@
-//! Requests that a store counts for several masters: what gatekeepers told, and what comes of it.
+//! Requests counted in a store for several masters: the reports of gatekeepers, and the resulting
+//! waits.
 //!
-//! All that was read at once from a gatekeeper is one question. Each master records what it hears
-//! as well, and says the later of the two: so one that is cut off from the store goes on from what
-//! it knows, and one that was just started knows what the store does. How it is asked:
-//! `store::redis`.
+//! All reports read at once from a gatekeeper make one query to the store. Each master also records
+//! its reports itself, and orders the later time of the two. So a master that is cut off from the
+//! store continues with its own state, and a master that has just started gets the state of the
+//! store. How the store is asked: `store::redis`.
 
 use super::accounts::{Order, Orders};
 use crate::store::redis::{Account, Lane, Naming, Outbox, Store};
@@ -12,7 +13,7 @@ use evenkeel_core::units::{Cost, Nanos, Time};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The thread's way to the store.
+/// The thread's access to the store.
 pub struct Elsewhere {
     lane: Rc<Lane>,
     naming: Naming,
@@ -20,13 +21,13 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// For this thread, whose tasks run on its runtime.
+    /// Creates the access for this thread. Its tasks run on the thread's runtime.
     pub fn new(store: &Arc<Store>) -> Elsewhere {
         let lane = store.lane();
         Elsewhere { outbox: lane.outbox(), lane, naming: store.naming() }
     }
 
-    /// Has all of it counted, and orders put off where others know of more.
+    /// Counts all reports in the store, and extends the waits if the store knows a later time.
     pub async fn ask(&self, mut orders: Orders, now: Time) -> Orders {
         let each = orders.0.iter().enumerate();
         let (places, mut accounts): (Vec<usize>, Vec<Account>) = each
@@ -67,7 +68,7 @@ impl Elsewhere {
     }
 }
 
-/// How long the next request has to wait, as the store says.
+/// Returns how long the next request has to wait according to the store.
 fn wait(account: &Account) -> Nanos {
     let Some(word) = account.word else { return Nanos::ZERO };
     match &account.algorithm {

@@ -1,9 +1,10 @@
-//! The other end of a master's sockets: tells it of requests, and takes its orders in.
+//! The client side of a master's sockets: reports requests to the master, and receives its orders.
 //!
-//! Both connections are opened from here and opened again whenever they end, after a pause that
-//! grows. Nothing is kept for a master that is away, and one that reads too slowly misses messages.
-//! A thread of its own: requests leave a note (`engine::domains::outbox`) and look orders up
-//! (`engine::domains::gatekeeper`), and neither waits for it. Frames: docs/guide/gatekeeper.md.
+//! Both connections are opened from here, and reopened after a growing pause whenever they end.
+//! Nothing is buffered for an unreachable master, and a master that reads too slowly misses
+//! messages. This runs on its own thread. Requests put a note into `engine::domains::outbox` and
+//! look orders up in `engine::domains::gatekeeper`, and do not wait for this thread. Frames:
+//! docs/guide/gatekeeper.md.
 
 use super::link::{Ended, Link};
 use super::wall::Wall;
@@ -26,39 +27,39 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// For a connection to be there.
+/// The time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// After a connection has ended, or could not be had, doubled each time,
+/// The first pause after a connection has ended or failed. It doubles each time.
 const PAUSE: Duration = Duration::from_millis(50);
-/// until it is this: so long a master that is back may be left alone.
+/// The longest pause, and so the longest delay until a reachable master is found again.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// For what waits to be sent when the program ends.
+/// The time limit for sending pending reports when the program ends.
 const LAST: Duration = Duration::from_millis(500);
-/// Subscriptions that are remembered: a master has one.
+/// The maximum number of subscriptions remembered; a master has one.
 const TOPICS_MAX: usize = 64;
-/// A connection on which nothing arrives that was sent is given up after this.
+/// A connection is given up if sent data are not acknowledged for this time.
 const GONE_AFTER: Duration = Duration::from_secs(15);
-/// What is wrong with a connection on which nobody listens.
+/// The error of a connection on which the master does not subscribe.
 const UNHEARD: &str = "it answers, but has not asked for this domain";
-/// Parts of an order.
+/// The minimum number of parts of an order.
 const ORDER_PARTS: usize = 4;
 
-/// The thread could not be had. Nothing is connected then.
+/// The thread could not be started. Nothing is connected then.
 #[derive(Debug, thiserror::Error)]
 #[error("gatekeeper: cannot start its thread: {0}")]
 pub struct StartError(io::Error);
 
-/// Talks to the master until this is dropped.
+/// A thread that talks to the master until this is dropped.
 pub struct Running(Thread<watch::Sender<bool>>);
 
 impl Running {
-    /// Tells the master what is still to be told, for a moment, and ends.
+    /// Sends the pending reports to the master for a moment, then ends.
     pub fn stop(&self) {
         self.0.orders.send_replace(true);
     }
 }
 
-/// Begins to talk to the master. Whether it is there does not matter.
+/// Starts to talk to the master. The master need not be reachable.
 ///
 /// # Errors
 /// [`StartError`].
@@ -78,7 +79,7 @@ pub fn start(
     Thread::serve("gatekeeper", stop, (), run).map(Running).map_err(StartError)
 }
 
-/// What both connections share.
+/// The state that both connections share.
 struct Desk {
     keeper: Arc<Gatekeeper>,
     clock: Clock,
@@ -98,7 +99,7 @@ async fn serve(
         tokio::task::spawn_local(hear),
         tokio::task::spawn_local(seconds(Rc::clone(&desk))),
     ];
-    // An error means that nobody is left to say so: the same.
+    // An error means that the sender is gone, which also means to stop.
     let _ = stopped.wait_for(|stopped| *stopped).await;
     let sent = async {
         while !desk.keeper.outbox.is_empty() {
@@ -117,13 +118,13 @@ async fn seconds(desk: Rc<Desk>) {
     }
 }
 
-/// One of the two connections, as it comes and goes.
+/// One of the two connections, with its state across reconnects.
 struct Line {
     domain: String,
     socket: &'static str,
     to: Remote,
     pause: Duration,
-    /// Whether its being away has been told.
+    /// Whether the end of the connection has been logged.
     told: bool,
 }
 
@@ -132,7 +133,7 @@ impl Line {
         Line { domain: domain.to_owned(), socket, to, pause: PAUSE, told: false }
     }
 
-    /// Connects, as a socket of this kind.
+    /// Connects to the master, as a socket of this kind.
     async fn meet(&mut self, role: Role) -> Result<Link, Ended> {
         let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(self.to.authority()));
         let stream = connecting.await.map_err(|_| Ended::Late("answer"))??;
@@ -147,7 +148,7 @@ impl Line {
         Ok(link)
     }
 
-    /// It has ended; waits for a while.
+    /// Logs that the connection has ended, and pauses.
     async fn rest(&mut self, ended: &Ended) {
         let (domain, socket, master) = (&*self.domain, self.socket, &self.to);
         if !std::mem::replace(&mut self.told, true) {
@@ -161,13 +162,14 @@ impl Line {
     }
 }
 
-/// Has the system find out soon that the other end is gone. One that cannot finds out later.
+/// Makes the system detect soon that the peer is gone. A system without this option detects it
+/// later.
 fn watch_closely(stream: &TcpStream) {
     let gone_after = u32::try_from(GONE_AFTER.as_millis()).unwrap_or(u32::MAX);
     let _ = sockopt::set_tcp_user_timeout(stream, gone_after);
 }
 
-/// Tells the master of requests, for ever.
+/// Reports requests to the master, forever.
 async fn tell(desk: Rc<Desk>, mut line: Line) {
     loop {
         let Err(ended) = told(&desk, &mut line).await;
@@ -194,7 +196,7 @@ async fn told(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
             Event::Ping(context) => Session::pong(context, &mut out),
             _ => {}
         })?;
-        // Connected is who is listened to, not who has got through.
+        // Connected means that the master has subscribed, not only that TCP is connected.
         let open = wanted.iter().any(|prefix| topic.starts_with(prefix));
         outbox.set_open(open, counts);
         let wall = Wall::read(&desk.clock);
@@ -232,7 +234,7 @@ fn write(version: Version, topic: &[u8], note: &Note, wall: &Wall, out: &mut Vec
     message(version, &[topic, status, &note.identifier, came, until, &note.log_info], out);
 }
 
-/// Takes in the master's orders, for ever.
+/// Receives the master's orders, forever.
 async fn hear(desk: Rc<Desk>, mut line: Line) {
     loop {
         let Err(ended) = heard(&desk, &mut line).await;
@@ -251,7 +253,7 @@ async fn heard(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
         let wall = Wall::read(&desk.clock);
         let counts = &desk.keeper.counts;
         link.drain(|event| match event {
-            // A master of ZeroMQ 2 sends everything to everybody.
+            // A master with ZeroMQ 2 sends every message to every subscriber.
             Event::Message(message) if !message.part(0).starts_with(&topic) => {}
             Event::Message(message) if learned(desk, &topic, &message, &wall) => {
                 counts.ordered(wall.now);
@@ -266,7 +268,7 @@ async fn heard(desk: &Desk, line: &mut Line) -> Result<Infallible, Ended> {
     }
 }
 
-/// Takes in one order; false if it is none.
+/// Handles one order. Returns false if it is invalid.
 fn learned(desk: &Desk, topic: &[u8], message: &Message<'_>, wall: &Wall) -> bool {
     let known = message.part(0) == topic && message.part(1) == b"DELAY_UNTIL";
     if !known || message.count() < ORDER_PARTS {

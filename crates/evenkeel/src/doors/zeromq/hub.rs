@@ -1,8 +1,8 @@
-//! Who is to be told of what: the gatekeepers that listen, and what lies ready for each.
+//! Which gatekeepers subscribe to which domains, and the bytes that are pending for each.
 //!
-//! A message is written once for each that subscribes to its domain, into a buffer that is bounded
-//! for each and for all together; what does not fit is dropped and counted, and the next message of
-//! that identifier says the same again. It knows no sockets.
+//! An order is written once for each subscriber of its domain, into a buffer that is bounded per
+//! gatekeeper and for all together. If an order does not fit, it is dropped and counted; the next
+//! order for that identifier carries the same information. This file knows no sockets.
 
 use super::zmtp::{Version, message};
 use std::cell::{Cell, RefCell};
@@ -10,32 +10,32 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use tokio::sync::Notify;
 
-/// Bytes that lie ready for one gatekeeper.
+/// The maximum number of pending bytes for one gatekeeper.
 const READY_MAX: usize = 4 * 1024 * 1024;
-/// Bytes that lie ready for all.
+/// The maximum number of pending bytes for all gatekeepers.
 const READY_ALL_MAX: usize = 256 * 1024 * 1024;
-/// Subscriptions of one gatekeeper, and their bytes.
+/// The maximum number of subscriptions of one gatekeeper, and the maximum length of one in bytes.
 const TOPICS_MAX: usize = 1024;
 const TOPIC_BYTES_MAX: usize = 256;
 
-/// All that listen.
+/// All subscribers.
 pub struct Hub {
     listeners: RefCell<Vec<Rc<Listener>>>,
     ready: Rc<Cell<usize>>,
-    /// Woken when something that lay ready has been sent.
+    /// Notified when pending bytes have been sent.
     sent: Notify,
 }
 
-/// One that listens.
+/// A gatekeeper that receives orders.
 pub struct Listener {
-    /// What it reads.
+    /// The protocol version of the gatekeeper.
     version: Version,
     topics: RefCell<Vec<Box<[u8]>>>,
     ready: RefCell<Vec<u8>>,
-    /// What lies ready or is being sent.
+    /// The number of bytes that are pending or being sent.
     held: Cell<usize>,
     all: Rc<Cell<usize>>,
-    /// Domains that it was told of when it began to listen to them.
+    /// The domains whose orders in force it has already received.
     told: RefCell<HashSet<String>>,
     wake: Notify,
 }
@@ -45,7 +45,7 @@ impl Hub {
         Hub { listeners: RefCell::default(), ready: Rc::default(), sent: Notify::new() }
     }
 
-    /// Somebody listens from now on, until [`Hub::leave`].
+    /// Adds a subscriber, until [`Hub::leave`].
     pub fn join(&self, version: Version) -> Rc<Listener> {
         let listener = Rc::new(Listener {
             version,
@@ -60,7 +60,7 @@ impl Hub {
         listener
     }
 
-    /// It listens no more.
+    /// Removes a subscriber and its pending bytes.
     pub fn leave(&self, listener: &Rc<Listener>) {
         self.listeners.borrow_mut().retain(|other| !Rc::ptr_eq(other, listener));
         listener.take();
@@ -68,8 +68,9 @@ impl Hub {
         self.sent.notify_waiters();
     }
 
-    /// Tells all that listen to `domain` until when `identifier` has to wait, in milliseconds since
-    /// the Unix epoch. Says for how many it did not fit.
+    /// Sends an order to all subscribers of `domain`: `identifier` has to wait until `until`, in
+    /// milliseconds since the Unix epoch. Returns the number of subscribers for which there was no
+    /// room.
     pub fn publish(&self, domain: &str, identifier: &[u8], until: u64) -> u64 {
         let mut orders = [const { Vec::new() }; 3];
         let mut dropped = 0;
@@ -85,12 +86,12 @@ impl Hub {
         dropped
     }
 
-    /// Something that lay ready has been sent.
+    /// Reports that pending bytes have been sent.
     pub fn moved(&self) {
         self.sent.notify_waiters();
     }
 
-    /// Until nothing lies ready.
+    /// Waits until no bytes are pending.
     pub async fn emptied(&self) {
         loop {
             let sent = self.sent.notified();
@@ -107,7 +108,8 @@ fn topic(domain: &str) -> Vec<u8> {
 }
 
 impl Listener {
-    /// It wants what begins so. False if it wants too much already.
+    /// Subscribes to topics with this prefix. Returns false if there are too many subscriptions, or
+    /// this one is too long.
     pub fn subscribe(&self, topic: &[u8]) -> bool {
         let mut topics = self.topics.borrow_mut();
         let fits = topics.len() < TOPICS_MAX && topic.len() <= TOPIC_BYTES_MAX;
@@ -117,7 +119,7 @@ impl Listener {
         fits
     }
 
-    /// It wants that no more; one of several alike stays.
+    /// Cancels a subscription. If there are several equal ones, only one is removed.
     pub fn cancel(&self, topic: &[u8]) {
         let mut topics = self.topics.borrow_mut();
         if let Some(at) = topics.iter().position(|other| **other == *topic) {
@@ -125,8 +127,8 @@ impl Listener {
         }
     }
 
-    /// Writes an order as it reads it: the topic is the domain and a NUL, so that no domain begins
-    /// with another.
+    /// Writes an order in the gatekeeper's version. The topic is the domain and a NUL, so no topic
+    /// is a prefix of another.
     pub fn write(&self, domain: &str, identifier: &[u8], until: u64, out: &mut Vec<u8>) {
         let (topic, until) = (topic(domain), until.to_string());
         message(self.version, &[&topic, b"DELAY_UNTIL", identifier, until.as_bytes()], out);
@@ -137,7 +139,7 @@ impl Listener {
         topics.iter().any(|prefix| begins(domain, prefix))
     }
 
-    /// Has it sent; false if there is no room.
+    /// Adds bytes to send. Returns false if there is no room.
     pub fn push(&self, bytes: &[u8]) -> bool {
         let held = self.held.get() + bytes.len();
         let all = self.all.get() + bytes.len();
@@ -151,29 +153,30 @@ impl Listener {
         fits
     }
 
-    /// What lies ready. It counts until it has been [sent](Self::sent).
+    /// Takes the pending bytes. They count until [`Listener::sent`] is called.
     pub fn take(&self) -> Vec<u8> {
         self.ready.take()
     }
 
-    /// What was taken has been sent, or never will be.
+    /// The bytes that were taken have been sent, or never will be.
     pub fn sent(&self) {
         let left = self.ready.borrow().len();
         self.all.set(self.all.get() - self.held.replace(left) + left);
     }
 
-    /// Whether it is to be told what is in force in `domain`: once.
+    /// Whether the orders in force in `domain` are still to be sent to it. Returns true once per
+    /// domain.
     pub fn is_new_to(&self, domain: &str) -> bool {
         self.told.borrow_mut().insert(domain.to_owned())
     }
 
-    /// Until something lies ready.
+    /// Waits until bytes are pending.
     pub async fn wake(&self) {
         self.wake.notified().await;
     }
 }
 
-/// Whether the topic of `domain` begins so.
+/// Whether the topic of `domain` begins with `prefix`.
 pub fn begins(domain: &str, prefix: &[u8]) -> bool {
     topic(domain).starts_with(prefix)
 }
@@ -230,7 +233,7 @@ mod tests {
         assert!(dropped > 900, "{dropped}");
         assert!(slow.ready.borrow().len() <= READY_MAX);
         assert_eq!(hub.ready.get(), slow.ready.borrow().len());
-        // Being sent it counts still.
+        // Bytes that are being sent still count.
         let taken = slow.take();
         assert_eq!(hub.ready.get(), taken.len());
         assert_eq!(hub.publish("d", &identifier, 1), 1);

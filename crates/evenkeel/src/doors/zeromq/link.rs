@@ -1,8 +1,8 @@
-//! A connection to a ZeroMQ socket: bytes from and to the system, and the handshake within its
-//! time.
+//! A connection to a ZeroMQ socket: reads and writes its bytes, and does the handshake within a
+//! time limit.
 //!
-//! What comes in is kept up to one message; what goes out is written at once, and who does not take
-//! it in time is cut off. The protocol: `zmtp`.
+//! Input is buffered up to one message. Output is written at once, and a peer that does not read it
+//! in time is disconnected. The protocol: `zmtp`.
 
 use super::zmtp::{Event, Fault, Role, SIGNATURE, Session, Version};
 use crate::watch::counts::master::Refusal;
@@ -14,33 +14,33 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// The most bytes of a message: identifiers of 64 kB and some text for the log.
+/// The maximum size of a message in bytes: identifiers of 64 kB and some text for the log.
 pub const MESSAGE_MAX: usize = 256 * 1024;
-/// For the handshake.
+/// The time limit for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// For what is written to be taken.
+/// The time limit for the peer to read what is written.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that are asked for at once.
+/// The size of one read, in bytes.
 const READ_BYTES: usize = 64 * 1024;
-/// A peer that is silent is asked whether it is there after this.
+/// The time without traffic after which TCP checks whether the peer is still reachable.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The other end closed it, or the system did.
+    /// The peer or the system closed it.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other end speaks nonsense.
+    /// The peer violates the protocol.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// It took too long.
+    /// The peer took too long.
     #[error("it did not {0} in time")]
     Late(&'static str),
 }
 
 impl Ended {
-    /// What a peer is disconnected for, in a word.
+    /// Returns the reason for a disconnection as a metrics label.
     pub fn kind(&self) -> Refusal {
         match self {
             Ended::Fault(Fault::Version(_)) => Refusal::Version,
@@ -52,7 +52,7 @@ impl Ended {
     }
 }
 
-/// A connection whose handshake is over.
+/// A connection with a completed handshake.
 pub struct Link {
     stream: TcpStream,
     session: Session,
@@ -60,13 +60,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Meets the other end.
+    /// Does the handshake with the peer.
     ///
     /// # Errors
-    /// [`Ended`]: it is no such peer.
+    /// [`Ended`]: the peer is not a suitable socket.
     pub async fn meet(stream: TcpStream, role: Role) -> Result<Link, Ended> {
-        // Messages are small and shall not wait for each other. A system that cannot do either
-        // serves as well, later.
+        // Messages are small and must not wait for each other. Without these options the connection
+        // still works, with more delay.
         let _ = stream.set_nodelay(true);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
@@ -102,15 +102,15 @@ impl Link {
         }
     }
 
-    /// What the other end speaks.
+    /// Returns the protocol version of the peer.
     pub fn version(&self) -> Version {
         self.session.version()
     }
 
-    /// Waits for more to come in.
+    /// Waits for more input.
     ///
     /// # Errors
-    /// [`Ended::Io`], also when the other end has closed.
+    /// [`Ended::Io`], also if the peer has closed the connection.
     pub async fn fill(&mut self) -> Result<(), Ended> {
         self.input.reserve(READ_BYTES);
         match self.stream.read_buf(&mut self.input).await? {
@@ -119,7 +119,7 @@ impl Link {
         }
     }
 
-    /// Hands over each event that has come in whole.
+    /// Calls `each` for every event that has arrived completely.
     ///
     /// # Errors
     /// [`Ended::Fault`].
@@ -134,7 +134,7 @@ impl Link {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// [`Ended`]: they were not taken.
+    /// [`Ended`]: the peer did not read them.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
         if bytes.is_empty() {
             return Ok(());

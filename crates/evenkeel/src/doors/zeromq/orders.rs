@@ -1,7 +1,7 @@
-//! A gatekeeper that is told whom to hold: it subscribes to domains, and what is said goes to it.
+//! A gatekeeper that receives orders: it subscribes to domains and gets their orders.
 //!
-//! Who subscribes is told at once of everything that is in force there, so that a gatekeeper that
-//! was just started, or was cut off, knows what the others do.
+//! When a gatekeeper subscribes, it gets all orders in force at once. So one that has just started,
+//! or was cut off, knows the same as the others.
 
 use super::link::{Ended, Link};
 use super::wall::Wall;
@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// Tells a gatekeeper at `peer` what it wants to know until it goes away.
+/// Sends orders to a gatekeeper at `peer` until it disconnects.
 pub async fn run(stream: TcpStream, peer: IpAddr, desk: Rc<Desk>) -> Result<Infallible, Ended> {
     let link = Link::meet(stream, Role::Publisher).await?;
     desk.counts.came(peer, Way::Listens, desk.clock.now());

@@ -1,21 +1,22 @@
-//! The system's clock, by which gatekeepers tell times, beside ours, which nobody sets.
+//! The system's clock, which gatekeepers use for times, next to Evenkeel's own clock, which is
+//! never set.
 //!
-//! On the wire times are milliseconds since the Unix epoch. How far the two clocks are apart is
-//! taken in whole milliseconds, so that a time that is sent back is the same to the last digit.
+//! Times on the wire are milliseconds since the Unix epoch. The difference between the two clocks
+//! is rounded to whole milliseconds, so that a time that is sent back is exactly the same.
 
 use crate::clock::Clock;
 use evenkeel_core::units::Time;
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 const MILLI: u64 = 1_000_000;
-/// Nanoseconds that may be due to rounding.
+/// The maximum rounding error, in nanoseconds.
 const ROUNDING: u64 = 1_000;
 
-/// Both clocks at one moment.
+/// Both clocks at one time.
 pub struct Wall {
-    /// Ours.
+    /// The time of Evenkeel's clock.
     pub now: Time,
-    /// How far the system's is ahead, in nanoseconds.
+    /// How far the system's clock is ahead, in nanoseconds.
     step: i64,
 }
 
@@ -30,7 +31,8 @@ impl Wall {
         Wall { now, step: 0 }
     }
 
-    /// A time as it is sent, by our clock; `None` if it is none. A fraction is kept.
+    /// Parses a time from the wire and converts it to Evenkeel's clock. A fraction is kept. Returns
+    /// `None` if it is invalid.
     pub fn time(&self, frame: &[u8]) -> Option<Time> {
         let text = std::str::from_utf8(frame).ok()?;
         let nanos = match text.parse::<u64>() {
@@ -45,13 +47,13 @@ impl Wall {
         Some(Time(nanos.saturating_add_signed(self.step.saturating_neg())))
     }
 
-    /// A moment that is past as it is sent: what is told never lies ahead.
+    /// Converts a past time for the wire. Rounds down, so that the result is never in the future.
     pub fn millis_before(&self, at: Time) -> u64 {
         at.0.saturating_add_signed(self.step) / MILLI
     }
 
-    /// A time of our clock as it is sent: whoever comes then is not too early, but for what a rate
-    /// that is no whole number of nanoseconds is rounded by.
+    /// Converts a time for the wire. Rounds up, so that a request at that time is not too early,
+    /// except for the rounding of a rate that is not a whole number of nanoseconds.
     pub fn millis(&self, at: Time) -> u64 {
         at.0.saturating_add_signed(self.step).saturating_sub(ROUNDING).div_ceil(MILLI)
     }

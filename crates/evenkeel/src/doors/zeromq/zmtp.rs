@@ -1,18 +1,18 @@
 //! ZMTP 1.0, 2.0 and 3.0, the protocol between ZeroMQ sockets, as far as publishers and subscribers
-//! speak it.
+//! use it.
 //!
-//! Bytes in, events out; no sockets, no clock. `frame` takes single frames off the bytes,
-//! `greeting` is how two ends meet, and [`Session`] is one connection from the first byte on. What
-//! waits, how long, and how much may lie unsent is the business of those who have the connection.
+//! This module turns bytes into events, without sockets or a clock. `frame` parses single frames,
+//! `greeting` is the handshake, and [`Session`] is one connection from the first byte on. Timeouts
+//! and buffers for output are left to the owner of the connection.
 //!
-//! Written from the specifications (rfc.zeromq.org/spec/13, 15, 23, 29 and 37) and against libzmq
-//! 2, 3 and 4. We say that we speak 3.0, so that peers send subscriptions as messages; those of
-//! 3.1, which are commands, are understood as well. A subscriber of 1.0 says nothing and is sent
-//! everything. Only the mechanism NULL is spoken: no passwords, no CURVE.
+//! Written from the specifications (rfc.zeromq.org/spec/13, 15, 23, 29 and 37) and tested against
+//! libzmq 2, 3 and 4. The session announces version 3.0, so peers send subscriptions as messages;
+//! those of 3.1, which are commands, are understood as well. A subscriber of 1.0 sends nothing and
+//! gets everything. The only security mechanism is NULL: no passwords, no CURVE.
 //!
-//! What a peer sends is bounded: a message of too many bytes or parts is passed over and told of,
-//! and one whose frame claims to be longer than [`FRAME_MAX`] ends the connection, since nothing
-//! that follows could be found again.
+//! Input is bounded. A message with too many bytes or parts is skipped and reported. A frame that
+//! claims to be longer than [`FRAME_MAX`] ends the connection, since nothing after it could be
+//! found again.
 
 mod frame;
 mod greeting;
@@ -23,66 +23,67 @@ pub use greeting::{Role, SIGNATURE, Version};
 use frame::{COMMAND, Head, MORE};
 use greeting::{Met, Step};
 
-/// A frame that claims to be longer ends the connection. Up to here it is passed over, at the
-/// sender's cost.
+/// The maximum claimed length of a frame in bytes; a longer one ends the connection. Up to this
+/// length, an oversized frame is skipped, at the sender's cost.
 pub const FRAME_MAX: u64 = 1 << 30;
-/// The most parts of a message. Messages here have at most six.
+/// The maximum number of parts of a message. Messages here have at most six.
 pub const PARTS_MAX: usize = 16;
-/// The most bytes of a command; the longest that matters is a subscription.
+/// The maximum size of a command in bytes. The longest relevant one is a subscription.
 const COMMAND_MAX: usize = 4096;
-/// A version 3.1 ping carries at most so many bytes to be sent back.
+/// The maximum number of bytes in a version 3.1 ping that are to be sent back.
 const CONTEXT_MAX: usize = 16;
 
-/// What may be wrong with a peer; the connection is of no more use.
+/// A protocol violation by the peer, after which the connection is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The first bytes are not ZMTP's.
+    /// The first bytes are not ZMTP.
     #[error("it does not speak ZMTP")]
     Signature,
-    /// A version that is not spoken here.
+    /// The peer's version is not supported.
     #[error("it speaks revision {0} of ZMTP, which is unknown here; use ZeroMQ 2, 3.2 or later")]
     Version(u8),
-    /// Security that is not spoken here.
+    /// The peer's security mechanism is not supported.
     #[error("it wants a security mechanism; only NULL is spoken here")]
     Mechanism,
-    /// Not the other end of publishing.
+    /// The peer's socket type is not the counterpart of this end.
     #[error("its socket type does not fit: subscribers and publishers meet here")]
     SocketType,
-    /// The handshake is not one.
+    /// The handshake is invalid.
     #[error("its handshake makes no sense")]
     Handshake,
-    /// Flags that no version has.
+    /// A frame has flags that its version does not define.
     #[error("a frame with flags {0:#04x}")]
     Flags(u8),
-    /// A frame longer than anybody sends.
+    /// A frame is longer than [`FRAME_MAX`], or has an invalid length.
     #[error("a frame of {0} bytes")]
     Length(u64),
-    /// A command within a message, or one that makes no sense.
+    /// A command is within a message, or is invalid.
     #[error("a command that makes no sense")]
     Command,
-    /// It refuses us.
+    /// The peer answers the handshake with an error.
     #[error("it answers with an error")]
     Refused,
 }
 
-/// What a peer says.
+/// An event from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The handshake goes on: this is to be sent.
+    /// The handshake continues: these bytes are to be sent.
     Answer(&'static [u8]),
-    /// The handshake is over.
+    /// The handshake is complete.
     Ready,
-    /// It is a subscriber, and wants what begins so.
+    /// The peer is a subscriber and wants topics with this prefix.
     Subscribe(&'a [u8]),
-    /// It wants that no more, if it did.
+    /// The peer cancels a subscription, if it has one.
     Cancel(&'a [u8]),
-    /// It is a publisher, and this is a message.
+    /// The peer is a publisher and sends a message.
     Message(Message<'a>),
-    /// A message of too many bytes or parts has been passed over.
+    /// A message with too many bytes or parts has been skipped.
     TooLarge,
-    /// It wants to hear that we live: [`Session::pong`] is to be sent with this.
+    /// The peer checks whether this end is alive: [`Session::pong`] is to be sent with this
+    /// context.
     Ping(&'a [u8]),
-    /// Nothing that matters here.
+    /// An event that needs no action.
     Nothing,
 }
 
@@ -94,13 +95,13 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// How many there are.
+    /// Returns the number of parts.
     #[must_use]
     pub fn count(&self) -> usize {
         self.parts.len()
     }
 
-    /// One of them; empty if there are not so many.
+    /// Returns the part at `index`; empty if there is none.
     #[must_use]
     pub fn part(&self, index: usize) -> &'a [u8] {
         let place = self.parts.get(index).copied().unwrap_or_default();
@@ -108,34 +109,34 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What has been heard of a connection so far.
+/// The state of the protocol on one connection.
 #[derive(Debug)]
 pub struct Session {
     role: Role,
     version: Version,
     stage: Stage,
-    /// The most bytes of a message, frames' heads included.
+    /// The maximum size of a message in bytes, including the heads of its frames.
     message_max: usize,
-    /// Of the message that is being read: where its parts lie in the bytes not yet taken.
+    /// The parts of the message being parsed, as ranges of the bytes not yet consumed.
     parts: [(usize, usize); PARTS_MAX],
     count: usize,
-    /// How far the bytes not yet taken have been read.
+    /// The position up to which the bytes not yet consumed have been parsed.
     read: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Meeting(Step),
-    /// The handshake is over, and a subscriber of 1.0 wants everything.
+    /// The handshake is complete, and a subscriber of 1.0 gets everything.
     Everything,
     Ready,
-    /// Within a message that is passed over: bytes of the frame that are still to come, and whether
-    /// another follows.
+    /// Skipping a message: the bytes of its frame still to come, and whether another frame follows.
     Passing(u64, bool),
 }
 
 impl Session {
-    /// A connection whose end here is a `role`, and takes messages of up to `message_max` bytes.
+    /// A new connection on which this end is a `role` and accepts messages of up to `message_max`
+    /// bytes.
     #[must_use]
     pub fn new(role: Role, message_max: usize) -> Session {
         let parts = [(0, 0); PARTS_MAX];
@@ -143,14 +144,15 @@ impl Session {
         Session { role, version, stage, message_max, parts, count: 0, read: 0 }
     }
 
-    /// What the peer speaks; known when the handshake is over.
+    /// Returns the peer's version, which is known when the handshake is complete.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Takes the next event off `bytes`, and says how many bytes of them are done with; `None` if
-    /// more are needed. To be called with what is left until then, and again with more behind it.
+    /// Parses the next event in `bytes`. Returns it with the number of bytes consumed, or `None` if
+    /// more bytes are needed. Each call must pass all bytes that are not consumed yet, followed by
+    /// new ones.
     ///
     /// # Errors
     /// [`Fault`]: the connection is to be closed.
@@ -166,7 +168,7 @@ impl Session {
         }
     }
 
-    /// What is sent to answer a ping.
+    /// Writes the answer to a ping.
     pub fn pong(context: &[u8], out: &mut Vec<u8>) {
         frame::command(b"PONG", context, out);
     }
@@ -233,7 +235,8 @@ impl Session {
         let Some(body) = head.body(bytes) else { return Ok(None) };
         let event = match frame::name(body).ok_or(Fault::Command)? {
             (b"PING", rest) => {
-                // Two bytes say how long it will wait for any sign of us; we answer at once.
+                // The first two bytes are the time that the peer waits for a sign of life. The
+                // answer is immediate, so they are ignored.
                 let context = rest.get(2..).ok_or(Fault::Command)?;
                 Event::Ping(&context[..context.len().min(CONTEXT_MAX)])
             }
@@ -245,7 +248,7 @@ impl Session {
         Ok(Some((head.size + body.len(), event)))
     }
 
-    /// Passes over the rest of a message.
+    /// Skips the rest of a message.
     fn pass<'a>(
         &mut self,
         bytes: &[u8],

@@ -1,35 +1,35 @@
-//! Frames: a byte of flags and a length of one byte or eight, or in 1.0 the length and then the
-//! flags, and so many bytes.
+//! Frames: a byte of flags, a length of one or eight bytes, and then the body. In 1.0 the length
+//! comes before the flags.
 //!
-//! Messages are frames of which all but the last say that more follow; commands, which there are
-//! from 3.0 on, are frames that begin with their name. Nothing is kept here; what frames mean is up
-//! to the session.
+//! A message is a sequence of frames; all but the last have the flag [`MORE`]. A command (from 3.0
+//! on) is a frame that begins with its name. Nothing is stored here, and the meaning of frames is
+//! up to the session.
 
 use super::{FRAME_MAX, Fault, Version};
 
-/// Another frame of the same message follows.
+/// The flag that another frame of the same message follows.
 pub const MORE: u8 = 1;
-/// The length has eight bytes.
+/// The flag that the length has eight bytes.
 const LONG: u8 = 2;
-/// It is no part of a message.
+/// The flag of a command, which is not part of a message.
 pub const COMMAND: u8 = 4;
-/// Lengths from here on have eight bytes; in 1.0, where flags count too, they have that behind a
-/// byte that says so.
+/// The first length that needs eight bytes. In 1.0, in which the length includes the flags, a byte
+/// with the value `LONG_OF_ONE` precedes those eight bytes.
 const LONG_FROM: usize = 256;
 const LONG_OF_ONE: u8 = 0xff;
 
-/// What a frame begins with.
+/// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub flags: u8,
-    /// Bytes of the head itself,
+    /// The size of the head itself, in bytes.
     pub size: usize,
-    /// and of what follows it.
+    /// The length of the body, in bytes.
     pub length: u64,
 }
 
 impl Head {
-    /// Reads one off the start of `bytes`; `None` if more are needed.
+    /// Parses a head at the start of `bytes`. Returns `None` if more bytes are needed.
     pub fn read(version: Version, bytes: &[u8]) -> Result<Option<Head>, Fault> {
         let head = match version {
             Version::One => Head::of_one(bytes)?,
@@ -41,7 +41,7 @@ impl Head {
         }
     }
 
-    /// A length that counts the byte of flags, which follows it.
+    /// Parses a head of 1.0: the length includes the byte of flags, which follows it.
     fn of_one(bytes: &[u8]) -> Result<Option<Head>, Fault> {
         let (length, rest) = match bytes.split_first() {
             None => return Ok(None),
@@ -73,14 +73,14 @@ impl Head {
         Ok(rest.first_chunk().map(head))
     }
 
-    /// What follows it in `bytes`, if all of it is there.
+    /// Returns the body that follows the head in `bytes`, if it is complete.
     pub fn body<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let end = self.size.checked_add(usize::try_from(self.length).ok()?)?;
         bytes.get(self.size..end)
     }
 }
 
-/// Takes the name off a command: a byte says how long it is.
+/// Splits a command into its name and the rest. The first byte is the length of the name.
 pub fn name(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = body.split_first()?;
     rest.split_at_checked(usize::from(length))
@@ -106,7 +106,7 @@ fn frame_of_one(flags: u8, length: usize, out: &mut Vec<u8>) {
     out.push(flags);
 }
 
-/// Writes a message of these parts, as a peer of this version reads it.
+/// Writes a message of these parts for a peer of this version.
 pub fn message(version: Version, parts: &[&[u8]], out: &mut Vec<u8>) {
     for (index, part) in parts.iter().enumerate() {
         let flags = if index + 1 < parts.len() { MORE } else { 0 };
@@ -118,8 +118,8 @@ pub fn message(version: Version, parts: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes what subscribes to everything that begins with `topic`; nothing for a peer of 1.0, which
-/// sends everything and reads nothing.
+/// Writes a subscription to topics with this prefix. Writes nothing for a peer of 1.0, which sends
+/// everything and reads nothing.
 pub fn subscription(version: Version, topic: &[u8], out: &mut Vec<u8>) {
     if version != Version::One {
         message(version, &[&[&[1], topic].concat()], out);

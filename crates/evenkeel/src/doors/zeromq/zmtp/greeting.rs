@@ -1,38 +1,39 @@
-//! How two ends meet, from the first byte until messages may be sent.
+//! The handshake, from the first byte until messages may be sent.
 //!
-//! Each version begins with bytes that its predecessor takes for something harmless, so nobody has
-//! to be configured: the first bytes of a peer say what it speaks, and from then on we answer in
-//! the same. The signature comes first, which 1.0 reads as the identity of a peer without a name.
-//! A peer of 1.0 begins with its own identity. One of 2.0 sends the signature, a revision below 3,
-//! the number of its socket type and its identity. One of 3.0 sends 64 bytes and then a command.
+//! Each version begins with bytes that its predecessor reads as something harmless, so no version
+//! has to be configured: the first bytes of a peer show its version, and this end then answers in
+//! the same version. The signature comes first, which 1.0 reads as the identity of a peer without a
+//! name. A peer of 1.0 begins with its own identity. A peer of 2.0 sends the signature, a revision
+//! below 3, the number of its socket type and its identity. A peer of 3.0 sends 64 bytes and then a
+//! command.
 //!
-//! Checked is that the other end speaks a version and mechanism that we do, and is the kind of
-//! socket that belongs to ours; 1.0 does not say which kind it is. Identities mean nothing between
-//! these kinds. Sources: rfc.zeromq.org/spec/13, 15 and 23.
+//! The handshake checks the peer's version and mechanism, and that its socket type is the
+//! counterpart of this end; 1.0 does not state its type. Identities mean nothing between these
+//! types. Sources: rfc.zeromq.org/spec/13, 15 and 23.
 
 use super::{COMMAND_MAX, Event, Fault, Message, frame};
 use frame::{COMMAND, Head, MORE};
 use std::fmt;
 
-/// What we send first: the head of a frame of one byte, as 1.0 has it, and its flags.
+/// The first bytes that this end sends: in 1.0 the head of a frame of one byte, and its flags.
 pub const SIGNATURE: [u8; 10] = [FIRST, 0, 0, 0, 0, 0, 0, 0, 1, TENTH];
-/// The first byte of a signature, and its tenth.
+/// The first and the tenth byte of a signature.
 const FIRST: u8 = 0xff;
 const TENTH: u8 = 0x7f;
-/// The revision that we send.
+/// The revision that this end sends.
 const REVISION: &[u8] = &[3];
-/// The rest of a greeting of 3.0: a minor version, the mechanism, and zeros.
+/// The rest of a 3.0 greeting: a minor version, the mechanism, and zeros.
 const REST: &[u8; 53] = b"\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
     \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Where the mechanism is in that.
+/// The position of the mechanism in [`REST`].
 const MECHANISM: std::ops::Range<usize> = 1..21;
-/// The longest identity; one of 1.0 counts its flags too.
+/// The maximum length of an identity in bytes. In 1.0 the length includes the flags.
 const IDENTITY_MAX: u64 = 255;
 
-/// What a peer speaks. Later versions than 3.0 speak 3.0 to us.
+/// The protocol version of a peer. Versions later than 3.0 speak 3.0 to this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// ZeroMQ 2. Publishers send everything, as subscribers do not say what they want.
+    /// ZeroMQ 2. Publishers send everything, since subscribers do not state what they want.
     One,
     /// ZeroMQ 3.2 and later 3.
     Two,
@@ -50,17 +51,17 @@ impl fmt::Display for Version {
     }
 }
 
-/// What our end is.
+/// The role of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It sends messages to those who subscribe.
+    /// It sends messages to subscribers.
     Publisher,
-    /// It subscribes, and is sent messages.
+    /// It subscribes and receives messages.
     Subscriber,
 }
 
 impl Role {
-    /// What the other end may be: names, and numbers of 2.0.
+    /// Returns the socket types that the peer may have: their names, and their numbers in 2.0.
     fn fitting(self) -> ([&'static [u8]; 2], [u8; 2]) {
         match self {
             Role::Publisher => ([b"SUB", b"XSUB"], [2, 10]),
@@ -68,7 +69,7 @@ impl Role {
         }
     }
 
-    /// What this end says of itself in 2.0: the number of its type, and an identity without bytes.
+    /// Returns what this end sends in 2.0: the number of its type, and an empty identity.
     fn numbered(self) -> &'static [u8] {
         match self {
             Role::Publisher => &[1, 0, 0],
@@ -76,7 +77,7 @@ impl Role {
         }
     }
 
-    /// What it says of itself in 3.0.
+    /// Returns what this end sends in 3.0: the READY command with its properties.
     fn ready(self) -> &'static [u8] {
         match self {
             Role::Publisher => b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x03PUB\x08Identity\0\0\0\0",
@@ -86,43 +87,43 @@ impl Role {
         }
     }
 
-    /// What a message means that comes to this end.
+    /// Returns the meaning of a message that arrives at this end.
     pub fn event(self, message: Message<'_>) -> Event<'_> {
         match (self, message.part(0).split_first()) {
             (Role::Subscriber, _) => Event::Message(message),
             (Role::Publisher, Some((1, topic))) if message.count() == 1 => Event::Subscribe(topic),
             (Role::Publisher, Some((0, topic))) if message.count() == 1 => Event::Cancel(topic),
-            // A socket of the kind XSUB may send messages of its own; nobody reads them here.
+            // A socket of type XSUB may send messages of its own, which are ignored here.
             (Role::Publisher, _) => Event::Nothing,
         }
     }
 }
 
-/// How far two ends have met: what is to come next.
+/// The next step of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The signature, or the identity of a peer of 1.0.
     Signature,
     Revision,
-    /// Socket type and identity of 2.0.
+    /// The socket type and identity of 2.0.
     Numbered,
-    /// The rest of a greeting of 3.0.
+    /// The rest of a 3.0 greeting.
     Rest,
     /// The command that ends the handshake of 3.0.
     Ready,
 }
 
-/// What comes of a step.
+/// The result of a step.
 pub enum Met {
-    /// This is to be sent, and that is next.
+    /// The bytes to send, and the next step.
     Next(&'static [u8], Step),
-    /// The handshake is over.
+    /// The handshake is complete, in this version.
     Over(Version),
 }
 
 impl Step {
-    /// Reads what is to come, and says how many bytes it has; `None` if more are needed. What is
-    /// wrong is found as early as can be.
+    /// Parses this step. Returns the number of bytes consumed, or `None` if more are needed. Errors
+    /// are found as early as possible.
     pub fn read(self, role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
         match self {
             Step::Signature => signature(bytes),
@@ -145,7 +146,7 @@ impl Step {
     }
 }
 
-/// A signature has more than 1.0's flags of an identity in its tenth byte.
+/// Parses a signature. Its tenth byte is not a valid flags byte of a 1.0 identity.
 fn signature(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     match (bytes.first(), bytes.get(SIGNATURE.len() - 1)) {
         (Some(&FIRST), None) | (None, _) => Ok(None),
@@ -156,7 +157,8 @@ fn signature(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     }
 }
 
-/// The identity that a peer of 1.0 sends first. Strangers are told from it by its second byte.
+/// Parses the identity that a peer of 1.0 sends first. Other protocols differ from it in the second
+/// byte.
 fn identity(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     let head = Head::read(Version::One, bytes).map_err(|_| Fault::Signature)?;
     let Some(head) = head else { return Ok(None) };
@@ -167,7 +169,7 @@ fn identity(bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     Ok(body.map(|body| (head.size + body.len(), Met::Over(Version::One))))
 }
 
-/// The number of a socket type, and the identity in a frame of 2.0.
+/// Parses the socket type and the identity frame of 2.0.
 fn numbered(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
     if !role.fitting().1.contains(kind) {
@@ -181,7 +183,7 @@ fn numbered(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     Ok(body.map(|body| (1 + head.size + body.len(), Met::Over(Version::Two))))
 }
 
-/// The command with the properties of a peer of 3.0.
+/// Parses the command with the properties of a peer of 3.0.
 fn ready(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     let Some(head) = Head::read(Version::Three, bytes)? else { return Ok(None) };
     if head.flags & COMMAND == 0 || head.length > COMMAND_MAX as u64 {
@@ -196,7 +198,7 @@ fn ready(role: Role, bytes: &[u8]) -> Result<Option<(usize, Met)>, Fault> {
     Ok(Some((head.size + body.len(), Met::Over(Version::Three))))
 }
 
-/// Reads the properties of the other end, and whether it belongs to ours.
+/// Parses the peer's properties, and checks that its type is the counterpart of this end.
 fn check(role: Role, mut properties: &[u8]) -> Result<(), Fault> {
     let mut kind = None;
     while !properties.is_empty() {
@@ -210,7 +212,7 @@ fn check(role: Role, mut properties: &[u8]) -> Result<(), Fault> {
     if fits { Ok(()) } else { Err(Fault::SocketType) }
 }
 
-/// Name, value and what follows.
+/// Splits off one property: its name, its value and the rest.
 fn property(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (name, rest) = frame::name(bytes)?;
     let (length, rest) = rest.split_first_chunk::<4>()?;

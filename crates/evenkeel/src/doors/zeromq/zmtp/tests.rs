@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a session makes of bytes that come in pieces of `piece`, as text; `Err` ends it.
+/// The events of a session, as text, if bytes come in pieces of `piece`. `Err` ends it.
 fn heard(role: Role, bytes: &[u8], piece: usize) -> (Vec<String>, Result<(), Fault>) {
     let mut session = Session::new(role, 1_000);
     let mut events = Vec::new();
@@ -38,8 +38,7 @@ fn told(event: &Event<'_>) -> String {
     }
 }
 
-/// The bytes with which a peer of this kind and version begins, as libzmq 2.2, 3.2 and 4.3 send
-/// them.
+/// The first bytes of a peer of this kind and version, as libzmq 2.2, 3.2 and 4.3 send them.
 fn begins(role: Role, version: Version) -> Vec<u8> {
     let publishes = role == Role::Publisher;
     let mut bytes = match version {
@@ -61,7 +60,7 @@ fn met(role: Role) -> Vec<u8> {
     begins(role, Version::Three)
 }
 
-/// What we send until the handshake with a peer that begins so is over.
+/// The bytes that this end sends until the handshake with such a peer is complete.
 fn answers(role: Role, bytes: &[u8]) -> (Vec<u8>, Version) {
     let mut session = Session::new(role, 1_000);
     let (mut out, mut at) = (SIGNATURE.to_vec(), 0);
@@ -147,7 +146,7 @@ fn strangers_are_told_from_peers_as_early_as_can_be() {
     assert_eq!(fault(role, b"GET / HTTP/1.1\r\n"), Fault::Signature);
     assert_eq!(fault(role, &with(9, 0x7e)), Fault::Signature);
     assert_eq!(fault(role, &with(10, 0)[..11]), Fault::Version(0));
-    // What begins like the identity of a peer of 1.0, and is none.
+    // Bytes that resemble the identity of a peer of 1.0 but are not one.
     for stranger in [&b"\x16\x03\x01"[..], &[0, 0], &[1, 1], &[9, 2], b"\xff\0\0\0\0\0\0\x02\0\0"] {
         assert_eq!(fault(role, stranger), Fault::Signature, "{}", stranger.escape_ascii());
     }
@@ -223,7 +222,7 @@ fn a_peer_of_any_version_is_answered_in_its_own() {
         let (three, version) = answer(Version::Three);
         assert_eq!(&three[..11], &begins(ours, version)[..11]);
         assert_eq!(&three[11..32], b"\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
-        // And what we send is what such a peer reads.
+        // And such a peer can read what this end sends.
         let read = heard(theirs, &three, 1);
         assert_eq!(read, (vec!["Ready".to_owned()], Ok(())));
     }
@@ -240,7 +239,7 @@ fn messages_of_zeromq_2_have_their_flags_behind_their_length() {
     let parts: [&[u8]; 6] = [b"d\0", b"ACCEPTED", b"", b"1795206188293", b"", &[b'x'; 300]];
     message(Version::One, &parts, &mut written);
     assert_eq!(written, bytes);
-    // 254 counts as 255 with its flags, which has another meaning.
+    // 254 bytes count as 255 with the flags, and 255 has another meaning.
     message(Version::One, &[&[b'y'; 253]], &mut bytes);
     message(Version::One, &[&[b'y'; 254]], &mut bytes);
     message(Version::One, &[&[0; 2_000]], &mut bytes);
