@@ -39,8 +39,7 @@ const REST_AFTER: Duration = Duration::from_secs(1);
 /// A stream whose client reads nothing for this time counts as a connection of its own.
 pub(super) const STREAM_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The number of streams reset before their answer that is a flood, if it is also at least half of
-/// all streams.
+/// This number of streams reset before their answer, and half of all streams, are a flood.
 const RESETS_MIN: u64 = 100;
 
 /// The phase of a link.
