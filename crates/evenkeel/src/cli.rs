@@ -1,7 +1,8 @@
-//! The command line: what can be typed, and which part of the program does it.
+//! The command line: the commands and their flags, and the part of the program that each command
+//! calls.
 //!
-//! Errors go to standard error and say what to do. Exit codes: 0 done, 1 it failed or a check
-//! found faults, 2 the command line is wrong. What a running program does: `run`.
+//! Errors go to standard error and say what to do. Exit codes: 0 success, 1 the command failed or a
+//! check found errors, 2 the command line is wrong. The work of a running server begins in `run`.
 
 pub mod demo;
 pub mod doctor;
@@ -37,19 +38,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Open every door that a configuration file names
+    /// Run the server: open all listeners of a configuration file
     Serve(Serve),
-    /// Run the reverse proxy with the default limits and no file
+    /// Run the reverse proxy with the default limits, without a configuration file
     Proxy(Proxy),
-    /// Run the Envoy rate limit service as its reference server's environment variables say
+    /// Run the Envoy rate limit service, configured by the environment variables of its reference
+    /// server
     Ratelimit,
-    /// Check configuration files and (folders of) rule files; print every fault with its place
+    /// Check configuration files and rule files (or folders of them); print every error with its
+    /// position
     Check {
-        /// Configuration files
+        /// Configuration files, rule files or folders
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Print the configuration that would run, defaults filled in
+    /// Print the effective configuration, with all defaults filled in
     Show {
         /// The configuration file [default: as for `serve`]
         #[arg(long, value_name = "FILE")]
@@ -59,23 +62,24 @@ enum Command {
     Schema,
     /// Print the busiest clients of a running server
     Doctor(Doctor),
-    /// Watch the busiest clients of a running server, live in the terminal
+    /// Show the busiest clients of a running server live in the terminal
     Top(Top),
-    /// Run access logs through the limits: who would have been held, delayed or refused
+    /// Replay access logs against the limits: which clients would have been held, delayed or
+    /// refused
     Replay(replay::Options),
-    /// Print a made-up access log with people, crawlers and swarms, to try `replay` on
+    /// Print a generated access log with people, crawlers and swarms, to try `replay` with
     #[command(hide = true)]
     SampleLog(replay::sample::Options),
-    /// Show what the throttle does: a site, a crawler and a human, all in this program
+    /// Demonstrate the throttle with a site, a crawler and a human, all inside this program
     Demo(demo::Options),
-    /// Print a script that completes commands in a shell
+    /// Print a completion script for a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, or write one for each command into a folder
+    /// Print the manual page, or write the pages of all commands into a folder
     Man {
-        /// A folder that is there
+        /// An existing folder
         #[arg(long, value_name = "FOLDER")]
         into: Option<PathBuf>,
     },
@@ -91,13 +95,13 @@ struct Serve {
 
 #[derive(clap::Args)]
 struct Proxy {
-    /// The server to stand in front of, such as http://127.0.0.1:80
+    /// The URL of the backend, such as http://127.0.0.1:80
     #[arg(long, value_name = "URL")]
     backend: String,
-    /// Where to listen; may be given several times [default: 0.0.0.0:8888]
+    /// The address to listen on; may be given several times [default: 0.0.0.0:8888]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<String>,
-    /// CPU-seconds per second to share out [default: this machine's, or its cgroup's quota]
+    /// CPU-seconds per second to share out [default: those of this machine, or its cgroup's quota]
     #[arg(long, value_name = "N")]
     cpus: Option<String>,
     /// What happens to a client in debt: queue, hold, delay or reject [default: queue]
@@ -106,28 +110,28 @@ struct Proxy {
     /// How a request's cost is measured: wall, shared, header:NAME or cgroup:PATH [default: shared]
     #[arg(long, value_name = "COST")]
     cost: Option<String>,
-    /// Where metrics, health and `doctor` are served, or off [default: 127.0.0.1:9970]
+    /// The address of metrics, health and `doctor`, or off [default: 127.0.0.1:9970]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
-    /// Whose X-Forwarded-For is believed: networks, with commas between [default: nobody's]
+    /// Proxies with a trusted X-Forwarded-For: networks, separated by commas [default: none]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     trusted_proxies: Vec<String>,
 }
 
-/// A running server.
+/// The flags that select a running server.
 #[derive(clap::Args)]
 struct Server {
     /// The admin address of the server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9970")]
     #[arg(value_parser = host_port)]
     admin: String,
-    /// A file with the token of the server's admin.token_file; needed from another machine
+    /// A file with the token from the server's admin.token_file; required from another machine
     #[arg(long, value_name = "FILE", env = "EVENKEEL_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 }
 
 impl Server {
-    /// The token, where its file is named.
+    /// The token from the token file; `None` if no file is given.
     fn token(&self) -> anyhow::Result<Option<String>> {
         Ok(self.token_file.as_deref().map(secret::token).transpose()?)
     }
@@ -137,10 +141,10 @@ impl Server {
 struct Top {
     #[command(flatten)]
     server: Server,
-    /// The limit to begin with [default: the first]
+    /// The limit to show first [default: the first one]
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
-    /// Seconds from one look to the next, 0.2 to 60
+    /// Seconds between two updates, from 0.2 to 60
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
 }
@@ -149,24 +153,24 @@ struct Top {
 struct Doctor {
     #[command(flatten)]
     server: Server,
-    /// Only this limit
+    /// Show only this limit
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
-    /// Only this limit, in the columns of Tempomat's doctor, for its scripts
+    /// Show only this limit, in the columns of Tempomat's doctor, for existing scripts
     #[arg(long, value_name = "NAME", conflicts_with_all = ["limit", "json"])]
     bucket: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Does what the command line says.
+/// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     tls::install();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // Help and version are no errors; clap knows which is which.
+        // Help and version also arrive here; clap provides the right exit code for them.
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -182,7 +186,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Flags that can be typed but mean nothing that could run.
+/// Flags that clap accepts but that make no valid configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}\nFor more information, try 'evenkeel {1} --help'.")]
 struct Misuse(Faults, &'static str);
@@ -255,8 +259,8 @@ fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
-/// A file that names a domain holds rules; so do all files of a folder, unless configurations lie
-/// in it. Returns its warnings.
+/// Checks one file or folder, and returns its warnings. A file that names a domain is a rule file.
+/// All files of a folder are rule files, unless the folder contains configurations.
 fn check_one(path: &Path) -> Result<Vec<String>, String> {
     let within = folder::configurations(path);
     if !within.is_empty() {
@@ -285,7 +289,7 @@ fn lines(faults: &[Faults]) -> String {
     faults.iter().map(Faults::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether `serve` would start with it, as far as can be seen without a start.
+/// Checks whether `serve` would start with this file, as far as this is possible without a start.
 fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let mut source = Source::new(path);
     let machine = |settings: &Settings| tls::stumbles(settings).and(run::trial::trial(settings));
@@ -303,7 +307,7 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     Ok(warnings)
 }
 
-/// Helps to find the path for `cost: cgroup:PATH`.
+/// Prints the cgroup of each backend, as a help to find the path for `cost: cgroup:PATH`.
 fn tell_cgroups(settings: &Settings) {
     for proxy in settings.proxy.iter().filter(|proxy| !proxy.listen.is_empty()) {
         for backend in &proxy.backends {
@@ -316,7 +320,7 @@ fn tell_cgroups(settings: &Settings) {
     }
 }
 
-/// The file that is named, or that is there.
+/// The named file, or else the default file that exists.
 fn named(config: Option<PathBuf>) -> Result<PathBuf, NoFile> {
     config.map_or_else(default_path, Ok)
 }
@@ -329,7 +333,7 @@ fn host_port(text: &str) -> Result<String, &'static str> {
     if good { Ok(text.to_owned()) } else { Err("not an address; write HOST:PORT") }
 }
 
-/// Seconds, with a fraction if wanted.
+/// Parses seconds, with or without a fraction.
 fn interval(text: &str) -> Result<Duration, &'static str> {
     let seconds = text.parse().ok().filter(|seconds| (0.2..=60.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or("not a number of seconds from 0.2 to 60")
@@ -342,7 +346,8 @@ fn watch_top(asked: &Top) -> anyhow::Result<()> {
     Ok(top::run(&top::Options { remote, limit, every: asked.interval })?)
 }
 
-/// An unknown limit is shown as an empty table, and is a failure besides: scripts shall see it.
+/// Prints the status. An unknown limit prints an empty table and also fails, so that scripts notice
+/// it.
 fn ask_doctor(asked: &Doctor) -> anyhow::Result<()> {
     let token = asked.server.token()?;
     let Doctor { server, limit, bucket, json } = asked;
@@ -368,7 +373,7 @@ fn print_schema() -> anyhow::Result<()> {
     Ok(writeln!(io::stdout(), "{:#}", config::show::schema::schema())?)
 }
 
-/// Whoever reads our output has seen enough, as `head` does.
+/// Whether the reader of the output closed the pipe, as `head` does; this is not a failure.
 fn closed_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -1,9 +1,9 @@
 //! `evenkeel demo`: a site, a crawler, a human and the proxy, all inside this program.
 //!
-//! It shows what the throttle is for on any machine with nothing installed: first without it,
-//! then with it, the same length each. The proxy and the engine are the real ones, with the
-//! default shares; only the burst is shorter, so that the effect shows within seconds. One scene:
-//! `demo/scene.rs`; what is shown of it: `demo/report.rs`.
+//! The demo shows the purpose of the throttle on any machine, with nothing installed: one part
+//! without the throttle, then one with it, both of the same length. The proxy and the engine are
+//! the real ones with the default shares. Only the burst is shorter, so that the effect shows
+//! within seconds. `demo/scene.rs` plays one part; `demo/report.rs` prints the results.
 
 pub mod report;
 pub mod scene;
@@ -18,25 +18,25 @@ use std::io::{self, Write};
 use std::time::Duration;
 use visitors::{LOOK, PAUSE, Visitor};
 
-/// What the demo is asked to do.
+/// The options of `evenkeel demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How long each of the two parts runs, in seconds
+    /// The length of each of the two parts, in seconds
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
     /// What happens to a client in debt: queue, hold, delay or reject
     #[arg(long, value_name = "ACTION", default_value = "queue", value_parser = action)]
     pub action: Action,
-    /// How many connections the crawler opens
+    /// The number of connections of the crawler
     #[arg(long, value_name = "N", default_value_t = 32)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
     pub connections: u16,
-    /// How many of the site's requests are worked on at once, all on one core
+    /// The number of requests that the site works on at once, all on one core
     #[arg(long, value_name = "N", default_value_t = 8)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
-    /// Print the outcome as JSON, and nothing else
+    /// Print only the result, as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -54,24 +54,24 @@ fn action(text: &str) -> Result<Action, String> {
         .ok_or_else(|| String::from("write queue, hold, delay or reject"))
 }
 
-/// Why the demo could not be shown. Nothing is left behind.
+/// Why the demo failed. All its threads and ports are released.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something it needs of this machine could not be had.
+    /// The system refused a resource that the demo needs.
     #[error("the demo could not start: {what}: {why}")]
     Start {
-        /// What it needs.
+        /// The part of the demo that could not start.
         what: &'static str,
-        /// What the system says.
+        /// The error of the system.
         why: io::Error,
     },
-    /// Nobody reads what it prints.
+    /// The output cannot be written.
     #[error("the demo could not print: {0}")]
     Print(#[from] io::Error),
 }
 
-/// Shows the demo on standard output. Ctrl-C ends it early; that is no error, nor is a reader who
-/// has seen enough.
+/// Runs the demo on standard output. Ctrl-C ends it early; neither that nor a closed pipe is an
+/// error.
 ///
 /// # Errors
 /// See [`Error`].
@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// For people: each second when it is over, then the summary.
+/// Output for people: a line for each second when it is over, then the summary.
 fn show(out: &mut impl Write, options: &Options) -> Result<(), Error> {
     introduce(out, options)?;
     match block_on(options, out, interrupt())? {
@@ -93,7 +93,7 @@ fn show(out: &mut impl Write, options: &Options) -> Result<(), Error> {
     }
 }
 
-/// For programs: all at the end, nothing if it was interrupted.
+/// Output for programs: everything at the end, and no output if the demo is interrupted.
 fn print(out: &mut impl Write, options: &Options) -> Result<(), Error> {
     let Some(outcome) = block_on(options, &mut io::sink(), interrupt())? else { return Ok(()) };
     serde_json::to_writer_pretty(&mut *out, &outcome).map_err(io::Error::from)?;
@@ -101,13 +101,13 @@ fn print(out: &mut impl Write, options: &Options) -> Result<(), Error> {
 }
 
 async fn interrupt() {
-    // Where no signal can be had, nothing interrupts.
+    // If signals cannot be received, the demo cannot be interrupted.
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }
 }
 
-/// Plays both parts and shows them on `out`; `None` if `interrupted` came first.
+/// Plays both parts and prints them on `out`; `None` if `interrupted` completed first.
 fn block_on(
     options: &Options,
     out: &mut impl Write,
@@ -128,15 +128,15 @@ fn block_on(
     outcome
 }
 
-/// Both parts, one after the other, each with a site and a proxy of its own: nothing of the first
-/// is left over in the second.
+/// Plays both parts, one after the other. Each has its own site and proxy, so no state of the first
+/// part affects the second.
 async fn play(options: &Options, out: &mut impl Write) -> Result<Outcome, Error> {
     let without = Scene::open(options, None)?.play(options.seconds, out).await?;
     let with = Scene::open(options, Some(options.action))?.play(options.seconds, out).await?;
     Ok(Outcome::of(without, with))
 }
 
-/// Says what is about to be seen.
+/// Prints an introduction to what follows.
 fn introduce(out: &mut impl Write, options: &Options) -> io::Result<()> {
     let [crawler, human] = Visitor::ALL.map(Visitor::address);
     let Options { connections, workers, .. } = options;
@@ -175,7 +175,7 @@ mod tests {
         };
         let (crawler, human) = (level(&with.crawler_account), level(&with.human_account));
         assert!(crawler <= human, "the crawler has {crawler} left, the human {human}");
-        // Beyond the burst and what is refilled meanwhile, whatever the speed of the machine.
+        // More than the burst and the refill during the part, whatever the speed of the machine.
         if with.crawler.cpu_share * 2.0 > 1.5 {
             assert!(crawler < 0.0, "the crawler still has {crawler}");
         }

@@ -1,7 +1,7 @@
 //! `evenkeel doctor`: one snapshot of the busiest clients of a running server, as text.
 //!
-//! For `watch -n 1` and scripts. Names come from strangers; nothing they hold reaches the terminal
-//! but what can be seen.
+//! It is made for `watch -n 1` and for scripts. Names come from strangers, so hidden characters in
+//! them are escaped before they reach the terminal.
 
 use super::remote::{Error, Remote};
 use crate::watch::printable::printable;
@@ -9,46 +9,46 @@ use crate::watch::snapshot::{Query, ROWS_DEFAULT, ROWS_MAX, Row, Snapshot, Table
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// What is asked, and of whom.
+/// What to ask, and which server to ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// The server.
+    /// The server to ask.
     pub remote: Remote<'a>,
-    /// Only this limit.
+    /// Only this limit; `None`: all limits.
     pub limit: Option<&'a str>,
-    /// In which form.
+    /// The form of the output.
     pub form: Form,
 }
 
-/// How an answer is printed.
+/// The form in which an answer is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A table of each limit.
+    /// One table for each limit.
     Tables,
-    /// The tables of Tempomat's doctor, for its scripts.
+    /// The tables of Tempomat's doctor, for existing scripts.
     Buckets,
-    /// The JSON as it comes.
+    /// The JSON of the server, unchanged except for hidden characters.
     Json,
 }
 
-/// What is to be printed.
+/// The output of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// A table of each limit, or the JSON. The table of a limit that is not there is empty.
+    /// One table for each limit, or the JSON. The table of an unknown limit is empty.
     pub text: String,
-    /// Names the limits that there are, if there is none as was asked for.
+    /// An error message with the names of all limits, if the requested limit does not exist.
     pub unknown: Option<String>,
 }
 
-/// Asks the admin door.
+/// Asks the admin door of the server.
 ///
 /// # Errors
-/// [`Error`] when there is no snapshot to be had.
+/// Returns [`Error`] if no snapshot could be read.
 pub fn doctor(question: &Question<'_>) -> Result<Report, Error> {
     let Question { remote, limit, form } = *question;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Error::Runtime)?;
-    // Tempomat's showed all there were: as many as `hashMaxLen`, a thousand.
+    // Tempomat's doctor showed all rows: `hashMaxLen` of them, a thousand.
     let rows = if form == Form::Buckets { ROWS_MAX } else { ROWS_DEFAULT };
     let query = Query { limit: limit.map(String::from), rows };
     let (text, snapshot) = runtime.block_on(remote.snapshot(&query))?;
@@ -62,13 +62,13 @@ pub fn doctor(question: &Question<'_>) -> Result<Report, Error> {
     Ok(Report { text, unknown })
 }
 
-/// What is said when no limit is called `limit`.
+/// The error message if no limit has the name `limit`.
 fn unknown(limit: &str, known: &[String]) -> String {
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     format!("no limit is called {}; there are: {}", printable(limit), printable(&known))
 }
 
-/// The tables of a snapshot. A limit that was asked for has one even if it is not there.
+/// The tables of a snapshot. A requested limit has a table even if it does not exist.
 fn tables(snapshot: &Snapshot, limit: Option<&str>) -> String {
     let mut text = String::new();
     for limit in &snapshot.limits {
@@ -82,7 +82,7 @@ fn tables(snapshot: &Snapshot, limit: Option<&str>) -> String {
     text
 }
 
-/// The same as Tempomat's doctor prints them: framed, and without a level.
+/// The tables as Tempomat's doctor prints them: framed, and without levels.
 fn buckets(snapshot: &Snapshot, limit: Option<&str>) -> String {
     let mut text = String::new();
     for limit in &snapshot.limits {
@@ -94,7 +94,7 @@ fn buckets(snapshot: &Snapshot, limit: Option<&str>) -> String {
     text
 }
 
-/// How those stand that it counts with, asks, tells or is told by.
+/// Adds the status of the peers, the store, the master and the gatekeepers, as far as they exist.
 fn push_others(text: &mut String, snapshot: &Snapshot) {
     let Snapshot { peers, store, master, gatekeepers, .. } = snapshot;
     let others = [
@@ -108,7 +108,7 @@ fn push_others(text: &mut String, snapshot: &Snapshot) {
     }
 }
 
-/// The heaviest first; of equals the one seen last.
+/// The rows by cost, heaviest first; equal rows by their last request, latest first.
 fn sorted(limit: &Table) -> Vec<&Row> {
     let mut rows: Vec<&Row> = limit.rows.iter().collect();
     rows.sort_by(|a, b| {
@@ -143,10 +143,10 @@ fn push_limit(text: &mut String, name: &str, cost: &str, rows: &[&Row]) {
     }
 }
 
-/// The columns of Tempomat's doctor.
+/// The column heads of Tempomat's doctor.
 const COLUMNS: [&str; 5] = ["Wait[s]", "Cpu[s]", "Req/s", "Last[s]", "Title"];
 
-/// A framed table: heads in the middle, figures to the right, titles to the left.
+/// Adds a framed table: heads centred, numbers right-aligned, titles left-aligned.
 fn push_bucket(text: &mut String, name: &str, rows: &[&Row]) {
     if !text.is_empty() {
         text.push('\n');
@@ -179,7 +179,7 @@ fn push_bucket(text: &mut String, name: &str, rows: &[&Row]) {
     let _ = writeln!(text, "+{line}+");
 }
 
-/// A client as Tempomat calls it: an address is a network of one.
+/// The name of a client as Tempomat prints it: an address is a network of one address.
 fn title(key: &str) -> String {
     match key.parse() {
         Ok(IpAddr::V4(_)) => format!("{key}/32"),

@@ -1,7 +1,7 @@
-//! A running server, looked at from outside: a small client of its admin door.
+//! A small client of the admin door of a running server.
 //!
-//! One question, one connection, one answer, all within bounds of time and size; nothing is kept.
-//! What is asked for and how it is shown: `doctor`, `top`.
+//! Each request has its own connection, a time limit and a size limit; nothing is kept between
+//! requests. `doctor` and `top` decide what to ask for and how to show it.
 
 use crate::watch::printable::printable;
 use crate::watch::snapshot::{Query, Snapshot};
@@ -13,68 +13,68 @@ use std::io;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// For a whole question and its answer.
+/// The time limit of a request, from connecting to the end of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// More than this is no answer.
+/// The maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// The admin door of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote<'a> {
-    /// Where it is, as host:port.
+    /// The address of the door, as host:port.
     pub address: &'a str,
-    /// Shown to the door as a bearer's. It needs one from beyond loopback.
+    /// The bearer token, which the door requires of clients that are not on loopback.
     pub token: Option<&'a str>,
 }
 
-/// Why there is no answer.
+/// Why a request to the admin door failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens there.
+    /// The connection failed.
     #[error(
         "nothing answers at {address}: {why}; is the server running with its admin door open \
          there? (`--admin ADDR` names another address)"
     )]
     Unreachable {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: String,
-        /// What the system says.
+        /// The error of the system.
         why: io::Error,
     },
-    /// It did not answer in time.
+    /// No answer arrived within the time limit.
     #[error("{address} did not answer within {} seconds", TIMEOUT.as_secs())]
     Late {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: String,
     },
-    /// It answered, but not with what was asked for.
+    /// The server answered with a status other than 200.
     #[error("{address} answers {status}: {text}")]
     Refused {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: String,
-        /// The status of its answer.
+        /// The status of the answer.
         status: StatusCode,
-        /// What it said, in short.
+        /// The beginning of the body of the answer.
         text: String,
     },
-    /// What it answered makes no sense.
+    /// The answer is not HTTP, or not what an admin door answers.
     #[error("what answers at {address} is not an admin door of evenkeel: {why}")]
     Stranger {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         why: String,
     },
-    /// No runtime was to be had.
+    /// The asynchronous runtime could not be created.
     #[error("cannot start: {0}")]
     Runtime(io::Error),
 }
 
 impl Remote<'_> {
-    /// The busiest clients, as text and read.
+    /// Fetches the busiest clients: the text of the answer, and its parsed form.
     ///
     /// # Errors
-    /// [`Error`] when there is no snapshot to be had.
+    /// Returns [`Error`] if no snapshot could be read.
     pub async fn snapshot(&self, query: &Query) -> Result<(String, Snapshot), Error> {
         let text = self.get(&format!("/api/top?{}", query.encoded())).await?;
         let snapshot = serde_json::from_str(&text).map_err(|why| self.stranger(why))?;
@@ -84,7 +84,7 @@ impl Remote<'_> {
     /// The body of the answer to a GET of `path`.
     ///
     /// # Errors
-    /// [`Error`] when there is none, or it is no success.
+    /// Returns [`Error`] if there is no answer, or its status is not 200.
     pub async fn get(&self, path: &str) -> Result<String, Error> {
         let late = |_| Error::Late { address: self.address.to_owned() };
         tokio::time::timeout(TIMEOUT, self.fetch(path)).await.map_err(late)?
@@ -93,7 +93,7 @@ impl Remote<'_> {
     async fn fetch(&self, path: &str) -> Result<String, Error> {
         let unreachable = |why| Error::Unreachable { address: self.address.to_owned(), why };
         let stream = TcpStream::connect(self.address).await.map_err(unreachable)?;
-        // By address: the door refuses hosts by names that it does not know.
+        // The address, not the name: the door refuses host names that it does not know.
         let host = stream.peer_addr().map_err(unreachable)?.to_string();
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|why| self.stranger(why))?;

@@ -1,9 +1,9 @@
 //! `evenkeel top`: the busiest clients of a running server, live in the terminal.
 //!
-//! A client of the admin door that asks once in each interval. `view` is what is looked at and how,
-//! changed by keys and answers; `screen` draws it. What is here waits: for keys, for answers, for
-//! the next interval. A server that goes away stays on the screen as it was last seen, and is asked
-//! again.
+//! This is a client of the admin door that asks once in each interval. `view` holds the state of
+//! the screen, which keys and answers change; `screen` draws it. This file waits for keys, for
+//! answers and for the next interval. If the server becomes unreachable, the last answer stays on
+//! the screen, and the requests continue.
 
 mod screen;
 mod view;
@@ -17,26 +17,26 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use view::View;
 
-/// Clients that are asked for, of each limit: as many as anybody scrolls through.
+/// The number of clients requested of each limit; few people scroll further.
 const ROWS: usize = 200;
-/// How often keys are looked for.
+/// The interval between two checks for pressed keys.
 const KEYS_EVERY: Duration = Duration::from_millis(40);
 
-/// What is looked at, and how often.
+/// What to watch, and how often.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// The server.
+    /// The server to watch.
     pub remote: Remote<'a>,
-    /// The limit to begin with.
+    /// The limit to show first; `None`: the first limit of the server.
     pub limit: Option<&'a str>,
-    /// From one question to the next.
+    /// The interval between two requests.
     pub every: Duration,
 }
 
 /// Draws until `q` is pressed.
 ///
 /// # Errors
-/// Where there is no terminal, or it cannot be drawn on.
+/// Returns an error if standard input or output is no terminal, or if drawing fails.
 pub fn run(options: &Options<'_>) -> io::Result<()> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         let text = "top draws on a terminal; for scripts and pipes there is `evenkeel doctor`";
@@ -80,7 +80,7 @@ async fn live(options: &Options<'_>, terminal: &mut DefaultTerminal) -> io::Resu
     }
 }
 
-/// Waits for ever where nothing is asked.
+/// Waits for the pending answer, or for ever if there is no pending request.
 async fn answer_to<F: Future + Unpin>(asked: &mut Option<F>) -> F::Output {
     match asked {
         Some(asked) => asked.await,

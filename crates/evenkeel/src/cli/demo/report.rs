@@ -1,29 +1,30 @@
-//! What the demo shows: a line a second, a summary, a verdict in words; or all of it as JSON.
+//! The output of the demo: a line for each second, a summary and a verdict in words; or all of it
+//! as JSON.
 //!
-//! The verdict follows from the figures alone: where they show no difference it says so. The
-//! figures come from `tally` and, for what the crawler owes, from the engine.
+//! The verdict follows from the numbers alone: if they show no difference, it says so. The numbers
+//! come from `tally` and, for the debts, from the engine.
 
 use crate::cli::demo::tally::Got;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// What both visitors got in one second.
+/// The results of both visitors in one second.
 #[derive(Clone, Debug, Serialize)]
 pub struct Second {
-    /// Counted from 1.
+    /// The number of the second, from 1.
     pub second: u64,
-    /// The crawler's part.
+    /// The results of the crawler.
     pub crawler: Got,
-    /// The human's part.
+    /// The results of the human.
     pub human: Got,
 }
 
-/// How a visitor stood with the limit on single addresses when a part ended.
+/// The account of a visitor at the limit on single addresses, at the end of a part.
 #[derive(Clone, Debug, Serialize)]
 pub struct Account {
-    /// What was left, in CPU-seconds; below zero it is debt.
+    /// The remaining budget in CPU-seconds; a negative number is debt.
     pub level_cpu_s: f64,
-    /// How long until it is paid, in seconds.
+    /// Seconds until the debt is paid.
     pub wait_s: f64,
 }
 
@@ -32,40 +33,40 @@ pub struct Account {
 pub struct Part {
     /// `queue`, `hold`, `delay` or `reject`; `None` without the throttle.
     pub action: Option<&'static str>,
-    /// Second by second.
+    /// The results of each second.
     pub seconds: Vec<Second>,
-    /// All that the crawler got.
+    /// The results of the crawler over the whole part.
     pub crawler: Got,
-    /// All that the human got.
+    /// The results of the human over the whole part.
     pub human: Got,
-    /// For how long the human had been waiting for a page when the part ended, in milliseconds.
+    /// How long the human had been waiting for a page when the part ended, in milliseconds.
     pub human_waiting_ms: f64,
-    /// How the crawler stood at the end; `None` without the throttle.
+    /// The account of the crawler at the end; `None` without the throttle.
     pub crawler_account: Option<Account>,
-    /// How the human stood at the end; `None` without the throttle.
+    /// The account of the human at the end; `None` without the throttle.
     pub human_account: Option<Account>,
 }
 
-/// The whole demo.
+/// The results of the whole demo.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Without the throttle.
+    /// The part without the throttle.
     pub without: Part,
-    /// With it.
+    /// The part with the throttle.
     pub with: Part,
-    /// What that means.
+    /// The difference between the parts, in words.
     pub verdict: String,
 }
 
 impl Part {
-    /// What the human waited for a page, in milliseconds: the median, or what it has been waiting
-    /// for at the end if that is longer.
+    /// The wait of the human for a page, in milliseconds: the median, or the wait that was not over
+    /// at the end if that is longer.
     #[must_use]
     pub fn human_wait_ms(&self) -> f64 {
         self.human.wait_p50_ms.unwrap_or_default().max(self.human_waiting_ms)
     }
 
-    /// What the part is called on the screen.
+    /// The heading of the part.
     #[must_use]
     pub fn title(&self) -> String {
         title(self.action)
@@ -73,7 +74,7 @@ impl Part {
 }
 
 impl Outcome {
-    /// Both parts, and the verdict on them.
+    /// Joins both parts and adds the verdict.
     #[must_use]
     pub fn of(without: Part, with: Part) -> Outcome {
         let verdict = verdict(&without, &with);
@@ -88,7 +89,7 @@ fn title(action: Option<&str>) -> String {
     }
 }
 
-/// In words and figures, what the throttle changed.
+/// What the throttle changed, in words and numbers.
 fn verdict(without: &Part, with: &Part) -> String {
     let (before, after) = (without.human_wait_ms(), with.human_wait_ms());
     let facts = format!(
@@ -115,20 +116,20 @@ fn verdict(without: &Part, with: &Part) -> String {
     format!("{facts} {judged}")
 }
 
-/// The heading of a part, and of its columns.
+/// Prints the heading of a part and of its columns.
 ///
 /// # Errors
-/// The screen is gone.
+/// Returns the error of `out`.
 pub fn heading(out: &mut impl Write, action: Option<&str>, seconds: u64) -> io::Result<()> {
     writeln!(out, "\n{}, {seconds} s\n", title(action))?;
     writeln!(out, "        | crawler                      | human")?;
     writeln!(out, " second | pages refused   wait     CPU | pages refused   wait     CPU")
 }
 
-/// One second, as a line.
+/// Prints one second as a line.
 ///
 /// # Errors
-/// The screen is gone.
+/// Returns the error of `out`.
 pub fn second(out: &mut impl Write, second: &Second) -> io::Result<()> {
     writeln!(out, " {:6} | {} | {}", second.second, cells(&second.crawler), cells(&second.human))
 }
@@ -139,10 +140,10 @@ fn cells(got: &Got) -> String {
     format!("{:5} {:7} {wait:>8} {share:>5}", got.served, got.refused)
 }
 
-/// The summary, with the verdict.
+/// Prints the summary with the verdict.
 ///
 /// # Errors
-/// The screen is gone.
+/// Returns the error of `out`.
 pub fn summary(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
     let parts = [&outcome.without, &outcome.with];
     writeln!(out, "\nIn all\n")?;
@@ -190,7 +191,7 @@ fn millis(wait: f64) -> String {
     if wait < 10.0 { format!("{wait:.1} ms") } else { format!("{wait:.0} ms") }
 }
 
-/// `text` in lines of at most 88 characters.
+/// `text` wrapped to lines of at most 88 characters.
 pub fn folded(text: &str) -> String {
     let mut lines = String::new();
     let mut width = 0;

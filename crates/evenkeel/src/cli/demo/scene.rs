@@ -1,8 +1,9 @@
-//! One part of the demo: a site, the proxy in front of it, both visitors, for some seconds.
+//! One part of the demo: a site, the proxy in front of it and both visitors, for some seconds.
 //!
 //! The proxy is the real door on the real engine. Without the throttle it has no limits and is a
-//! plain proxy; with it, the default shares. What each visitor got is read once a second from its
-//! tally (waits), from the site's ledger (CPU time) and, at the end, from the engine (debts).
+//! plain proxy; with the throttle it has the default shares. The results of the visitors are read
+//! once a second: waits from their tallies, CPU time from the site's ledger and, at the end, debts
+//! from the engine.
 
 use crate::cli::demo::report::{self, Account, Part, Second};
 use crate::cli::demo::site::Site;
@@ -26,15 +27,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval_at};
 
-/// The default limits, but for the burst: what a client may save up is 30 s outside the demo.
+/// The default limits except for the burst, which is 30 s outside the demo.
 const LIMITS: &str = "{name: ip, by: ip/32, share: 10%, burst: 1s}, \
     {name: net24, by: ip/24, share: 25%, burst: 1s}, \
     {name: net16, by: ip/16, share: 50%, burst: 1s}";
 
-/// Keys are hashed with it. It need not be secret: nobody but the two visitors is let in.
+/// The seed of the key hashes. It need not be secret, because only the two visitors have access.
 const SEED: Seed = Seed(*b"evenkeel's demo.");
 
-/// Everything that runs while one part is played. Ends when dropped.
+/// Everything that runs during one part. Dropping it ends all of it.
 pub struct Scene {
     action: Option<Action>,
     connections: usize,
@@ -46,7 +47,7 @@ pub struct Scene {
     site: Site,
 }
 
-/// How far both visitors and the site had come at one moment.
+/// The progress of both visitors and of the site at one moment.
 #[derive(Clone, Copy)]
 struct Moment {
     at: Time,
@@ -55,10 +56,10 @@ struct Moment {
 }
 
 impl Scene {
-    /// Opens site and proxy on free ports; `action`: `None` is without the throttle.
+    /// Opens site and proxy on free ports; without an `action` there is no throttle.
     ///
     /// # Errors
-    /// A port or a thread could not be had.
+    /// Returns [`Error::Start`] if a port or a thread is not available.
     pub fn open(options: &Options, action: Option<Action>) -> Result<Scene, Error> {
         let workers = usize::from(options.workers);
         let site = Site::open(workers).map_err(|why| start("its site", why))?;
@@ -80,10 +81,10 @@ impl Scene {
         })
     }
 
-    /// Sends out the visitors, shows each second on `out`, sums up.
+    /// Sends out the visitors, prints each second on `out`, and returns the sums.
     ///
     /// # Errors
-    /// `out` cannot be written to.
+    /// Returns [`Error::Print`] if `out` cannot be written to.
     pub async fn play(self, seconds: u64, out: &mut impl Write) -> Result<Part, Error> {
         let action = self.action.map(Action::name);
         report::heading(out, action, seconds)?;
@@ -104,7 +105,7 @@ impl Scene {
         })
     }
 
-    /// Counts and shows each second.
+    /// Counts and prints each second.
     async fn watch(
         &self,
         seconds: u64,
@@ -139,7 +140,8 @@ impl Scene {
         }
     }
 
-    /// What both got since `then`, with their shares of the CPU time that the site could give.
+    /// The results of both visitors since `then`, with their shares of the CPU time that the site
+    /// could give.
     fn since(&self, then: Moment) -> [Got; Visitor::ALL.len()] {
         let capacity = self.clock.now().since(then.at).as_secs_f64() * self.cpus;
         Visitor::ALL.map(|visitor| {
@@ -150,13 +152,13 @@ impl Scene {
         })
     }
 
-    /// For how long `visitor` has been waiting for an answer, in milliseconds.
+    /// How long `visitor` has been waiting for an answer, in milliseconds.
     fn waiting(&self, visitor: Visitor) -> f64 {
         let oldest = self.tallies[visitor as usize].lock().oldest(self.clock.now());
         oldest.unwrap_or_default().as_secs_f64() * 1e3
     }
 
-    /// How `visitor` stands with the first limit, as the engine knows it.
+    /// The account of `visitor` at the first limit, read from the engine.
     fn account(&self, visitor: Visitor) -> Option<Account> {
         self.action?;
         let rows = self.engine.top(0);
@@ -168,8 +170,8 @@ impl Scene {
     }
 }
 
-/// A configuration of the proxy in front of `site`, read as from a file: everything that is not
-/// named has its default.
+/// A configuration of the proxy in front of `site`, parsed like a file. All keys that are not given
+/// have their defaults.
 fn settings(site: SocketAddr, action: Option<Action>) -> Result<Proxy, Error> {
     let limits = if action.is_some() { LIMITS } else { "" };
     let action = action.unwrap_or(Action::Hold).name();

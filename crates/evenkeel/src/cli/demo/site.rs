@@ -1,10 +1,10 @@
-//! The site of the demo: two pages that burn CPU, a few workers that burn it, one queue.
+//! The site of the demo: two pages that burn CPU time, a few workers and one queue.
 //!
-//! It is what a small dynamic site is: at most as many requests are worked on at once as there
-//! are workers, the others stand in line, first come, first served. The workers share one core, as
-//! under a scheduler that gives each a slice in turn; whatever else the machine has is for the
-//! proxy and the visitors. The CPU time is real (a worker spins until its thread has used that
-//! much), and who used it is written down. It knows nothing of limits; those are in front of it.
+//! It behaves like a small dynamic site: each worker handles one request at a time, and the others
+//! wait in a FIFO queue. The workers share one core, as under a scheduler that gives each a slice
+//! in turn; the other cores of the machine are free for the proxy and the visitors. The CPU time is
+//! real: a worker spins until its thread has used the cost of the page. A ledger records the CPU
+//! time of each visitor. The site does not know about limits; the proxy in front of it has them.
 
 use crate::cli::demo::visitors::Visitor;
 use crate::clock;
@@ -27,22 +27,22 @@ use std::thread::{self, JoinHandle};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Requests that may stand in line; what comes beyond is answered 503.
+/// The maximum number of requests in the queue; further ones are answered 503.
 const QUEUE_MAX: usize = 1024;
-/// Rounds of arithmetic between two looks at the thread's CPU time: some microseconds.
+/// Rounds of arithmetic between two readings of the thread's CPU time: some microseconds.
 const ROUNDS: u32 = 4_000;
 
-/// How long a worker has the core before it is the next one's turn.
+/// How long a worker keeps the core before the next worker gets it.
 const SLICE: Nanos = Nanos::from_millis(1);
 
-/// What a page costs.
+/// The pages, each with its cost in CPU time.
 const PAGES: [(&str, Nanos); 2] =
     [("/page", Nanos::from_millis(2)), ("/search", Nanos::from_millis(100))];
 
-/// The site's only core. Who waits for it has it in turn.
+/// The only core of the site. Waiting workers get it in turn.
 type Core = FairMutex<()>;
 
-/// A running site. Ends when dropped.
+/// A running site. Dropping it ends all its threads.
 pub struct Site {
     address: SocketAddr,
     ledger: Arc<Ledger>,
@@ -55,10 +55,10 @@ pub struct Site {
 struct Ledger([AtomicU64; Visitor::ALL.len()]);
 
 impl Site {
-    /// Opens a site on a free port of loopback with `workers` threads that work on requests.
+    /// Opens a site on a free port of loopback, with `workers` threads that handle requests.
     ///
     /// # Errors
-    /// No port or no thread could be had.
+    /// Returns the error of the system if a port or a thread is not available.
     pub fn open(workers: usize) -> io::Result<Site> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -79,7 +79,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Where it listens.
+    /// The address on which the site listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -99,7 +99,7 @@ impl Site {
 }
 
 impl Drop for Site {
-    /// The front thread ends and lets go of the queue; then the workers end too.
+    /// Ends the front thread, which drops the queue; then the workers end too.
     fn drop(&mut self) {
         self.stop = None;
         for thread in self.threads.drain(..) {
@@ -108,15 +108,15 @@ impl Drop for Site {
     }
 }
 
-/// A request for a worker.
+/// A request that waits for a worker.
 struct Job {
     effort: Nanos,
     visitor: Option<Visitor>,
     done: oneshot::Sender<()>,
 }
 
-/// A worker: takes the request that waits longest, burns what its page costs. Leaves out those
-/// whose client has gone.
+/// The loop of a worker: takes the oldest request and burns the cost of its page. Skips requests
+/// that have lost their client.
 fn work(queue: &Mutex<Receiver<Job>>, core: &Core, ledger: &Ledger) {
     loop {
         let next = queue.lock().recv();
@@ -132,7 +132,7 @@ fn work(queue: &Mutex<Receiver<Job>>, core: &Core, ledger: &Ledger) {
     }
 }
 
-/// Burns `effort` in slices, in turn with whoever else needs the core; says how much it was.
+/// Burns `effort` in slices, in turn with other workers; returns the CPU time used.
 fn share(core: &Core, effort: Nanos) -> Nanos {
     let mut used = Nanos::ZERO;
     while used < effort {
@@ -142,7 +142,7 @@ fn share(core: &Core, effort: Nanos) -> Nanos {
     used
 }
 
-/// Computes until this thread has used `effort` of CPU time; says how much it was.
+/// Computes until this thread has used `effort` of CPU time; returns the CPU time used.
 fn burn(effort: Nanos) -> Nanos {
     let start = clock::thread_cpu();
     let mut number = black_box(effort.0);
@@ -158,7 +158,7 @@ fn burn(effort: Nanos) -> Nanos {
     }
 }
 
-/// Accepts connections until `stopped` fires. All that it spawned ends with its runtime.
+/// Accepts connections until `stopped` fires. Its connection tasks end with the runtime.
 async fn serve(
     listener: std::net::TcpListener,
     jobs: SyncSender<Job>,
@@ -177,7 +177,7 @@ async fn serve(
     }
 }
 
-/// Puts a request in line, waits for its worker, answers.
+/// Queues a request, waits for its worker, and answers.
 async fn answer(
     jobs: SyncSender<Job>,
     request: Request<Incoming>,

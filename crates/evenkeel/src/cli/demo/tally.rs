@@ -1,58 +1,58 @@
-//! What one visitor of the demo got: answers, refusals, how long it waited.
+//! The results of one visitor of the demo: answers, refusals, waiting times.
 //!
-//! Plain bookkeeping, no clock and no screen: `visitors` writes it, `report` shows it.
+//! This is plain bookkeeping without a clock or a screen: `visitors` writes it, `report` prints it.
 
 use evenkeel_core::units::{Nanos, Time};
 use serde::Serialize;
 use std::ops::Range;
 
-/// Everything one visitor got so far.
+/// All results of one visitor so far.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// How long each answer took, in the order in which they came.
+    /// The time until each answer, in the order of the answers.
     waits: Vec<Nanos>,
     refused: u64,
-    /// When the requests were sent that have no answer yet.
+    /// The times at which the unanswered requests were sent.
     open: Vec<Time>,
 }
 
-/// How far a tally had come at one moment.
+/// The progress of a tally at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mark {
     served: usize,
     refused: u64,
 }
 
-/// What a visitor got in some time.
+/// The results of a visitor in some period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Got {
-    /// Pages.
+    /// The number of pages.
     pub served: usize,
-    /// Refusals (503 or 429), and requests without any answer.
+    /// Refusals (503 or 429), and requests without an answer.
     pub refused: u64,
-    /// The median wait for a page, in milliseconds; `None` if there was none.
+    /// The median wait for a page, in milliseconds; `None` without a page.
     pub wait_p50_ms: Option<f64>,
-    /// What one wait in twenty is longer than, in milliseconds; `None` if there was none.
+    /// The 95th percentile of the waits, in milliseconds; `None` without a page.
     pub wait_p95_ms: Option<f64>,
-    /// The longest wait for a page, in milliseconds; `None` if there was none.
+    /// The longest wait for a page, in milliseconds; `None` without a page.
     pub wait_max_ms: Option<f64>,
-    /// Its part of the CPU time that the site could give, from 0 to 1.
+    /// The share of the CPU time that the site could give, from 0 to 1.
     pub cpu_share: f64,
 }
 
 impl Tally {
-    /// A request was sent.
+    /// Records a request sent at `at`.
     pub fn asked(&mut self, at: Time) {
         self.open.push(at);
     }
 
-    /// The request sent at `at` got its page after `waited`.
+    /// Records that the request sent at `at` got its page after `waited`.
     pub fn served(&mut self, at: Time, waited: Nanos) {
         self.close(at);
         self.waits.push(waited);
     }
 
-    /// The request sent at `at` was refused, or got no answer at all.
+    /// Records that the request sent at `at` was refused, or got no answer.
     pub fn refused(&mut self, at: Time) {
         self.close(at);
         self.refused += 1;
@@ -64,19 +64,19 @@ impl Tally {
         }
     }
 
-    /// How far it has come.
+    /// The progress at this moment, for a later [`Tally::since`].
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark { served: self.waits.len(), refused: self.refused }
     }
 
-    /// For how long the oldest request without an answer has been waiting.
+    /// How long the oldest unanswered request has been waiting.
     #[must_use]
     pub fn oldest(&self, now: Time) -> Option<Nanos> {
         self.open.iter().min().map(|at| now.since(*at))
     }
 
-    /// What came since `mark`.
+    /// The results since `mark`.
     #[must_use]
     pub fn since(&self, mark: Mark, cpu_share: f64) -> Got {
         let now = self.mark();

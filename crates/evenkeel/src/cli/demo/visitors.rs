@@ -1,8 +1,8 @@
-//! Who visits the demo's site: a crawler with many connections, a human with one.
+//! The visitors of the demo's site: a crawler with many connections, a human with one.
 //!
-//! Both come from 127.0.0.1 and say by `X-Forwarded-For` who they are, as a load balancer would
-//! say it for them; their addresses have no network of 16 bits or more in common. What they get is
-//! written into a [`Tally`]; the screen is made of that in `report`.
+//! Both connect from 127.0.0.1 and send their addresses in `X-Forwarded-For`, as a load balancer
+//! would. Their addresses have no common network of 16 bits or more. Their results are recorded in
+//! a [`Tally`], which `report` prints.
 
 use crate::cli::demo::tally::Tally;
 use crate::clock::Clock;
@@ -19,29 +19,29 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// How long the human looks at a page before asking for the next.
+/// How long the human looks at a page before the next request.
 pub const LOOK: Duration = Duration::from_millis(500);
-/// How long a crawler's connection pauses after a refusal. It does not keep to `Retry-After`;
-/// real ones seldom do.
+/// How long a connection of the crawler pauses after a refusal. It ignores `Retry-After`, as most
+/// real crawlers do.
 pub const PAUSE: Duration = Duration::from_millis(100);
 
-/// The name of the header in which a load balancer says whom it speaks for.
+/// The header in which a load balancer sends the address of the client.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// One of the two.
+/// One of the two visitors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visitor {
-    /// Asks for `/search` on many connections, without a rest.
+    /// Requests `/search` on many connections, without a pause.
     Crawler,
-    /// Asks for `/page`, looks at it for half a second, asks again.
+    /// Requests `/page`, looks at it for half a second, and requests it again.
     Human,
 }
 
 impl Visitor {
-    /// Both, in the order of the screen.
+    /// Both visitors, in the order of the output and of array indices.
     pub const ALL: [Visitor; 2] = [Visitor::Crawler, Visitor::Human];
 
-    /// What the screen calls it.
+    /// The name in the output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Visitor {
         }
     }
 
-    /// Its address, out of the networks kept for documentation (RFC 5737).
+    /// The address of the visitor, from the networks for documentation (RFC 5737).
     #[must_use]
     pub const fn address(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Visitor {
         }
     }
 
-    /// The page it wants.
+    /// The page that the visitor requests.
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl Visitor {
         }
     }
 
-    /// Who sent a request with these headers, as far as it says.
+    /// The visitor that sent a request with these headers; `None` if they name neither.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Visitor> {
         let first = headers.get(FORWARDED_FOR)?.to_str().ok()?.split(',').next()?.trim();
@@ -76,19 +76,18 @@ impl Visitor {
     }
 }
 
-/// What all visitors of one scene are told.
+/// The instructions for all visitors of one scene.
 #[derive(Clone)]
 pub struct Errand {
-    /// The proxy's address.
+    /// The address of the proxy.
     pub proxy: SocketAddr,
-    /// What latencies are measured by.
+    /// The clock that measures waits.
     pub clock: Clock,
-    /// Where what they get is written down, by visitor.
+    /// The tallies for the results, by visitor.
     pub tallies: Arc<[Mutex<Tally>; Visitor::ALL.len()]>,
 }
 
-/// Sends out a crawler with `connections` connections and a human. They stop when the set is
-/// dropped.
+/// Starts a crawler with `connections` connections and a human. They stop when the set is dropped.
 #[must_use]
 pub fn send_out(errand: &Errand, connections: usize) -> JoinSet<()> {
     let mut out = JoinSet::new();
@@ -99,8 +98,8 @@ pub fn send_out(errand: &Errand, connections: usize) -> JoinSet<()> {
     out
 }
 
-/// Asks for pages one after the other on one connection, for ever, with `look` between an answer
-/// and the next request.
+/// Requests pages one after the other on one connection, for ever, with a pause of `look` between
+/// an answer and the next request.
 async fn visit(errand: Errand, visitor: Visitor, look: Duration) {
     let mut line = Line { proxy: errand.proxy, sender: None };
     let tally = &errand.tallies[visitor as usize];
@@ -120,13 +119,13 @@ async fn visit(errand: Errand, visitor: Visitor, look: Duration) {
     }
 }
 
-/// A connection to the proxy, opened when it is needed.
+/// A connection to the proxy, opened on demand.
 struct Line {
     proxy: SocketAddr,
     sender: Option<SendRequest<Empty<Bytes>>>,
 }
 
-/// A request that got no answer; what exactly went wrong makes no difference to a visitor.
+/// A request got no answer. The reason makes no difference to a visitor.
 struct Lost;
 
 impl<E: std::error::Error> From<E> for Lost {
@@ -136,7 +135,7 @@ impl<E: std::error::Error> From<E> for Lost {
 }
 
 impl Line {
-    /// Asks for the visitor's page and reads it to its end.
+    /// Requests the visitor's page and reads it to its end.
     async fn get(&mut self, visitor: Visitor) -> Result<StatusCode, Lost> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,

@@ -74,7 +74,7 @@ Limit: x\\u0007
     assert_eq!(note, "no limit is called x\\u0007; there are: ip, agent");
 }
 
-/// As tempomat-doctor 0.3 prints it, to the letter.
+/// The output equals that of tempomat-doctor 0.3, byte for byte.
 #[test]
 fn t29_scripts_get_the_tables_of_tempomats_doctor() {
     let expected = "\
@@ -115,7 +115,7 @@ fn asked<'a>(admin: &'a str, limit: Option<&'a str>) -> Question<'a> {
     Question { remote: Remote { address: admin, token: None }, limit, form: Form::Tables }
 }
 
-/// What doctor makes of a server that answers `bytes`, and what it sent.
+/// The result of `doctor` with a server that answers `bytes`, and the request that it sent.
 fn exchange(bytes: &'static [u8], token: Option<&str>) -> (Result<Report, Error>, String) {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,6 +1,7 @@
-//! Draws a view: what the backends do, the limits, the clients of one, what keys do.
+//! Draws a view: the load of the backends, the limits, the clients of one limit, and the keys.
 //!
-//! Names come from strangers; nothing they hold reaches the terminal but what can be seen.
+//! Names come from strangers, so hidden characters in them are escaped before they reach the
+//! terminal.
 
 use super::view::{Mode, Order, View};
 use crate::watch::printable::printable;
@@ -11,7 +12,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
-/// Columns of a bar.
+/// The width of a bar, in columns.
 const BAR: usize = 16;
 const KEYS: &str = " q quit   Tab limit   s sort   r reverse   / filter   p pause   ? help";
 const HELP: [&str; 14] = [
@@ -31,7 +32,7 @@ const HELP: [&str; 14] = [
     "any key closes this",
 ];
 
-/// Draws everything.
+/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, view: &View) {
     let loads = view.snapshot.as_ref().map(|snapshot| &snapshot.load[..]).unwrap_or_default();
     let height = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
@@ -65,7 +66,7 @@ fn headline(view: &View) -> Line<'static> {
     line
 }
 
-/// `now` in seconds since the Unix epoch, as hours, minutes and seconds of its day.
+/// The time of day in UTC of `now`, which is in seconds since the Unix epoch.
 fn time_of_day(now: f64) -> String {
     let seconds = now as u64 % 86_400;
     format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
@@ -142,7 +143,8 @@ fn head(table: &Table, order: Order) -> Line<'static> {
     Line::from(spans.to_vec())
 }
 
-/// In `shadow` nobody waits: shown is until when the limit would do something about the client.
+/// The line of one client. In shadow mode no client waits, so the line shows how long the limit
+/// would act on the client.
 fn client(row: &Row, all: f64, shadow: bool) -> Line<'static> {
     let share = if all > 0.0 { 100.0 * row.cpu_per_second / all } else { 0.0 };
     let level = row.level.map_or_else(|| "-".to_owned(), |level| format!("{level:.2}"));

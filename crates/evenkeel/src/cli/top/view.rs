@@ -1,6 +1,6 @@
-//! What is looked at, and how: the last answer, the limit, order and filter that were chosen.
+//! The state of the screen: the last answer, and the selected limit, order and filter.
 //!
-//! Keys and answers change it; it knows no terminal.
+//! Keys and answers change it. It does not depend on a terminal.
 
 use crate::cli::remote::Error;
 use crate::watch::snapshot::{Row, Snapshot, Table};
@@ -8,12 +8,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
-/// Characters of a filter; nobody types more.
+/// The maximum length of a filter, in characters.
 const FILTER_MAX: usize = 100;
-/// Rows that a page moves by.
+/// The number of rows that a page key scrolls by.
 const PAGE: usize = 10;
 
-/// What rows are ordered by, the most of it first.
+/// The column by which rows are ordered, largest first; names and ages are in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Cost,
@@ -41,9 +41,10 @@ impl Order {
         Order::ALL[(at + 1) % Order::ALL.len()]
     }
 
-    /// In `shadow` nobody waits; what counts is for how long the limit would act.
+    /// Compares two rows. In `shadow` mode no client waits, so the order is by how long the limit
+    /// would act.
     fn compare(self, a: &Row, b: &Row, shadow: bool) -> Ordering {
-        // A level that is not known is no debt.
+        // An unknown level counts as no debt.
         let level = |row: &Row| row.level.unwrap_or(f64::INFINITY);
         match self {
             Order::Cost => b.cpu_per_second.total_cmp(&a.cpu_per_second),
@@ -63,26 +64,28 @@ pub struct View {
     pub address: String,
     pub order: Order,
     pub reversed: bool,
-    /// Shown are clients whose names hold this, whatever its case.
+    /// Only clients with this text in their names are shown, in upper or lower case.
     pub filter: String,
     pub mode: Mode,
     pub snapshot: Option<Snapshot>,
-    /// CPU-seconds per second that each door's backend worked between the last two answers.
+    /// For each door: the CPU-seconds per second that its backend worked between the last two
+    /// answers.
     pub busy: Vec<Option<f64>>,
-    /// Decisions per second of each limit that shadow kept from being carried out, likewise.
+    /// For each limit: the decisions per second that shadow mode did not enforce between the last
+    /// two answers.
     pub would: Vec<Option<f64>>,
-    /// Why the last question was not answered.
+    /// The error of the last request; `None` if it succeeded.
     pub fault: Option<String>,
-    /// Rows that are scrolled past.
+    /// The number of rows above the first visible one.
     scrolled: usize,
     paused: bool,
-    /// Door and name of the limit that is shown; a reload may have moved it.
+    /// Door and name of the selected limit, because a reload may change its position.
     limit: Option<(String, String)>,
-    /// The limit to begin with, until it has been seen.
+    /// The limit to select with the first answer; `None` after that.
     wanted: Option<String>,
 }
 
-/// What keys mean.
+/// The meaning of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Look,
@@ -113,7 +116,7 @@ impl View {
         self.paused
     }
 
-    /// Takes an answer over, or notes why there is none.
+    /// Takes over the snapshot of an answer, or its error.
     pub fn answered(&mut self, answer: Result<(String, Snapshot), Error>) {
         let snapshot = match answer {
             Ok((_, snapshot)) => snapshot,
@@ -138,16 +141,16 @@ impl View {
         self.snapshot = Some(snapshot);
     }
 
-    /// How busy a door's backend was since the last answer.
+    /// The CPUs that the backend of a door has used since the last answer.
     fn busy(&self, load: &crate::watch::snapshot::Load, now: f64) -> Option<f64> {
         let before = self.snapshot.as_ref()?;
         let was = before.load.iter().find(|was| was.door == load.door)?;
         let (worked, time) = (load.busy_seconds - was.busy_seconds, now - before.now);
-        // A server that was started anew counts from nothing.
+        // The counters of a restarted server begin at zero, so there is no rate.
         (time > 0.0 && worked >= 0.0).then(|| worked / time)
     }
 
-    /// How often shadow kept a limit from doing something since the last answer.
+    /// The decisions per second of a limit that were not enforced since the last answer.
     fn would(&self, table: &Table, now: f64) -> Option<f64> {
         let before = self.snapshot.as_ref()?;
         let was = before.limits.iter().find(|was| place(was) == place(table))?;
@@ -155,18 +158,19 @@ impl View {
         (time > 0.0).then(|| more as f64 / time)
     }
 
-    /// All limits.
+    /// All limits of the last answer.
     pub fn limits(&self) -> &[Table] {
         self.snapshot.as_ref().map(|snapshot| &snapshot.limits[..]).unwrap_or_default()
     }
 
-    /// The place of the limit that is shown; the first if none was chosen or it is gone.
+    /// The index of the selected limit; the first limit if none was selected or it no longer
+    /// exists.
     pub fn shown(&self) -> usize {
         let chosen = |table: &Table| self.limit.as_ref() == Some(&place(table));
         self.limits().iter().position(chosen).unwrap_or_default()
     }
 
-    /// The clients that are shown, in order, after those scrolled past.
+    /// The visible clients in order, beginning after the rows that were scrolled past.
     pub fn rows(&self) -> Vec<&Row> {
         let Some(table) = self.limits().get(self.shown()) else { return Vec::new() };
         let filter = self.filter.to_lowercase();
@@ -181,7 +185,7 @@ impl View {
         rows
     }
 
-    /// A key was pressed. `Break`: enough was seen.
+    /// Handles a key; `Break` means that the user leaves.
     pub fn pressed(&mut self, key: KeyEvent) -> ControlFlow<()> {
         if key.kind == KeyEventKind::Release {
             return ControlFlow::Continue(());
@@ -232,11 +236,11 @@ impl View {
     }
 
     fn scroll(&mut self, by: usize) {
-        // No further than the last row.
+        // Scroll to the last row at most.
         self.scrolled += by.min(self.rows().len().saturating_sub(1));
     }
 
-    /// Shows the limit `by` places on.
+    /// Selects the limit `by` positions further.
     fn turn(&mut self, by: usize) {
         let at = (self.shown() + by) % self.limits().len().max(1);
         self.limit = self.limits().get(at).map(place);

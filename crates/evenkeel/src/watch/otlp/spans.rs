@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time to send the last spans when the program ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The running thread. When it is dropped, it sends the pending spans for [`FAREWELL`] at most, and
+/// The running thread. When it is dropped, it sends the pending spans for two seconds at most, and
 /// ends.
 pub type Running = Thread<watch::Sender<()>>;
 

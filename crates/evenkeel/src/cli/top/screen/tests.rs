@@ -123,10 +123,10 @@ fn a_limit_in_shadow_shows_what_it_would_do() {
     assert_eq!(drawn.lines().skip(2).take(4).collect::<Vec<_>>(), expected);
     press(&mut view, "ssr");
     assert_eq!(view.rows().last().map(|row| &*row.key), Some("203.0.113.7"), "by what it would");
-    // The other limit is enforced, and says so.
+    // The other limit is enforced, and the screen says so.
     press(&mut view, "\t");
     assert!(screen(&view).contains("proxy, queue\n"), "{}", screen(&view));
-    // A server that was started anew counts from nothing.
+    // The counters of a restarted server begin at zero.
     press(&mut view, "\t");
     view.answered(Ok((String::new(), in_shadow(1_790_000_004.0, 2))));
     assert!(screen(&view).contains("shadow: would queue, 2 so far"), "{}", screen(&view));
@@ -170,7 +170,7 @@ fn a_server_that_goes_away_stays_as_it_was_last_seen() {
     let drawn = screen(&view);
     assert!(drawn.contains("nothing answers at x:1") && drawn.contains("203.0.113.7"), "{drawn}");
     assert!(!drawn.contains('\x1b'));
-    // Started anew, it counts from nothing: how busy it was is not known.
+    // After a restart the counters begin at zero, so the load is unknown.
     view.answered(Ok((String::new(), snapshot(1_790_000_004.0, 1.0))));
     assert!(screen(&view).contains("- of 2 CPUs"));
 }

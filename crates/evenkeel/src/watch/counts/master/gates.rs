@@ -83,7 +83,7 @@ impl Gates {
         }
     }
 
-    /// The connected gatekeepers, then the disconnected ones, latest first; [`SHOWN_MAX`] at most.
+    /// The connected gatekeepers, then the disconnected ones, latest first; `SHOWN_MAX` at most.
     pub fn seen(&self, now: Time) -> Vec<Gate> {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(address, known)| {
