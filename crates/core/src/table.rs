@@ -1,14 +1,14 @@
-//! The bounded store of buckets: fixed memory, no list, no key stored, no sweeper.
+//! The bounded store of buckets: fixed memory, no lists, no stored keys and no background sweep.
 //!
-//! A slot is a hash of 63 bits and the words of one bucket. Each key belongs to one set of
-//! neighbouring slots and lives nowhere else; all writing to a set happens while its writer's bit
-//! is held (`set`), so a charge never lands on another key and no key is there twice. When a set
-//! is full, the bucket goes whose loss forgives least. A bucket worth nothing equals an absent
-//! one and is simply overwritten, so nothing needs sweeping.
+//! A slot is a 63-bit hash and the words of one bucket. Invariants: each key belongs to one set of
+//! neighbouring slots and is in at most one of them; all writes to a set happen while its writer
+//! bit is held (`set`, a spin lock). So a charge never reaches another key. When a set is full, the
+//! bucket that is worth least is evicted. A bucket that is worth nothing equals an absent one and
+//! is simply overwritten, so no sweep is needed.
 //!
-//! Which sets are taken together, and in what order, is the business of `limiter`; what a bucket
-//! is worth is asked of the caller (`bucket`). Tables of up to [`EXACT_KEYS_MAX`] keys are one
-//! single set with an order of its own (`exact`), and drop the least of all their buckets.
+//! Which sets are taken together, and in which order, is decided in `limiter`; the caller knows the
+//! worth of a bucket (`bucket`). A table of up to [`EXACT_KEYS_MAX`] keys is a single set with an
+//! order of its own (`exact`), and evicts the least worthy of all its buckets.
 
 mod exact;
 mod set;
@@ -21,8 +21,8 @@ use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use set::{AtomicU64, LINE_WORDS, Line, Relaxed, Set, Shape};
 
-/// Up to this many keys, a full table drops the least worthy of *all* its buckets and never holds
-/// more than it was made for; above, the least worthy of a set.
+/// Up to this many keys, a full table evicts the least worthy of *all* its buckets and never holds
+/// more than `keys_max`. Above, it evicts the least worthy of a set.
 pub const EXACT_KEYS_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
 /// Slots in a set of a large table.
@@ -40,7 +40,7 @@ pub struct Table {
     counts: Counts,
 }
 
-/// Written seldom, and kept off the cache line of what every decision reads.
+/// Counters that are written seldom. They are not on the cache line that every decision reads.
 #[repr(align(64))]
 struct Counts {
     used: AtomicU64,
@@ -48,8 +48,8 @@ struct Counts {
 }
 
 impl Table {
-    /// A table for `keys_max` buckets (at least 1) of `words` words of state each
-    /// (1 to [`STATE_WORDS_MAX`]). All its memory is taken here.
+    /// A table for `keys_max` buckets (at least 1) of `words` words of state each (1 to
+    /// [`STATE_WORDS_MAX`]). All memory is allocated here.
     #[must_use]
     pub fn new(keys_max: usize, words: usize) -> Table {
         let keys_max = keys_max.max(1);
@@ -65,8 +65,8 @@ impl Table {
         Table { lines, shape, sets, keys_max, counts }
     }
 
-    /// Reads the lines of a key's set and forgets them: when several tables are touched before
-    /// the first is taken, the processor fetches all of them from memory side by side.
+    /// Reads the cache lines of a key's set and discards the values. If several tables are touched
+    /// before the first set is taken, the processor loads all of them from memory in parallel.
     pub fn touch(&self, hash: KeyHash) {
         let set = self.set_of(hash);
         if self.is_exact() {
@@ -76,13 +76,13 @@ impl Table {
         set.touch(self.shape.ways - 1);
     }
 
-    /// The state of a key's bucket, read without taking its set; `None` if the key is absent, is
-    /// just being moved, or if buckets here are wider than one word.
+    /// The state of a key's bucket, read without taking its set. `None` if the key is absent, if it
+    /// is being moved at this moment, or if the state has more than one word.
     ///
-    /// What this returns was true at some moment during the call, with one exception that is
-    /// accepted: if between two neighbouring loads the slot is given to another key and then
-    /// given back to this one, the other's state is returned. So it serves to refuse early and
-    /// cheaply, and never to charge.
+    /// The result was true at some moment during the call, with one accepted exception: if, between
+    /// two neighbouring loads, the slot is given to another key and then back to this one, the
+    /// result is the state of the other key. So it may be used to refuse early and cheaply, but
+    /// never to charge.
     #[must_use]
     pub fn peek(&self, hash: KeyHash) -> Option<u64> {
         if self.shape.words != 1 {
@@ -93,9 +93,10 @@ impl Table {
         set.peek(slot, hash)
     }
 
-    /// Takes the writer's bit of the key's set, waiting for whoever has it, and finds the key.
-    /// The set is given back when the entry is dropped. Who takes entries of several tables must
-    /// take them in the same order as everybody else, and at most one of each table.
+    /// Takes the writer bit of the key's set, spinning until it is free, and finds the key.
+    /// Dropping the entry releases the set. Lock order: code that takes entries of several tables
+    /// takes at most one of each, in the order of the limits. A second entry of the same set would
+    /// spin for ever.
     #[must_use]
     pub fn take(&self, hash: KeyHash) -> Entry<'_> {
         let set = self.set_of(hash);
@@ -104,14 +105,14 @@ impl Table {
         Entry { table: self, set, hash, slot }
     }
 
-    /// Which of the table's sets a key belongs to.
+    /// The index of the set that a key belongs to.
     #[must_use]
     pub fn set_index(&self, hash: KeyHash) -> usize {
         scaled(hash, self.sets)
     }
 
-    /// Takes several sets, as [`Table::take`] takes one. `sets` must ascend without repetition:
-    /// that is the order in which everybody takes them.
+    /// Takes several sets, as [`Table::take`] takes one. Lock order: `sets` must be strictly
+    /// ascending.
     #[must_use]
     pub fn take_all<'a>(&'a self, sets: &'a [usize]) -> Taken<'a> {
         debug_assert!(sets.is_sorted_by(|a, b| a < b), "sets are taken in order");
@@ -119,8 +120,8 @@ impl Table {
         Taken { table: self, sets }
     }
 
-    /// Shows every bucket once, those that are worth nothing any more included. Each set is
-    /// copied before it is shown: `f` may take entries, of this table too.
+    /// Calls `f` with every bucket once, including those that are worth nothing any longer. Each
+    /// set is copied first, so `f` may take entries, even of this table.
     pub fn for_each(&self, mut f: impl FnMut(KeyHash, &[u64])) {
         let stride = 1 + self.shape.words;
         let mut copy = Vec::with_capacity(self.shape.ways * stride);
@@ -133,7 +134,7 @@ impl Table {
         }
     }
 
-    /// How many keys it was made for.
+    /// The number of keys that the table was made for.
     #[must_use]
     pub fn keys_max(&self) -> usize {
         self.keys_max
@@ -145,13 +146,13 @@ impl Table {
         self.shape.words
     }
 
-    /// Slots in use. Buckets that are worth nothing any more count until they are overwritten.
+    /// The number of slots in use. A bucket that is worth nothing counts until it is overwritten.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.counts.used.load(Relaxed)
     }
 
-    /// Buckets that were still worth something and had to go.
+    /// The number of buckets that were evicted although they were worth something.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.counts.dropped.load(Relaxed)
@@ -167,7 +168,7 @@ impl Table {
         self.keys_max <= EXACT_KEYS_MAX
     }
 
-    /// The upper bits of the hash choose the set, so that any number of sets will do.
+    /// The set of a key. The upper bits of the hash select it, so any number of sets is possible.
     fn set_of(&self, hash: KeyHash) -> Set<'_> {
         self.set(self.set_index(hash))
     }
@@ -181,7 +182,7 @@ impl Table {
         if self.is_exact() { exact::find(set, hash) } else { set.find(hash) }
     }
 
-    /// A slot for a key that is not there, in a set whose bit is held.
+    /// A slot for an absent key, in a set that is held. Evicts a bucket if needed.
     fn room(&self, set: &Set<'_>, hash: KeyHash, worth: impl Fn(&[u64]) -> u64) -> usize {
         if self.is_exact() {
             return exact::room(self, set, hash, worth);
@@ -202,12 +203,13 @@ impl Table {
     }
 }
 
-/// A hash as an index below `count`.
+/// Maps a hash to an index below `count`.
 fn scaled(hash: KeyHash, count: usize) -> usize {
     ((u128::from(hash.bits()) * count as u128) >> 63) as usize
 }
 
-/// One key's place in a set that is held. Nobody else writes to the set until this is dropped.
+/// The slot of one key, in a set that is held. Until the entry is dropped, no other thread writes
+/// to the set.
 pub struct Entry<'a> {
     table: &'a Table,
     set: Set<'a>,
@@ -222,7 +224,7 @@ impl Entry<'_> {
         self.slot.map_or(0, |slot| self.set.state(slot, word))
     }
 
-    /// Shows the bucket's state; all zero if the key is absent.
+    /// Calls `f` with the bucket's state; all zero if the key is absent.
     pub fn with<R>(&self, f: impl FnOnce(&[u64]) -> R) -> R {
         match self.slot {
             Some(slot) => self.set.with_state(slot, f),
@@ -230,7 +232,8 @@ impl Entry<'_> {
         }
     }
 
-    /// Lets `f` change the bucket's state, then writes it as `put` does.
+    /// Lets `f` change the bucket's state, then writes it as `put` does. The set is held while `f`
+    /// runs.
     pub fn change<R>(
         &mut self,
         f: impl FnOnce(&mut [u64]) -> R,
@@ -264,8 +267,9 @@ impl Entry<'_> {
     }
 
     /// Writes the bucket's state. An absent key gets an empty slot or one that is worth nothing,
-    /// else that of the least worthy bucket: its own is never the one that goes, for who was seen
-    /// just now is the likeliest to come again. A state that is worth nothing is not brought in.
+    /// else that of the least worthy bucket. The new bucket itself is never the one evicted,
+    /// because a client that was just seen is the likeliest to return. A worthless state is not
+    /// stored.
     pub fn put(&mut self, state: &[u64], worth: impl Fn(&[u64]) -> u64) {
         if let Some(slot) = self.slot {
             self.set.write(slot, state);
@@ -283,21 +287,21 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// Several sets that are held. Nobody else writes to them until this is dropped.
+/// Several sets that are held. Until this is dropped, no other thread writes to them.
 pub struct Taken<'a> {
     table: &'a Table,
     sets: &'a [usize],
 }
 
 impl Taken<'_> {
-    /// The first word of a bucket's state; zero if the key is absent. Its set must be taken.
+    /// The first word of a bucket's state; zero if the key is absent. Its set must be held.
     #[must_use]
     pub fn get(&self, hash: KeyHash) -> u64 {
         let set = self.table.set_of(hash);
         self.table.find(&set, hash).map_or(0, |slot| set.state(slot, 0))
     }
 
-    /// As [`Entry::change`]. Its set must be taken.
+    /// Like [`Entry::change`]. The set of the key must be held.
     pub fn change<R>(
         &mut self,
         hash: KeyHash,
@@ -308,7 +312,7 @@ impl Taken<'_> {
         let set = self.table.set_of(hash);
         let slot = self.table.find(&set, hash);
         let mut entry = ManuallyDrop::new(Entry { table: self.table, set, hash, slot });
-        // The set stays taken: all are given back together.
+        // The entry is not dropped: all sets are released together.
         entry.change(f, worth)
     }
 }

@@ -1,26 +1,27 @@
 //! The order inside a small table: one set, at most half full, searched from a key's home slot.
 //!
-//! Linear probing with the gap closed on removal, so a search ends at the first empty slot and
-//! there are no tombstones. A full table looks at every slot before it takes a key in: that is
-//! what makes "the least worthy of all" exact, and why it is for small tables only. All that is
-//! worth nothing by then goes at once, so the long look is rare unless every bucket is in use.
+//! Linear probing, with gaps closed on removal, so a search ends at the first empty slot and there
+//! are no tombstones. A full table examines every slot before it stores a new key. This makes "the
+//! least worthy of all" exact, and it is the reason why it is for small tables only. All buckets
+//! that are worth nothing are removed at the same time, so this is rare unless every bucket is in
+//! use.
 
 use super::set::{Relaxed, Set};
 use super::{Table, scaled};
 use crate::key::KeyHash;
 
-/// The slot where the search for a key starts.
+/// The slot at which the search for a key starts.
 pub(super) fn home(set: &Set<'_>, hash: KeyHash) -> usize {
     scaled(hash, set.ways())
 }
 
-/// Where a key is.
+/// The slot of a key, if it is present.
 pub(super) fn find(set: &Set<'_>, hash: KeyHash) -> Option<usize> {
     let slot = search(set, hash, |owner| owner == 0 || owner == hash.bits());
     (set.hash(slot) == hash.bits()).then_some(slot)
 }
 
-/// An empty slot for a key that is not there, made by dropping buckets if need be.
+/// An empty slot for an absent key. Evicts buckets if the table is full.
 pub(super) fn room(
     table: &Table,
     set: &Set<'_>,
@@ -39,20 +40,21 @@ pub(super) fn room(
     search(set, hash, |owner| owner == 0)
 }
 
-/// The first slot from a key's home on whose hash pleases; its home if none does.
+/// The first slot, from the key's home on, with a hash that satisfies the predicate; the home slot
+/// if there is none.
 fn search(set: &Set<'_>, hash: KeyHash, pleases: impl Fn(u64) -> bool) -> usize {
     let home = home(set, hash);
     let slots = (home..set.ways()).chain(0..home);
     slots.into_iter().find(|slot| pleases(set.hash(*slot))).unwrap_or(home)
 }
 
-/// Removes every bucket that is worth nothing and says how many; if there is none, removes the
-/// one that is worth least and says zero.
+/// Removes every bucket that is worth nothing, and returns their number. If there is none, removes
+/// the bucket that is worth least and returns zero.
 fn clear(set: &Set<'_>, worth: impl Fn(&[u64]) -> u64) -> u64 {
     let mut gone = 0;
     let mut least = (u64::MAX, 0);
     for slot in 0..set.ways() {
-        // What closes the gap may be worth nothing either.
+        // The bucket that closes the gap may be worth nothing either.
         while set.hash(slot) != 0 {
             let worth = set.with_state(slot, &worth);
             if worth > 0 {
@@ -69,7 +71,7 @@ fn clear(set: &Set<'_>, worth: impl Fn(&[u64]) -> u64) -> u64 {
     gone
 }
 
-/// Empties a slot and moves up those behind it that would no longer be found.
+/// Empties a slot, and moves up the buckets behind it that a search would no longer find.
 fn remove(set: &Set<'_>, slot: usize) {
     let ways = set.ways();
     let behind = |from: usize, to: usize| (to + ways - from) % ways;

@@ -1,9 +1,11 @@
-//! One set of slots: where its words lie, its writer's bit, and the order of its writes.
+//! One set of slots: the layout of its words, its writer bit (a spin lock), and the order of its
+//! writes.
 //!
-//! The 64th bit of the first slot's hash is the writer's bit: whoever sets it may write to the
-//! set until he clears it. Readers without it (`peek`) are safe against torn slots because a slot
-//! changes its owner in a fixed order: hash away, state, hash. Nothing here decides which slot a
-//! key gets: `table` and `exact` do.
+//! The 64th bit of the first slot's hash is the writer bit. Only the thread that has set it may
+//! write to the set, until it clears the bit. Readers without it (`peek`) do not mistake the state
+//! of another key for theirs, apart from the case that `Table::peek` describes, because a slot
+//! changes its owner in a fixed order: hash cleared, state, new hash. Which slot a key gets is
+//! decided in `table` and `exact`.
 
 use crate::bucket::{STATE_WORDS_MAX, STATE_WORDS_USUAL};
 use crate::key::KeyHash;
@@ -22,7 +24,7 @@ pub(super) use loom::sync::atomic::{
 /// Words in a cache line.
 pub(super) const LINE_WORDS: usize = 8;
 
-/// The writer's bit, in the hash of a set's first slot.
+/// The writer bit, in the hash of a set's first slot.
 const WRITER: u64 = !KeyHash::MASK;
 
 /// One cache line.
@@ -30,10 +32,10 @@ const WRITER: u64 = !KeyHash::MASK;
 #[repr(align(64))]
 pub(super) struct Line([AtomicU64; LINE_WORDS]);
 
-/// How the words of a set are laid out.
+/// The layout of the words of a set.
 ///
-/// With one word of state, hash and state lie side by side, so that a key found in the first line
-/// costs one line. Wider states follow after all hashes, so that a search does not step over them.
+/// With one word of state, hash and state are neighbours, so a key found in the first line costs
+/// one cache line. Wider states follow after all hashes, so that a search does not step over them.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     /// Slots in a set, a multiple of [`LINE_WORDS`].
@@ -43,7 +45,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Lines in a set.
+    /// Cache lines in a set.
     pub(super) fn lines(self) -> usize {
         self.ways / LINE_WORDS * (1 + self.words)
     }
@@ -76,8 +78,9 @@ impl<'a> Set<'a> {
         &self.lines[at / LINE_WORDS].0[at % LINE_WORDS]
     }
 
-    /// Waits for the writer's bit. It is held for some hundred nanoseconds at most, and never
-    /// across anything that could block, so waiting is spinning.
+    /// Takes the writer bit, spinning until it is free. It is held for some hundred nanoseconds; in
+    /// a small table (`exact`) for longer while all slots are copied or searched for one to evict.
+    /// It is never held across anything that could block.
     pub(super) fn take(&self) {
         let first = self.word(0);
         loop {
@@ -89,7 +92,8 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Gives the writer's bit back, and everything written under it to the next taker.
+    /// Releases the writer bit, and publishes everything written under it to the next thread that
+    /// takes it.
     pub(super) fn give_back(&self) {
         self.word(0).store(self.hash(0), Release);
     }
@@ -103,7 +107,7 @@ impl<'a> Set<'a> {
         self.word(self.shape.state(slot, word)).load(Relaxed)
     }
 
-    /// Where a key is, searching all slots.
+    /// The slot of a key, searching all slots.
     pub(super) fn find(&self, hash: KeyHash) -> Option<usize> {
         let owned = |word: &AtomicU64| word.load(Relaxed) & KeyHash::MASK == hash.bits();
         if self.shape.words > 1 {
@@ -113,16 +117,16 @@ impl<'a> Set<'a> {
         slots.into_iter().position(|[word, _]| owned(word))
     }
 
-    /// Fetches the line of a slot's hash.
+    /// Loads the cache line of a slot's hash.
     pub(super) fn touch(&self, slot: usize) {
         black_box(self.word(self.shape.hash(slot)).load(Relaxed));
     }
 
-    /// The one word of a slot's state if it belongs to `hash`, read without the writer's bit.
+    /// The one word of a slot's state if the slot belongs to `hash`, read without the writer bit.
     ///
-    /// Whoever gives the slot away clears the hash before he writes the state (`assign`). So a
-    /// reader that saw a foreign state, and with it all that its writer did before, finds
-    /// the hash gone when it looks again.
+    /// A writer that gives the slot to another key clears the hash before it writes the state
+    /// (`assign`). So a reader that sees the state of the other key also sees the earlier writes,
+    /// and finds the hash changed when it checks again.
     pub(super) fn peek(&self, slot: usize, hash: KeyHash) -> Option<u64> {
         let owner = self.word(self.shape.hash(slot));
         let owned = || owner.load(Acquire) & KeyHash::MASK == hash.bits();
@@ -133,7 +137,7 @@ impl<'a> Set<'a> {
         owned().then_some(state)
     }
 
-    /// Shows a slot's state as a slice.
+    /// Calls `f` with a slot's state as a slice.
     pub(super) fn with_state<R>(&self, slot: usize, f: impl FnOnce(&[u64]) -> R) -> R {
         if self.shape.words == 1 {
             return f(&[self.state(slot, 0)]);
@@ -154,14 +158,14 @@ impl<'a> Set<'a> {
         f(words)
     }
 
-    /// Writes a slot's state; its owner stays.
+    /// Writes a slot's state. The key of the slot does not change.
     pub(super) fn write(&self, slot: usize, state: &[u64]) {
         for (word, value) in state.iter().take(self.shape.words).enumerate() {
             self.word(self.shape.state(slot, word)).store(*value, Release);
         }
     }
 
-    /// Gives a slot to another key: hash away, state, hash.
+    /// Gives a slot to another key, in this order: hash cleared, state, new hash.
     pub(super) fn assign(&self, slot: usize, hash: u64, state: &[u64]) {
         self.own(slot, 0);
         self.write(slot, state);
@@ -173,13 +177,13 @@ impl<'a> Set<'a> {
         self.own(slot, 0);
     }
 
-    /// Writes a slot's hash, under the writer's bit.
+    /// Writes a slot's hash. Keeps the writer bit, which must be held.
     fn own(&self, slot: usize, hash: u64) {
         let bit = if slot == 0 { WRITER } else { 0 };
         self.word(self.shape.hash(slot)).store(hash | bit, Release);
     }
 
-    /// Appends hash and state of every slot in use, as they are at one moment.
+    /// Appends hash and state of every slot in use, all as of one moment.
     pub(super) fn copy_all(&self, copy: &mut Vec<u64>) {
         self.take();
         for slot in 0..self.shape.ways {
@@ -193,7 +197,7 @@ impl<'a> Set<'a> {
     }
 }
 
-/// Spins without writing, so that the line can stay with whoever holds the bit.
+/// Spins without writing, so that the cache line can stay with the thread that holds the bit.
 #[cfg(not(loom))]
 fn wait_while(held: impl Fn() -> bool) {
     while held() {
@@ -201,7 +205,7 @@ fn wait_while(held: impl Fn() -> bool) {
     }
 }
 
-/// Lets the holder run: loom would follow a spinning reader for ever.
+/// Yields to the thread that holds the bit: loom would follow a spinning reader for ever.
 #[cfg(loom)]
 fn wait_while(_held: impl Fn() -> bool) {
     loom::thread::yield_now();

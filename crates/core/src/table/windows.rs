@@ -1,10 +1,10 @@
-//! Counters of windows of many lengths in one table, and several of them counted at once.
+//! Counters with windows of many lengths in one table, several of which are counted at once.
 //!
-//! This is the rate limit service's side of the decision: a request names any number of counters,
-//! each with its own limit and window, and all are looked at and counted while every set they
-//! live in is held, so no other request comes between. What a counter's word tells, and how the
-//! algorithms count: `state`. Which counters a request names, and what an answer says, is a
-//! door's business; `bucket::fixed` is the same arithmetic for windows of one length.
+//! This is the decision of the rate limit service: a request names any number of counters, each
+//! with its own limit and window. All are read and counted while every set they belong to is held,
+//! so no other request comes between. The encoding of a counter, and the algorithms: `state`. Which
+//! counters a request names, and the response: the doors. `bucket::fixed` is the same arithmetic
+//! for windows of one length.
 
 mod calendar;
 mod state;
@@ -17,17 +17,17 @@ pub use calendar::Length;
 pub use state::Algorithm;
 use state::worth;
 
-/// The seconds that a window covers, up to its end.
+/// The seconds that a window covers, given by its end and its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// The first second that no longer belongs to it, since the epoch.
+    /// The first second after the window, since the epoch.
     pub end: u32,
-    /// How many seconds it has.
+    /// The length in seconds.
     pub seconds: u32,
 }
 
 impl Window {
-    /// How long until it ends, in whole seconds: from 1 to its length.
+    /// Time until the window ends, in whole seconds: from 1 to its length.
     #[must_use]
     pub fn left(&self, now: Time) -> u32 {
         let left = u64::from(self.end).saturating_sub(now.second());
@@ -35,32 +35,33 @@ impl Window {
     }
 }
 
-/// One counter that a request names, and after [`Windows::count`] what became of it.
+/// One counter that a request names and, after [`Windows::count`], the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit {
-    /// Which counter. The length of its window has to be part of what was hashed.
+    /// The counter. The length of its window must be part of the hashed data.
     pub key: KeyHash,
-    /// The window that counts now.
+    /// The present window.
     pub window: Window,
-    /// How it counts. It has to be part of what was hashed, too.
+    /// The algorithm. It must be part of the hashed data, too.
     pub algorithm: Algorithm,
-    /// The most hits in a window.
+    /// The largest number of hits in a window.
     pub limit: u32,
-    /// How many hits; none: only look.
+    /// The number of hits; zero: only read the counter.
     pub hits: u32,
-    /// The hits are given back, down to none. Who gives back is never over.
+    /// Whether the hits are given back, down to zero. Such a request is never over the limit.
     pub give_back: bool,
-    /// The hits before.
+    /// The hits before this request.
     pub before: u32,
-    /// The hits after; over the limit also if they were not counted for that
-    /// ([`Algorithm::Sliding`], [`Algorithm::Bucket`]).
+    /// The hits after this request. Over the limit also if the hits were not counted for that
+    /// reason ([`Algorithm::Sliding`], [`Algorithm::Bucket`]).
     pub after: u32,
-    /// It was over before, so it was not counted ([`Policy::spare_over`]).
+    /// Whether the counter was over the limit before, and so was not counted
+    /// ([`Policy::spare_over`]).
     pub spared: bool,
 }
 
 impl Hit {
-    /// `hits` of a counter that has not been looked at.
+    /// `hits` of a counter that has not been read, with a fixed window.
     #[must_use]
     pub fn new(key: KeyHash, window: Window, limit: u32, hits: u32) -> Hit {
         let (before, after, algorithm) = (0, 0, Algorithm::Fixed);
@@ -68,20 +69,20 @@ impl Hit {
         Hit { key, window, algorithm, limit, hits, give_back, before, after, spared }
     }
 
-    /// Whether it is over its limit, once it has been counted.
+    /// Whether the counter is over its limit, after it was counted.
     #[must_use]
     pub fn is_over(&self) -> bool {
         !self.give_back && self.after > self.limit
     }
 
-    /// The hits that are left in the window, once it has been counted.
+    /// The hits that remain in the window, after it was counted.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.limit.saturating_sub(self.after)
     }
 
-    /// How long until the window ends, in whole seconds, at least 1; of a bucket, until as many
-    /// hits pass as were asked for, or if they did, until it is full.
+    /// Time until the window ends, in whole seconds, at least 1. For a bucket: until the hits of
+    /// this request would pass or, if they did pass, until it is full.
     #[must_use]
     pub fn reset_secs(&self, now: Time) -> u32 {
         if self.algorithm != Algorithm::Bucket {
@@ -92,14 +93,14 @@ impl Hit {
         u32::try_from(missing.div_ceil(u64::from(self.limit.max(1)))).unwrap_or(u32::MAX).max(1)
     }
 
-    /// How many hits were charged, once it has been counted; those given back are none.
+    /// The number of hits that were charged, after it was counted; zero if hits were given back.
     #[must_use]
     pub fn charged(&self) -> u32 {
         let refused = self.algorithm != Algorithm::Fixed && self.is_over();
         if self.give_back || refused { 0 } else { self.after.saturating_sub(self.before) }
     }
 
-    /// Whether these hits would bring it over its limit.
+    /// Whether the hits of this request would bring the counter over its limit.
     fn would_be_over(&self, used: u32) -> bool {
         !self.give_back && used.saturating_add(self.hits) > self.limit
     }
@@ -108,7 +109,8 @@ impl Hit {
         policy.spare_over && !self.give_back && used > self.limit
     }
 
-    /// Counts, unless it is spared or `stopped`, and says what is to be written, if anything.
+    /// Counts the hits, unless the counter is spared or `stopped`. Returns the word to be written,
+    /// if any.
     fn count(&mut self, words: Words, policy: Policy, stopped: bool, now: Time) -> Option<u64> {
         let used = self.used(words.own, words.previous, now);
         self.before = used;
@@ -124,20 +126,20 @@ impl Hit {
     }
 }
 
-/// The words that a counter is told by.
+/// The stored words of a counter: of the present window and, for a sliding one, of the one before.
 #[derive(Clone, Copy)]
 struct Words {
     own: u64,
     previous: u64,
 }
 
-/// What is not counted when a request is over a limit. By default all is counted always.
+/// Which counters are not counted when a request is over a limit. By default all are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// If one counter would go over, only those are counted that would go over; if one is spared,
-    /// none.
+    /// If one counter would go over its limit, only the counters that would go over are counted. If
+    /// one is spared, none is counted.
     pub stop_when_over: bool,
-    /// What is over already is not counted further.
+    /// A counter that is over its limit already is not counted further.
     pub spare_over: bool,
 }
 
@@ -147,20 +149,20 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Room for `keys_max` counters; all memory is taken here. When it is full, windows that have
-    /// ended go first, then those with the fewest hits.
+    /// Room for `keys_max` counters; all memory is allocated here. When it is full, ended windows
+    /// are evicted first, then counters with the fewest hits.
     #[must_use]
     pub fn new(keys_max: usize) -> Windows {
         Windows { table: Table::new(keys_max, 1) }
     }
 
-    /// The table, for its figures.
+    /// The underlying table, for its metrics.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Calls `f` with the word of every counter that still counts, set by set: nobody waits for
+    /// Calls `f` with the word of every counter that has not ended, set by set, so no request waits
     /// longer than for another request.
     pub fn for_each(&self, now: Time, mut f: impl FnMut(KeyHash, u64)) {
         self.table.for_each(|key, words| {
@@ -170,8 +172,8 @@ impl Windows {
         });
     }
 
-    /// Puts back a counter as [`Windows::for_each`] had it. False if it counts no longer. Keys are
-    /// found again only under the seed that they were hashed with.
+    /// Restores a counter as [`Windows::for_each`] reported it. Returns false if it has ended. A
+    /// key is found again only under the seed that it was hashed with.
     pub fn restore(&self, key: KeyHash, word: u64, now: Time) -> bool {
         let counts = worth(word, now) > 0;
         if counts {
@@ -180,8 +182,8 @@ impl Windows {
         counts
     }
 
-    /// Counts hits that another instance has let in, whatever the limit. Of a window that counts no
-    /// longer, nothing.
+    /// Counts hits that another instance has admitted, whatever the limit. Hits of a window that
+    /// has ended are ignored.
     pub fn absorb(&self, hit: &Hit, now: Time) {
         let Window { end, seconds } = hit.window;
         let over = match hit.algorithm {
@@ -197,7 +199,7 @@ impl Windows {
         self.table.take(own).change(count, |words| worth(words[0], now));
     }
 
-    /// Has a counter stand where it stands elsewhere, as its hits before and after say.
+    /// Sets a counter to its state elsewhere, as given by its hits before and after.
     pub fn learn(&self, hit: &Hit, now: Time) {
         let (own, previous) = hit.keys();
         let previous = previous.map_or(0, |key| self.table.take(key).get(0));
@@ -207,15 +209,15 @@ impl Windows {
         self.table.take(own).put(&[word], |words| worth(words[0], now));
     }
 
-    /// Counts all, in order; a counter that is named twice counts twice. No other request comes
-    /// between. `sets` is room to work in, kept by the caller to save making it anew.
+    /// Counts all hits, in order; a counter that is named twice counts twice. No other request
+    /// comes between. `sets` is a work buffer, kept by the caller to save allocations.
     pub fn count(&self, hits: &mut [Hit], sets: &mut Vec<usize>, policy: Policy, now: Time) {
         match hits {
             [] => {}
             [hit] if hit.algorithm != Algorithm::Sliding => {
                 let mut entry = self.table.take(hit.key);
                 let words = Words { own: entry.get(0), previous: 0 };
-                // Alone, it stops itself only by being spared.
+                // A single counter can be kept from counting only by being spared.
                 if let Some(word) = hit.count(words, policy, false, now) {
                     entry.put(&[word], |words| worth(words[0], now));
                 }
@@ -252,7 +254,7 @@ impl Windows {
     }
 }
 
-/// Which counters of a request are not counted because others are over.
+/// Which counters of a request are not counted because others are over their limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
     None,

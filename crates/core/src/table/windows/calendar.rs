@@ -1,25 +1,25 @@
-//! How long windows are: so many seconds from the epoch on, or months and years of the calendar.
+//! The lengths of windows: a number of seconds, or months and years of the calendar.
 //!
-//! Blocks of seconds are aligned to the epoch: a day is a day of UTC, a week begins on a Thursday,
-//! and a "month" of 30 days begins anywhere. Months of the calendar are those of UTC. Nothing here
-//! knows of leap seconds or of other time zones.
+//! Blocks of seconds are aligned to the epoch: a day is a day in UTC, a week begins on a Thursday,
+//! and a "month" of 30 days begins anywhere. Calendar months are in UTC. Leap seconds and other
+//! time zones are not supported.
 
 use super::Window;
 use crate::units::Time;
 
 const DAY: u64 = 86_400;
 
-/// How long a window is.
+/// The length of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Length {
-    /// So many seconds, at least 1: blocks aligned to the epoch.
+    /// A number of seconds, at least 1: blocks aligned to the epoch.
     Seconds(u32),
-    /// So many months of the calendar, at least 1: blocks that begin with January 1970.
+    /// A number of calendar months, at least 1: blocks counted from January 1970.
     Months(u32),
 }
 
 impl Length {
-    /// The window that `now` lies in.
+    /// The window that contains `now`.
     #[must_use]
     pub fn window(self, now: Time) -> Window {
         let (begin, end) = match self {
@@ -39,7 +39,7 @@ impl Length {
     }
 }
 
-/// Days since the epoch until the first of a month, months counted from January 1970.
+/// Days from the epoch until the first of a month; months are counted from January 1970.
 fn first_day(month: u64) -> u64 {
     let (year, month) = (1970 + month / 12, month % 12);
     let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -49,12 +49,12 @@ fn first_day(month: u64) -> u64 {
     days + lengths.iter().take(month as usize).sum::<u64>()
 }
 
-/// Days from the first of January of the year 1 until the epoch.
+/// Days from 1 January of the year 1 until the epoch.
 const DAYS_BEFORE_1970: u64 = 719_162;
 
-/// The month that a day lies in, both counted from the epoch.
+/// The month that contains a day, both counted from the epoch.
 fn month_of(day: u64) -> u64 {
-    // No month is longer than 31 days, so neither guess is too late, and the second is near.
+    // No month is longer than 31 days, so neither guess is too late, and the second is close.
     let guess = day / 31;
     let mut month = guess + (day - first_day(guess)) / 31;
     while first_day(month + 1) <= day {

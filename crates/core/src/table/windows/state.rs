@@ -1,43 +1,44 @@
-//! What one word tells of a counter, and what a hit makes of it.
+//! The one-word state of a counter, and how hits change it.
 //!
-//! A word is either the hits of a window, and the second at which they stop to count, or the time
-//! at which a bucket is full again; the lowest bit says which. So one table holds counters of
-//! every kind and length, and can tell what each is worth without knowing its rule. Seconds are
-//! kept in 31 bits and compared as on a clock's face, so nothing ends in 2038 or 2106; for that no
-//! window may be longer than 34 years.
+//! A word holds either the hits of a window and the second until which they count, or the time at
+//! which a bucket is full again; the lowest bit says which. So one table holds counters of every
+//! kind and length, and knows the worth of each without its rule. Seconds have 31 bits and are
+//! compared modulo 2^31, so the format does not end in 2038 or 2106. For that reason no window may
+//! be longer than 34 years.
 
 use super::{Hit, Window};
 use crate::bucket::debt::Debt;
 use crate::key::KeyHash;
 use crate::units::{Cost, Nanos, Rate, SECOND, Time};
 
-/// How a counter counts.
+/// The algorithm of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Hits in windows that begin one behind the other. Twice the limit can pass within a moment
-    /// around the boundary. Hits count over the limit too.
+    /// Hits in consecutive windows. Twice the limit can pass within a moment around the boundary.
+    /// Hits over the limit are counted too.
     #[default]
     Fixed,
-    /// Hits in the window before, as far as it still reaches into one that ends now, and those in
-    /// the present one. What is over is not counted.
+    /// Hits in the present window, plus those of the window before in proportion to the part of it
+    /// that a window ending now still covers. Hits over the limit are not counted.
     Sliding,
-    /// A bucket of as many hits as the limit, refilled evenly within the window. What is over is
-    /// not counted.
+    /// A bucket for as many hits as the limit, refilled evenly within the window. Hits over the
+    /// limit are not counted.
     Bucket,
 }
 
-/// The lowest bit of a bucket's word.
+/// The lowest bit, set in the word of a bucket.
 const BUCKET: u64 = 1;
-/// Bits of a second.
+/// The bits of a second.
 const SECOND_MASK: u32 = u32::MAX >> 1;
-/// What lies further ahead lies behind.
+/// Seconds from this distance on lie in the past, not in the future.
 const AHEAD: u32 = 1 << 30;
-/// Whose key is that of the odd windows.
+/// Changes the key of a sliding counter into that of its other window: odd and even windows
+/// alternate.
 const ODD: u64 = 0x5bd1_e995_9d1b_54a5;
-/// By how much a bucket may be beyond its limit for times are rounded.
+/// The rounding error of times by which a bucket may exceed its limit.
 const ROUNDED: Nanos = Nanos(4);
 
-/// The word of a window with so many hits that count until `end`.
+/// The word of a window with `hits` that count until `end`.
 const fn window_word(end: u32, hits: u32) -> u64 {
     (((end & SECOND_MASK) as u64) << 33) | ((hits as u64) << 1)
 }
@@ -50,8 +51,8 @@ const fn hits(word: u64) -> u32 {
     (word >> 1) as u32
 }
 
-/// What would be forgiven if a counter were forgotten: its hits, or the seconds until it is full.
-/// Nothing once it has ended.
+/// The loss if the counter is evicted: its hits, or the seconds until it is full. Zero once it has
+/// ended.
 pub(super) fn worth(word: u64, now: Time) -> u64 {
     if word & BUCKET != 0 {
         return Time(word).since(now).0.div_ceil(SECOND);
@@ -61,7 +62,7 @@ pub(super) fn worth(word: u64, now: Time) -> u64 {
 }
 
 impl Hit {
-    /// The key under which it counts now, and for a sliding window that of the window before.
+    /// The key of the present window and, for a sliding counter, that of the window before.
     pub(super) fn keys(&self) -> (KeyHash, Option<KeyHash>) {
         if self.algorithm != Algorithm::Sliding {
             return (self.key, None);
@@ -89,7 +90,7 @@ impl Hit {
         }
     }
 
-    /// The word after `hits` more, or fewer if they are given back.
+    /// The word after this request's hits are added, or given back.
     pub(super) fn counted(&self, word: u64, now: Time) -> u64 {
         let window = match self.algorithm {
             Algorithm::Fixed => self.window,
@@ -105,7 +106,7 @@ impl Hit {
         window_word(end, after)
     }
 
-    /// The word of a counter of which so many hits are used.
+    /// The word of a counter of which `used` hits are used.
     pub(super) fn standing_at(&self, used: u32, previous: u64, now: Time) -> u64 {
         match self.algorithm {
             Algorithm::Fixed => window_word(self.window.end, used),
@@ -120,13 +121,14 @@ impl Hit {
         }
     }
 
-    /// The hits of a sliding window are kept for the next one.
+    /// The window for which the hits of a sliding counter are stored: one window longer, for the
+    /// next one.
     fn kept(&self) -> Window {
         let Window { end, seconds } = self.window;
         Window { end: end.saturating_add(seconds), seconds }
     }
 
-    /// `None` if the limit lets nothing pass.
+    /// The bucket with the rate and burst of this counter; `None` if the limit is zero.
     fn bucket(&self) -> Option<Debt> {
         let limit = Cost::hits(self.limit.into());
         let rate = Rate::per(limit, Nanos::from_secs(self.window.seconds.into()))?;
@@ -144,9 +146,9 @@ impl Hit {
     }
 }
 
-/// It counts one window early too: who took the time just before the boundary and comes to write
-/// just after another must not undo the other's hits. Further ahead it was written before the
-/// clock was set back, and is void.
+/// Whether a word counts in `window`. A word of the window after it counts too: a thread that read
+/// the clock just before the boundary and writes just after another thread must not discard that
+/// thread's hits. A word further ahead was written before the clock was set back, and is void.
 fn is_live(word: u64, window: Window) -> bool {
     word & BUCKET == 0 && end(word).wrapping_sub(window.end) & SECOND_MASK <= window.seconds
 }
@@ -159,7 +161,7 @@ fn full_at(word: u64) -> Time {
     if word & BUCKET == 0 { Time::ZERO } else { Time(word) }
 }
 
-/// A part of a hit counts as a whole one, but what comes of rounding times does not.
+/// The hits used in a bucket. A part of a hit counts as a whole one, but rounding errors do not.
 fn bucket_used(bucket: &Debt, word: u64, now: Time) -> u32 {
     let missing = full_at(word).since(now).minus(ROUNDED);
     u32::try_from(bucket.rate().cost_in(missing).0.div_ceil(SECOND)).unwrap_or(u32::MAX)
