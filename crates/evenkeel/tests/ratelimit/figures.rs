@@ -1,4 +1,4 @@
-//! Figures and their names: cases 4, 66 and 86 to 88. Case 67 is in `tally`.
+//! Metrics and their names: cases 4, 66 and 86 to 88. Case 67 is in `tally`.
 
 use crate::ask::{C1, Service};
 use evenkeel::doors::ratelimit::decide::Package;
@@ -15,7 +15,7 @@ fn c04_requests_for_unknown_domains_are_counted() {
     assert_eq!((&*unknown[0].0, unknown[0].1.figures()[0].1), ("nope", 3), "one a descriptor");
 }
 
-/// Of the request that crosses the limit only the hits beyond it count, as with `over_limit`.
+/// Of a request that crosses the limit, only the hits over it are counted, as in `over_limit`.
 #[test]
 fn c48_shadow_counts_the_hits_that_went_over() {
     let service = Service::new(
@@ -29,7 +29,7 @@ fn c48_shadow_counts_the_hits_that_went_over() {
     }
 }
 
-/// Labels are cut from the path as StatsD gets it: an address keeps its dots as `_`, and levels
+/// Labels are taken from the path in StatsD's form: dots in an address become `_`, and levels
 /// beyond the second key are counted with it.
 #[test]
 fn prometheus_labels_are_those_of_the_references_mapping() {

@@ -1,4 +1,4 @@
-//! Fuzz harnesses for what the service reads: rule files, requests, JSON.
+//! Fuzz harnesses for the inputs of the service: rule files, requests and JSON.
 
 use crate::ask::{C1, Service, file};
 use bolero::check;
@@ -76,7 +76,8 @@ fn fuzz_rules_of_likely_pieces() {
     });
 }
 
-/// What lies in the bytes is what the generated messages say, and is decided or refused.
+/// The borrowing decoder reads the same request as the generated messages, or both refuse the
+/// bytes.
 fn request_is_read(service: &Service, bytes: &[u8]) {
     let view = View::decode(bytes);
     if view == Err(Fault::TooMany) {
@@ -101,7 +102,7 @@ fn fuzz_requests() {
     check!().for_each(|bytes: &[u8]| request_is_read(&service, bytes));
 }
 
-/// Fields of a request one by one, sound or not quite, nested as they should be.
+/// Builds requests from likely fields, valid and nearly valid, with correct nesting.
 #[test]
 fn fuzz_requests_of_likely_pieces() {
     const PIECES: [&[u8]; 24] = [
@@ -145,8 +146,8 @@ fn fuzz_requests_of_likely_pieces() {
     });
 }
 
-/// A body of frames is read alike in one piece, cut anywhere, and as a body of one message; what is
-/// in it is a request or is refused.
+/// A body of frames gives the same messages in one piece, in two pieces cut anywhere, and as a body
+/// of one message. Each message is a request or is refused.
 fn body_is_read(service: &Service, bytes: &[u8], cut: usize) {
     let taken = |pieces: &[&[u8]]| {
         let (mut frames, mut messages) = (Frames::new(64), Vec::new());
@@ -183,7 +184,8 @@ fn fuzz_framed_requests() {
     check!().for_each(|bytes: &[u8]| {
         let cut = bytes.first().copied().unwrap_or_default();
         body_is_read(&service, bytes, cut.into());
-        // The same as the message of a sound frame, and of one whose head may be wrong by a bit.
+        // Also tries the bytes as the message of a valid frame, and of a frame with one wrong bit
+        // in its head.
         let length = u32::try_from(bytes.len()).unwrap_or_default();
         let mut framed = [&[0], &length.to_be_bytes()[..], bytes].concat();
         body_is_read(&service, &framed, cut.into());
@@ -232,7 +234,7 @@ fn covers_slowly(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Stars one by one: what a pattern covers is what a slow matcher says.
+/// A pattern matches the same texts as a slow reference matcher that tries the stars one by one.
 #[test]
 fn fuzz_patterns() {
     check!().for_each(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Which limit applies and what is left: cases 1 to 35, 65 and 91.
+//! The limit that applies and the hits that are left: cases 1 to 35, 65 and 91.
 
 mod memory;
 
@@ -23,7 +23,7 @@ fn c01_to_c03_what_cannot_be_decided_is_told_as_the_reference_does() {
     assert_eq!(refused, Err(Refusal::NoDomain), "it is looked at last");
 }
 
-/// One line a case, each asked of a service that has counted nothing.
+/// One case on each line, each with a new service.
 #[test]
 fn c04_to_c31_one_request_each() {
     for (case, asked, told) in [
@@ -39,7 +39,7 @@ fn c04_to_c31_one_request_each() {
         (15, "t+9: k=p +2", "OK [5/HOUR 3]"),
         (16, "t: zero=x", "OVER [OVER 0/MINUTE 0]"),
         (17, "t: zero=y +0", "OK [0/MINUTE 0]"),
-        // Ours compares keys and values apart.
+        // Evenkeel compares keys and values separately.
         (18, "t: a=b", "OK [-]"),
         (19, "t: a_b=v", "OK [7/DAY 6]"),
         (20, "t: w=foo1", "OK [3/WEEK 2]"),
@@ -50,7 +50,7 @@ fn c04_to_c31_one_request_each() {
         (26, "nope: k=q limit 2/HOUR", "OK [-]"),
         (27, "t: k=whitelisted limit 2/DAY", "OK [2/DAY 1]"),
         (28, "t: k=q limit 3/7", "OK [3/WEEK 2]"),
-        // Nobody knows such a unit: the rules decide, and nothing dies.
+        // An unknown unit: the rules decide, and the service does not crash.
         (29, "t: k=q limit 2/0", "OK [5/HOUR 4]"),
         (29, "t: k=q limit 2/99", "OK [5/HOUR 4]"),
         (30, "t: k=dup | k=dup", "OK [5/HOUR 4, 5/HOUR 3]"),
@@ -140,7 +140,7 @@ fn c34_c35_every_limited_status_says_when_its_window_ends() {
     service.now = Time(1_795_204_800 * SECOND + 5);
     let response = service.response("t: k=1 | zero=1 | w=foo1 | un=1 | zz=1");
     let seconds = |at: usize| response.statuses[at].duration_until_reset.map(|d| d.seconds);
-    // Both windows began at this second.
+    // Both windows begin at this second.
     assert_eq!((seconds(0), seconds(1)), (Some(3_600), Some(60)));
     let week = seconds(2).expect("a window");
     // The epoch was a Thursday.

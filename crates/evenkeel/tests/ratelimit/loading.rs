@@ -1,4 +1,4 @@
-//! What is wrong with rule files, and how several make one set: cases 72 and 83 to 85.
+//! Errors in rule files, and several files that form one set: cases 72 and 83 to 85.
 
 mod examples;
 mod large;
@@ -9,7 +9,7 @@ use crate::ask::{C1, Service, file, refused, rules};
 use evenkeel::doors::ratelimit::rules::read::{DIALECT, Options, read};
 use evenkeel::doors::ratelimit::tally::Tallies;
 
-/// The faults of one file, without its name.
+/// The errors of one file, without its name.
 fn faults(text: &str) -> Vec<String> {
     let told = refused(&[file("a.yaml", text)], Options::default());
     told.iter().map(|line| line.replacen("a.yaml:", "", 1)).collect()
@@ -225,7 +225,7 @@ fn c72_rules_are_shown_one_a_line() {
     for line in [
         "t.k: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false",
         "t.mid_x.leaf: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false",
-        // As in the reference, and then what it means.
+        // The reference server's form, followed by the meaning.
         "t.un: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, \
          unlimited: true",
     ] {
@@ -236,7 +236,7 @@ fn c72_rules_are_shown_one_a_line() {
     assert_eq!(none.dump(), "");
 }
 
-/// What `evenkeel check` says of a path: its code, and both outputs.
+/// The exit code of `evenkeel check` for a path, and both of its outputs.
 fn checked(path: &std::path::Path) -> (Option<i32>, String) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel"))
         .arg("check")

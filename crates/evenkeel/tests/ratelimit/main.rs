@@ -1,5 +1,5 @@
-//! The rate limit service, case by case: `c12` is case 12 of the list that its behaviour was
-//! written from (docs/guide/ratelimit.md has what differs from the reference).
+//! The rate limit service, case by case: `c12` is case 12 of docs/spec/ratelimit.md. The
+//! differences from the reference server are in docs/guide/ratelimit.md.
 
 mod ask;
 mod envoy;

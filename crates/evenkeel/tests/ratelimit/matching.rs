@@ -4,7 +4,7 @@ use crate::ask::Service;
 use evenkeel::config::settings::RatelimitAnswers;
 use evenkeel::doors::ratelimit::rules::read::Options;
 
-/// Rules of one level: key, value, and requests per day.
+/// Rules with one level, from keys, values and requests per day.
 fn flat(nodes: &[(&str, &str, u32)]) -> String {
     let node = |(key, value, requests): &(&str, &str, u32)| {
         format!(
@@ -123,8 +123,8 @@ fn c47_patterns_are_shared_level_by_level() {
     assert_eq!(service.ask("d: files=top/2,files=nested/2"), "OK [2/DAY 0]");
 }
 
-/// With joined keys a key may be a pattern, and its rule's values may share a counter: that of the
-/// key that was asked about.
+/// With joined keys, a key may be a pattern, and all values that match it may share one counter,
+/// named by the requested key.
 #[test]
 fn c41_a_key_that_is_a_pattern_can_share_its_counter() {
     let compat = Options { compat_keys: true, ..Options::default() };

@@ -1,5 +1,5 @@
-//! Shadow, quota, replacements, headers, what is not counted, metadata, old packages: cases 48 to
-//! 64, 89 and 90.
+//! Shadow mode, quotas, replacements, headers, hits that are not counted, metadata and old
+//! packages: cases 48 to 64, 89 and 90.
 
 use crate::ask::{C1, Service, request, shown};
 use evenkeel::config::settings::RatelimitAnswers;
@@ -70,7 +70,7 @@ fn c54_c55_quota_mode_for_all() {
     assert_eq!(service.ask("d: zero=1 | zero=2"), "OK [OVER 0/MINUTE 0, OVER 0/MINUTE 0]");
 }
 
-/// The shape of the reference's own example, in our words.
+/// Rules in the form of the reference server's example, written for Evenkeel.
 const REPLACES: &str = "
 domain: rl
 descriptors:

@@ -1,6 +1,6 @@
 //! `evenkeel ratelimit` as a process, and clients for its ports.
 //!
-//! The clients are made of hyper alone, so that what is sent is known to the byte.
+//! The clients use hyper directly, so that the tests control every byte that is sent.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 /// Longer than anything takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Looks again and again until there is something to return.
+/// Calls `look` repeatedly until it returns a value.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     let (_never, pause) = channel::<()>();
@@ -36,19 +36,19 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// The running program; killed when dropped.
 pub struct Server {
     child: Child,
-    /// `current`, a link, leads to where rules are looked for.
+    /// A folder in which the link `current` leads to the rules.
     pub folder: tempfile::TempDir,
     pub grpc: SocketAddr,
     pub http: SocketAddr,
     pub debug: SocketAddr,
-    /// Where it was told to show what it counts.
+    /// The configured address of the admin door.
     pub admin: Option<String>,
     addresses: Vec<SocketAddr>,
     log: Arc<Mutex<String>>,
 }
 
 impl Server {
-    /// With one file of rules, on free ports, with more variables than these.
+    /// Starts the program with one file of rules on free ports, and with additional variables.
     pub fn start(rules: &str, variables: &[(&str, &str)]) -> Server {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("one/ratelimit/config");
@@ -67,7 +67,7 @@ impl Server {
         server
     }
 
-    /// With a configuration file.
+    /// Starts the program with a configuration file.
     pub fn from_file(text: &str) -> Server {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("evenkeel.yaml");
@@ -89,7 +89,7 @@ impl Server {
         let words = line.split(|c: char| "[]= ,".contains(c));
         let addresses: Vec<SocketAddr> = words.filter_map(|word| word.parse().ok()).collect();
         let first = usize::from(!unix);
-        // Or its log would fill the pipe.
+        // A thread keeps reading; otherwise the log would fill the pipe.
         let kept = Arc::new(Mutex::new(told.clone()));
         let keeps = Arc::clone(&kept);
         std::thread::spawn(move || {
@@ -109,12 +109,12 @@ impl Server {
         }
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
     }
 
-    /// The program with these variables and no others that it would read.
+    /// A command for the program with these variables, and no others that it would read.
     pub fn command(variables: &[(&str, &str)]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command.arg("ratelimit").env_clear();
@@ -125,7 +125,7 @@ impl Server {
         command
     }
 
-    /// Where its rules lie.
+    /// The path of the rules.
     pub fn rules(&self) -> PathBuf {
         self.folder.path().join("one/ratelimit/config")
     }
@@ -138,7 +138,7 @@ impl Server {
         Grpc::connect(self.grpc)
     }
 
-    /// The most memory that it has had so far.
+    /// The peak memory of the process, in KiB.
     pub fn peak_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("it runs");
@@ -160,7 +160,7 @@ impl Drop for Server {
     }
 }
 
-/// One request over HTTP/1: the status and the body.
+/// Sends one request over HTTP/1.1 and returns the status and the body.
 pub fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let head = format!(
@@ -199,7 +199,7 @@ impl Grpc {
         Grpc::over(runtime, TokioIo::new(stream))
     }
 
-    /// Over TLS, to a server called `gate.example`.
+    /// A connection over TLS to a server named `gate.example`.
     pub fn tls(address: SocketAddr, config: Arc<rustls::ClientConfig>) -> io::Result<Grpc> {
         let runtime = runtime();
         let name = rustls::pki_types::ServerName::try_from("gate.example").expect("a name");
@@ -230,12 +230,12 @@ impl Grpc {
         Ok(Grpc { runtime, sender })
     }
 
-    /// Calls a method: the message that comes back, or the code and text of the failure.
+    /// Calls a method, and returns the message, or the code and the text of the failure.
     pub fn call(&self, path: &str, message: &[u8]) -> Result<Vec<u8>, (i32, String)> {
         self.call_with(path, &[], message)
     }
 
-    /// The same with more headers.
+    /// Calls a method with additional headers.
     pub fn call_with(
         &self,
         path: &str,
@@ -245,7 +245,7 @@ impl Grpc {
         self.sent(path, headers, &framed(message))
     }
 
-    /// The same with a frame of one's own.
+    /// Calls a method with a given frame.
     pub fn framed(&self, path: &str, body: &[u8]) -> Result<Vec<u8>, (i32, String)> {
         self.sent(path, &[], body)
     }
@@ -265,7 +265,7 @@ impl Grpc {
         self.runtime.block_on(async {
             let response = match sender.send_request(request).await {
                 Ok(response) => response,
-                // Who is not let in hears nothing.
+                // A client that is refused gets no answer.
                 Err(error) => return Err((-2, error.to_string())),
             };
             let head = response.headers().clone();
@@ -286,7 +286,8 @@ impl Grpc {
         })
     }
 
-    /// Begins a call whose message never comes; it stays as long as what is returned.
+    /// Begins a call without ever sending its message. The call lasts as long as the returned
+    /// value.
     pub fn begin(&self, path: &str) -> impl Future + use<> {
         let mut sender = self.sender.clone();
         let request = request(path, Never.boxed_unsync());
@@ -300,7 +301,7 @@ impl Grpc {
     }
 }
 
-/// A call whose messages go both ways.
+/// A call with messages in both directions.
 pub struct Stream<'g> {
     grpc: &'g Grpc,
     outgoing: Option<tokio::sync::mpsc::Sender<Bytes>>,
@@ -309,12 +310,12 @@ pub struct Stream<'g> {
 }
 
 impl Grpc {
-    /// Begins a call whose messages go both ways; the code of the failure if there is none.
+    /// Begins a call with messages in both directions, or returns the code of its failure.
     pub fn stream(&self, path: &str) -> Result<Stream<'_>, i32> {
         self.stream_after(path, None)
     }
 
-    /// The same with all that is ever sent: one message.
+    /// Begins such a call with one message and ends its request.
     pub fn stream_of(&self, path: &str, message: &[u8]) -> Result<Stream<'_>, i32> {
         self.stream_after(path, Some(message))
     }
@@ -347,7 +348,7 @@ impl Stream<'_> {
         self.send_raw(&framed(message));
     }
 
-    /// The next message; at the end, the code.
+    /// Returns the next message, or the status code at the end.
     pub fn receive(&mut self) -> Result<Vec<u8>, i32> {
         loop {
             if let Some(length) = self.read.get(1..5) {
@@ -376,13 +377,13 @@ impl Stream<'_> {
         }
     }
 
-    /// Says that nothing more comes.
+    /// Ends the request.
     pub fn finish(&mut self) {
         self.outgoing = None;
     }
 }
 
-/// A body of what is sent to it.
+/// A body made from the messages of a channel.
 pub struct Messages(pub tokio::sync::mpsc::Receiver<Bytes>);
 
 impl http_body::Body for Messages {
@@ -397,7 +398,7 @@ impl http_body::Body for Messages {
     }
 }
 
-/// A body that never comes.
+/// A body that never sends anything.
 struct Never;
 
 impl http_body::Body for Never {
@@ -418,13 +419,13 @@ fn request(path: &str, body: Body) -> http::Request<Body> {
     request.body(body).expect("a request")
 }
 
-/// A message behind its length, not compressed.
+/// A message in a gRPC frame, not compressed.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).expect("short enough");
     [&[0], &length.to_be_bytes()[..], message].concat().into()
 }
 
-/// gRPC escapes its messages as URLs do.
+/// Decodes a gRPC error message, which is percent-encoded like a URL.
 fn decoded(text: &str) -> String {
     text.replace("%20", " ").replace("%60", "`")
 }

@@ -1,5 +1,5 @@
-//! The rate limit quota service: what each Envoy is given, with Envoys of a few lines on a clock of
-//! their own. What is shared out is checked by what they let pass.
+//! The rate limit quota service: the shares of Envoys, with minimal Envoys on a simulated clock.
+//! The tests check the shares by the requests that the Envoys let pass.
 
 mod envoy;
 mod wire;
@@ -44,18 +44,18 @@ const SETTINGS: Rlqs = Rlqs {
     per_unit: false,
 };
 
-/// What an Envoy does with its last assignment.
+/// The rule by which an Envoy decides about requests.
 #[derive(Clone, Debug, PartialEq)]
 enum Assigned {
     Nothing,
     All,
     None,
-    /// Tokens left, their most, and how many come each second.
+    /// The tokens left, the capacity, and the tokens added each second.
     Tokens(f64, f64, f64),
     Abandoned,
 }
 
-/// One bucket of one Envoy, as Envoy 1.40 treats it.
+/// One bucket of one Envoy, with the behaviour of Envoy 1.40.
 #[derive(Debug)]
 struct Held {
     assigned: Assigned,
@@ -96,7 +96,7 @@ impl Scene {
         Envoy { stream: self.book.open().expect("room"), held: HashMap::new() }
     }
 
-    /// Lets time pass, up to the next second or less.
+    /// Advances the clock by at most a second.
     fn pass(&mut self, millis: u64) {
         let before = self.now.second();
         self.now = Time(self.now.0 + millis * 1_000_000);
@@ -105,7 +105,8 @@ impl Scene {
         }
     }
 
-    /// A request at an Envoy; whether it passes. The first of a bucket is reported at once.
+    /// Sends a request to an Envoy and returns whether it passes. The first request of a bucket is
+    /// reported at once.
     fn ask(&mut self, envoy: &mut Envoy, name: &str) -> bool {
         let fresh = !envoy.held.contains_key(name);
         let held = envoy.held.entry(name.to_owned()).or_insert(Held {
@@ -137,7 +138,7 @@ impl Scene {
         self.book.report(envoy.stream, reports, &self.service.decider, moment).expect("a domain");
     }
 
-    /// What an Envoy is told reaches it.
+    /// Delivers the pending actions to an Envoy.
     fn tell(&mut self, envoy: &mut Envoy) -> Vec<BucketAction> {
         let actions = self.book.tell(envoy.stream, Waker::noop(), self.moment());
         for action in &actions {
@@ -206,7 +207,8 @@ impl Envoy {
     }
 }
 
-/// As Envoy does it: the same bucket goes on, another one begins as full as the one before it was.
+/// Applies an assignment as Envoy does: the same bucket continues, and a new one begins as full as
+/// the previous one was.
 fn assigned(strategy: &Strategy, before: &Assigned) -> Assigned {
     match strategy {
         Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll) => Assigned::All,
@@ -225,8 +227,8 @@ fn assigned(strategy: &Strategy, before: &Assigned) -> Assigned {
     }
 }
 
-/// Envoys that each have so many requests per second of one bucket, for so many seconds; what
-/// passed and what was refused of each.
+/// Runs Envoys, each with a number of requests per second to one bucket, for a number of seconds.
+/// Returns the number of passed and refused requests of each Envoy.
 fn run(
     scene: &mut Scene,
     envoys: &mut [(Envoy, f64)],
@@ -243,7 +245,7 @@ fn run(
                 scene.ask(envoy, "name=x");
                 scene.tell(envoy);
             }
-            // Each at a moment of its own.
+            // Each Envoy reports at a different moment.
             if (step + index as u64 * 3).is_multiple_of(interval * 10) {
                 scene.report(envoy, None);
             }
@@ -291,7 +293,7 @@ fn pairs_are_taken_in_the_order_of_the_rules_and_counted_with_the_descriptor() {
     assert!(matches!(seven, Assigned::Tokens(6.0, 6.0, _)), "{seven:?}");
     scene.service.now = scene.now;
     assert_eq!(scene.service.ask("d: zone=z,app=a"), "OK [7/HOUR 5]");
-    // What was asked about elsewhere is not shared out twice.
+    // Hits that other callers requested are not shared again.
     scene.service.ask("d+5: zone=z,app=a");
     scene.report(&mut envoy, None);
     scene.tell(&mut envoy);
@@ -457,7 +459,7 @@ proptest! {
         for (part, claim) in parts.iter().zip(&claims) {
             let wants = claim.demand.map_or(u64::MAX, |demand| demand + had(claim));
             let due = wants.min(fair * 3 / 4);
-            // Those who have had more than a fair part leave less for the others.
+            // Buckets that used more than an equal share leave less for the others.
             let greedy = claims.iter().any(|claim| had(claim) > fair);
             prop_assert!(greedy || part + had(claim) >= due, "{part} of {total} for {claim:?}");
         }
@@ -496,7 +498,7 @@ proptest! {
         run(&mut scene, &mut envoys, 60, interval);
         let counts = run(&mut scene, &mut envoys, 60, interval);
         let all: u64 = counts.iter().map(|(passed, _)| passed).sum();
-        // What passes between a report and the next, while others are given theirs.
+        // The requests that may pass between two reports while other Envoys get their shares.
         let untold = rates.iter().sum::<f64>() * interval as f64;
         prop_assert!(all as f64 <= 600.0 + untold.min(60.0) + 1.0, "{all} of {rates:?}");
         let wanted: f64 = rates.iter().sum::<f64>() * 60.0;

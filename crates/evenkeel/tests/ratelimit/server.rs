@@ -1,5 +1,5 @@
-//! The real program over real sockets: gRPC in all packages, JSON, health, the debug port, files
-//! that change, and what hostile callers send. Cases 3, 68 to 71, 73 to 79 and 81.
+//! The real program over real sockets: gRPC in all packages, JSON, health checks, the debug port,
+//! files that change, and hostile callers. Cases 3, 68 to 71, 73 to 79 and 81.
 
 mod bytes;
 mod renamed;
@@ -43,7 +43,8 @@ fn all_packages_and_their_errors_over_grpc() {
     assert_eq!(old.statuses[0].duration_until_reset, None);
 }
 
-/// A limit of a year that a restart forgets is none. The rules are in another folder by then.
+/// A limit of a year is useless if a restart resets it. The rules are in another folder after the
+/// restart.
 #[test]
 fn counters_outlive_the_program() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -79,7 +80,7 @@ fn c71_health_and_reflection_over_grpc() {
     let wrong = grpc.call("/grpc.health.v1.Health/Ask", &[]).expect_err("no method");
     assert_eq!(wrong.0, 12, "{wrong:?}");
     assert_eq!(grpc.call("/grpc.health.v1.Health/Check", b"\xff").expect_err("no message").0, 3);
-    // A list of services: field 7 of the request.
+    // The request for a list of services, which is field 7.
     let listed =
         grpc.call("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"\x3a\x01*");
     let listed = String::from_utf8_lossy(&listed.expect("an answer")).into_owned();
@@ -88,7 +89,7 @@ fn c71_health_and_reflection_over_grpc() {
     }
 }
 
-/// Watching tells each change; of a name that is not known it says so and stays open.
+/// A watcher gets each change. For an unknown name it gets SERVICE_UNKNOWN and stays open.
 #[test]
 fn c71_health_is_watched_until_the_server_goes_away() {
     let server = Server::start(YEARLY, &[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]);
@@ -170,7 +171,8 @@ fn c70_health_over_http_until_it_ends() {
     wait_for("no domain", || (health() == (500, String::new())).then_some(()));
     fs::write(server.rules().join("a.yaml"), YEARLY).expect("written");
     wait_for("a domain", || (health().0 == 200).then_some(()));
-    // A call that hangs keeps it from ending at once; one behind it shows that it has begun.
+    // A call that hangs keeps the service from ending at once; a later call shows that draining has
+    // begun.
     let grpc = server.grpc();
     let _hanging = grpc.begin(V3);
     asked(&grpc, V3, "t: k=v");
@@ -215,7 +217,7 @@ fn domain(name: &str, requests: u32) -> String {
     )
 }
 
-/// Writes a file that nobody sees half of: what is read of one is refused, and counted.
+/// Writes a file atomically: a half-written file would be refused and counted.
 fn put(path: &Path, text: &str) {
     let folder = tempfile::tempdir_in(path.ancestors().nth(4).expect("above")).expect("a folder");
     let whole = folder.path().join("whole");
@@ -260,7 +262,7 @@ fn c76_dot_files_can_be_passed_over() {
     assert_eq!(asked(&grpc, V3, "b: k=1"), "OK [-]");
 }
 
-/// A Kubernetes ConfigMap: files are links into a folder that a link leads to, and is swapped.
+/// A Kubernetes ConfigMap: the files are links into a folder behind another link, which is swapped.
 #[test]
 fn c77_to_c79_links_are_followed_and_swapped() {
     let server = Server::start(YEARLY, &[]);
@@ -278,7 +280,7 @@ fn c77_to_c79_links_are_followed_and_swapped() {
     symlink("..two", rules.join("..new")).expect("linked");
     fs::rename(rules.join("..new"), rules.join("..data")).expect("swapped");
     becomes("m: k=1 +0", "OK [6/YEAR 6]");
-    // The root itself is a link that leads elsewhere, and then nowhere.
+    // The root itself is a link. It first leads to another folder, and then to a missing one.
     let other = server.folder.path().join("other/ratelimit/config");
     fs::create_dir_all(&other).expect("made");
     fs::write(other.join("o.yaml"), domain("o", 5)).expect("written");
@@ -309,7 +311,7 @@ fn hostile_messages_are_refused_and_the_server_lives() {
     let grpc = server.grpc();
     let code = |bytes: &[u8]| grpc.call(V3, bytes).expect_err("refused").0;
     assert_eq!(code(b"\xff\xff\xff"), 3);
-    // A domain that is no text.
+    // A domain that is not UTF-8.
     assert_eq!(code(b"\x0a\x02\xff\xfe"), 3);
     let huge = Request {
         domain: "t".into(),

@@ -1,10 +1,10 @@
-//! The service on real Redis servers: one count for all, the reference's keys, and what it costs.
+//! The service with real Redis servers: one count for all instances, the reference server's keys,
+//! and the cost.
 //!
-//! What happens while a server is away: `away`; while it is full: `full`; that
-//! floods us: `flood`; what several instances
-//! make of an outage: `apart`. Several servers: `several`. That two instances never grant more than
-//! a limit, and count as memory does: `property`. The other doors: `doors`; Envoys that decide:
-//! `quota`.
+//! Further tests: a server that is unreachable (`away`), full (`full`) or floods its clients
+//! (`flood`); several instances in an outage (`apart`); several servers (`several`); random
+//! schedules that compare the store with memory (`property`); the other doors (`doors`); Envoys
+//! that decide by themselves (`quota`).
 
 mod apart;
 mod away;
@@ -22,7 +22,7 @@ use crate::program::{Server, wait_for};
 use crate::server::{V3, asked};
 use redis::Redis;
 
-/// A service that counts in this store, and more variables; returns once it does.
+/// A service that counts in this store, with additional variables. Returns once it is connected.
 pub fn service(redis: &Redis, more: &[(&str, &str)]) -> Server {
     let before = connections(redis);
     let server = unready(redis, YEARLY, more);
@@ -30,7 +30,7 @@ pub fn service(redis: &Redis, more: &[(&str, &str)]) -> Server {
     server
 }
 
-/// The same at once.
+/// A service that counts in this store. Returns at once.
 pub fn unready(redis: &Redis, rules: &str, more: &[(&str, &str)]) -> Server {
     let url = redis.url();
     // A machine that is busy with other tests answers late.
@@ -41,27 +41,27 @@ pub fn unready(redis: &Redis, rules: &str, more: &[(&str, &str)]) -> Server {
     Server::start(rules, &variables)
 }
 
-/// Until each thread of the service has asked the store once and was answered.
+/// Waits until each thread of the service has sent a request to the store and got an answer.
 pub fn ready(redis: &Redis, server: &Server) {
     ready_beside(redis, 0, server);
 }
 
-/// The same where there were so many connections of others before.
+/// Waits for the service if `before` connections of other clients exist already.
 fn ready_beside(redis: &Redis, before: usize, server: &Server) {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) + 1;
     wait_for("connections", || (connections(redis) >= before + threads).then_some(()));
-    // What the store has answered the service may not have heard yet.
+    // The store may have answered before the service has read the answer.
     wait_for("all of them", || (good(server) >= threads as u64).then_some(()));
 }
 
-/// The connections that a service takes for good, if it takes none for lost.
+/// The number of connections that the service reports as good; 0 while it reports any as failed.
 fn good(server: &Server) -> u64 {
     let (_, told) = away::admin(server.admin.as_ref().expect("an address"), "/api/store");
     let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
     told["good"].as_u64().filter(|_| told["failed"] == 0).unwrap_or(0)
 }
 
-/// Connections that have shown that they can be used.
+/// The number of connections that have proved to be usable.
 fn connections(redis: &Redis) -> usize {
     redis.text(&["CLIENT", "LIST"]).lines().filter(is_loaded).count()
 }
@@ -70,7 +70,7 @@ fn is_loaded(line: &&str) -> bool {
     line.contains("cmd=script|load") || line.contains("cmd=evalsha")
 }
 
-/// What a service says to some requests of one connection, each on a line.
+/// The answers of a service to some requests on one connection, one line each.
 pub fn all(server: &Server, requests: &[&str]) -> Vec<String> {
     let grpc = server.grpc();
     requests.iter().map(|request| asked(&grpc, V3, request)).collect()
@@ -92,7 +92,7 @@ fn c12_two_servers_have_one_count_under_the_reference_s_keys() {
     assert_eq!(redis.text(&["GET", key]), "7");
     let ttl: u64 = redis.text(&["TTL", key]).parse().expect("a number");
     assert!((31_535_900..=31_536_300).contains(&ttl), "{ttl}");
-    // What a reference server beside ours does with each hit.
+    // A reference server that uses the same store does this with each hit.
     redis.text(&["INCRBY", key, "2"]);
     redis.text(&["EXPIRE", key, "31536100"]);
     assert_eq!(all(&servers[0], &["t: k=seq"]), ["OVER [OVER 5/YEAR 0]"]);
@@ -144,7 +144,7 @@ fn ten_descriptors_cost_one_round_trip() {
     assert_eq!((calls("get"), calls("multi"), calls("eval")), (None, None, None), "{stats}");
 }
 
-/// Hits of all kinds, some of them given back.
+/// Hits of all kinds, also some that are given back.
 #[test]
 fn c13_to_c17_hits_are_counted_as_in_memory() {
     let redis = Redis::start(&[]);
@@ -206,7 +206,7 @@ fn limits_of_a_second_have_a_store_of_their_own() {
                  requests_per_unit: 1000}}\n- {key: h, rate_limit: {unit: year, \
                  requests_per_unit: 1000}}\n";
     let url = other.url();
-    // Keys that outlive the test, be it slow.
+    // Keys that outlive the test, even a slow one.
     let jitter = ("EXPIRATION_JITTER_MAX_SECONDS", "86400");
     let more = [("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &*url), jitter];
     let server = unready(&redis, rules, &more);
@@ -220,7 +220,7 @@ fn limits_of_a_second_have_a_store_of_their_own() {
     assert!(other.text(&["KEYS", "*"]).starts_with("t_s_v_"));
 }
 
-/// Instances that decide by themselves know of each other's hits soon after.
+/// Instances that decide by themselves learn of each other's hits soon afterwards.
 #[test]
 fn batches_are_settled_behind_the_answers() {
     let redis = Redis::start(&[]);

@@ -1,4 +1,4 @@
-//! What counters take of memory, and what a flood of descriptors does to them.
+//! Memory used by counters, and the effect of a flood of descriptors on them.
 
 use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
 use evenkeel_core::units::{SECOND, Time};
@@ -28,7 +28,7 @@ fn in_a_large_table_too_the_heavy_outlive_a_flood() {
     assert_eq!(windows.table().bytes(), bytes);
 }
 
-/// Memory of this process that is in use, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("a figure");
     let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");

@@ -1,12 +1,13 @@
-//! Rules of the shape that users of the reference and of Fencer begin with, and the journeys that
-//! the reference's own integration scripts make with theirs. The words are ours, the keys are not.
+//! Rules in the form of the examples of the reference server and of Fencer, and the steps of the
+//! reference server's own integration scripts. The texts were written for Evenkeel; the keys are
+//! the original ones.
 
 use crate::ask::{Service, request, shown};
 use evenkeel::config::settings::RatelimitAnswers;
 use evenkeel::doors::ratelimit::decide::Package;
 use evenkeel_core::units::{SECOND, Time};
 
-/// What both projects explain rules by.
+/// The rules by which both projects explain the format.
 const MONGO: &str = "
 domain: mongo_cps
 descriptors:
@@ -14,7 +15,7 @@ descriptors:
 - {key: database, value: default, rate_limit: {unit: second, requests_per_unit: 500}}
 ";
 
-/// What the reference's Envoy example asks.
+/// The rules for the reference server's Envoy example.
 const EXAMPLE: &str = "
 domain: rl
 descriptors:
@@ -46,7 +47,7 @@ descriptors:
    rate_limit: {unit: minute, requests_per_unit: 2}}
 ";
 
-/// What the suites of both ask of a server with an empty domain beside it.
+/// The rules of both test suites, which also load a file with an empty domain.
 const BASIC: &str = "
 domain: basic
 descriptors:
@@ -76,7 +77,7 @@ fn the_rules_that_both_projects_explain_limit_each_database() {
 #[test]
 fn the_journeys_of_the_references_scripts_with_its_example() {
     let mut service = Service::new(EXAMPLE);
-    // A header that is limited, and one that is only watched.
+    // One header is limited, the other one only counted.
     for over in [false, false, false, true] {
         let told = service.ask("rl: foo=a,baz=not-so-shady");
         assert_eq!(told.starts_with("OVER"), over, "{told}");
@@ -86,12 +87,12 @@ fn the_journeys_of_the_references_scripts_with_its_example() {
     }
     assert_eq!(service.ask("rl: foo=a,bay=any"), "OK [max]");
     assert_eq!(service.ask("rl: source_cluster=proxy,destination_cluster=mock"), "OK [1/MINUTE 0]");
-    // Values that were not written are seen in figures all the same.
+    // Metrics show a value that the rules do not name.
     for told in ["OK", "OK", "OVER"] {
         assert!(service.ask("rl: unspec=unspecified_value").starts_with(told));
     }
     assert_eq!(service.figure("rl.unspec_unspecified_value", "over_limit"), 1);
-    // Two quotas: a request is refused when both are used up, until the next minute.
+    // Two quotas: a request is refused once both are used up, until the next minute.
     for told in ["OK", "OK", "OVER"] {
         let shown = service.ask("rl: service_1=a | service_2=a");
         assert!(shown.starts_with(told), "{shown}");
@@ -100,7 +101,8 @@ fn the_journeys_of_the_references_scripts_with_its_example() {
     assert!(service.ask("rl: service_1=a | service_2=a").starts_with("OK"));
 }
 
-/// A quota of tokens: each request asks whether any is left, and pays when it knows how many.
+/// A quota of tokens: each request first checks whether any are left, and pays when it knows how
+/// many it used.
 #[test]
 fn tokens_are_paid_afterwards_and_metadata_says_which_service_has_some() {
     let answers = RatelimitAnswers { dynamic_metadata: true, ..RatelimitAnswers::default() };

@@ -1,4 +1,4 @@
-//! Many rules in one file, and what is too much.
+//! Many rules in one file, and files beyond the bounds.
 
 use crate::ask::{Service, request};
 use evenkeel::config::source::folder::{BYTES_MAX, Folder};

@@ -1,5 +1,5 @@
-//! Rules over xDS, from a management server of a few lines: what it is told, what runs meanwhile,
-//! and whom both believe where they speak TLS.
+//! Rules over xDS from a minimal management server: the acknowledgements that it gets, the rules in
+//! force in the meantime, and the authorities that both sides trust with TLS.
 
 use crate::ask::{request, shown};
 use crate::program::{Grpc, Messages, Server, http, wait_for};
@@ -26,15 +26,15 @@ use tokio_rustls::TlsAcceptor;
 
 const V3: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The other side of the stream that is open.
+/// The sending side of the open stream.
 type Outgoing = Arc<Mutex<Option<mpsc::Sender<Bytes>>>>;
 
-/// A management server.
+/// A minimal management server.
 struct Manager {
     address: SocketAddr,
     outgoing: Outgoing,
     told: Receiver<DiscoveryRequest>,
-    /// What became of each connection's TLS.
+    /// The result of the TLS handshake of each connection.
     greeted: Receiver<Result<(), String>>,
 }
 
@@ -190,7 +190,8 @@ fn rules_come_are_refused_and_outlive_the_server() {
     assert!(why.message.contains("duplicate domain 'd'"), "{}", why.message);
     assert_eq!(asked(&grpc, "d: k=1"), "OK [5/YEAR 3]", "what runs stays");
 
-    // The server asks it to come again; what runs goes on, and so do the counters.
+    // The server ends the stream and the service reconnects. The rules in force and the counters
+    // stay.
     manager.end_stream();
     let again = manager.told();
     assert_eq!((again.version_info.as_str(), again.node.is_some()), ("v1", true));
@@ -236,21 +237,22 @@ fn over_tls_both_sides_show_who_they_are() {
     let stranger = strangers.path("ca.pem");
     let [system, other] = [ca.as_str(), stranger.as_str()].map(|file| ("SSL_CERT_FILE", file));
     for (variables, fault) in [
-        // The server's certificate is not for its address, or of no authority of the system.
+        // The server's certificate is not valid for its address, or is not from an authority of the
+        // system.
         (&[on, believe, cert, key][..], "fatal alert"),
         (&[on, other, name, cert, key], "fatal alert"),
-        // It asks who we are.
+        // The server demands a client certificate.
         (&[on, believe, name], "no certificates"),
     ] {
         let _refused = start_with(&url, variables);
-        // Before it may come what became of connections of the one before.
+        // Results of the previous instance's connections may arrive first.
         wait_for(fault, || {
             let why = manager.greeted.try_recv().ok()?.expect_err("refused");
             why.contains(fault).then_some(())
         });
     }
     assert!(manager.told.try_recv().is_err());
-    // The system's authorities, where none are named.
+    // Without a configured authority, those of the system are trusted.
     let server = start_with(&url, &[on, system, name, cert, key]);
     manager.told();
     let mut rules = config("d", 6, 5);

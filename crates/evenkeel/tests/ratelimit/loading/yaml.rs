@@ -1,11 +1,12 @@
-//! YAML as the reference's library reads it: tags, numbers, metadata, and where a document ends.
+//! YAML as the reference server's library reads it: tags, numbers, metadata, and the end of a
+//! document.
 
 use super::faults;
 use crate::ask::{Service, refused, rules};
 use evenkeel::config::settings::RatelimitAnswers;
 use evenkeel::doors::ratelimit::json;
 
-/// Otherwise the rules behind it would be missing without a word.
+/// Without this error, the rules after the end would be missing silently.
 #[test]
 fn what_follows_an_implicit_end_of_the_document_is_a_fault() {
     let rule = "descriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n";

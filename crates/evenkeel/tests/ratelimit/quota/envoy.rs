@@ -1,5 +1,5 @@
-//! Real Envoys with the rate limit quota filter, which decide by themselves what passes, of what
-//! our service gives them.
+//! Real Envoys with the rate limit quota filter, which decide by themselves within the shares that
+//! Evenkeel assigns.
 
 use crate::envoy::{Envoy, backend, free_port, is};
 use crate::program::{Server, wait_for};
@@ -12,10 +12,10 @@ descriptors:
 
 const CONFIG: &str = include_str!("../../../../../examples/envoy/quota.yaml");
 
-/// So many that an answer comes before all of them pass, on a busy machine too.
+/// High enough that an assignment arrives before all requests have passed, also on a busy machine.
 const LIMIT: usize = 300;
 
-/// How many pass until one does not.
+/// The number of requests that pass until one is refused.
 fn until_refused(envoy: &Envoy, user: &str) -> usize {
     let mut passed = 0;
     wait_for("a refusal", || {
@@ -36,7 +36,8 @@ fn envoys_share_a_limit_and_our_death_stops_nobody() {
     let [one, two] =
         folders.each_ref().map(|at| Envoy::start(CONFIG, at.path(), [port, backend], ""));
 
-    // Until it is told, an Envoy lets pass what it is set to; that is counted all the same.
+    // Before its first assignment, an Envoy allows everything by its configuration. These requests
+    // are counted too.
     let passed = until_refused(&one, "alice");
     assert!(passed >= LIMIT, "{passed}");
     assert!(is(&one.get("alice"), 429));
@@ -46,7 +47,7 @@ fn envoys_share_a_limit_and_our_death_stops_nobody() {
     wait_for("figures", || told().contains("edge.user.over_limit: ").then_some(()));
 
     drop(server);
-    // What it was told last expires; it may have had something left of that.
+    // The last assignment expires; it may have had some requests left.
     let all_pass = || (0..30).all(|_| is(&one.get("alice"), 200));
     wait_for("everything to pass: our death stops nobody", || all_pass().then_some(()));
 

@@ -1,4 +1,4 @@
-//! Streams of the rate limit quota service over real sockets, and what hostile ones send.
+//! Streams of the rate limit quota service over real sockets, and hostile input on them.
 
 use crate::program::{Grpc, Server, Stream, http, wait_for};
 use bolero::check;
@@ -34,7 +34,7 @@ fn report(domain: &str, used: &[(&str, u64)]) -> Vec<u8> {
     RateLimitQuotaUsageReports { domain, bucket_quota_usages: usages.collect() }.encode_to_vec()
 }
 
-/// The next message, as lines of what each action says.
+/// The next message, with one line for each action.
 fn told(stream: &mut Stream<'_>) -> Vec<String> {
     let bytes = stream.receive().expect("a message");
     let response = RateLimitQuotaResponse::decode(&*bytes).expect("a response");
@@ -65,17 +65,17 @@ fn reports_are_answered_and_envoys_share() {
     let (mut one, mut two) = (a.stream(PATH).expect("open"), b.stream(PATH).expect("open"));
     one.send(&report("d", &[("x", 1)]));
     assert_eq!(told(&mut one), ["x 9"]);
-    // Another one takes part: each has half of what is left, the first is told at once.
+    // A second Envoy joins: each gets half of what is left, and the first one is informed at once.
     two.send(&report("d", &[("x", 1)]));
     assert_eq!(told(&mut two), ["x 4"]);
     assert_eq!(told(&mut one), ["x none", "x 4"]);
     one.send(&report("", &[("x", 4)]));
     assert_eq!(told(&mut one), ["x none"]);
-    // Who leaves gives back what it has.
+    // An Envoy that leaves frees its share.
     drop(two);
     drop(b);
     one.send(&report("", &[("y", 1)]));
-    // It is shared out anew within a second, before the report is answered or behind it.
+    // The limit is divided anew within a second, before or after the answer to the report.
     let mut both = told(&mut one);
     while both.len() < 2 {
         both.extend(told(&mut one));
@@ -120,16 +120,16 @@ fn what_is_no_report_ends_its_stream_and_no_other() {
     assert_eq!(ended(&grpc, b"\0\0\0\0\x03\xff\xff\xff"), 3);
     assert_eq!(ended(&grpc, b"\x01\0\0\0\x01\0"), 12, "compressed");
     assert_eq!(ended(&grpc, b"\0\xff\xff\xff\xff"), 8, "too long");
-    // Without a domain.
+    // A report without a domain.
     assert_eq!(ended(&grpc, b"\0\0\0\0\0"), 3);
     let mut stream = grpc.stream(PATH).expect("open");
     let long = "x".repeat(5_000);
-    // A name that is too long is left out, the rest is answered.
+    // A bucket with a too long name is left out, and the rest gets an answer.
     stream.send(&report("d", &[(&long, 1), ("", 1), ("x", 1)]));
     let mut all = told(&mut stream);
     all.sort();
     assert_eq!(all, [" 9", "x 9"]);
-    // In pieces.
+    // A report that arrives in pieces.
     let bytes = report("d", &[("z", 1)]);
     let framed = [&[0], &u32::try_from(bytes.len()).expect("short").to_be_bytes()[..], &bytes];
     framed.concat().chunks(3).for_each(|piece| stream.send_raw(piece));
@@ -146,13 +146,14 @@ fn many_streams_are_refused_and_their_places_come_back() {
     wait_for("a place", || grpc.stream(PATH).ok().map(|_| ()));
 }
 
-/// What is read of any bytes is what the generated messages read.
+/// This decoder reads the same reports from arbitrary bytes as the generated messages.
 #[test]
 fn fuzz_reports() {
     check!().for_each(|bytes: &[u8]| {
         let (view, message) = (Reports::decode(bytes), RateLimitQuotaUsageReports::decode(bytes));
         let Ok(view) = view else { return };
-        // Fields of ours only: what nobody knows may be malformed for one and not the other.
+        // Compares known fields only: an unknown field may be malformed for one decoder and not for
+        // the other.
         let Ok(message) = message else { return };
         assert_eq!(view.domain, message.domain);
         assert_eq!(view.usages.len() + view.left_out, message.bucket_quota_usages.len());

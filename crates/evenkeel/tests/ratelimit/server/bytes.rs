@@ -1,8 +1,8 @@
-//! The service at byte level: frames of HTTP/2 and gRPC that are wrong, cut, or of odd sizes.
+//! The service at byte level: HTTP/2 and gRPC frames that are wrong, cut, or of odd sizes.
 //!
-//! The client is made of nothing but bytes. Each connection ends, or its stream does, as HTTP/2
-//! says; a caller who does nothing wrong is answered all the while, on the same connection where
-//! only a stream was at fault.
+//! The client writes raw bytes. A wrong frame ends its stream or its connection, as HTTP/2 demands.
+//! A caller without errors gets answers all the time, even on the same connection if only a stream
+//! was wrong.
 
 use super::V3;
 use crate::ask::{YEARLY, request, shown};
@@ -31,7 +31,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The head of a call: every field a literal that is not indexed.
+/// The head of a call, with every field as a literal without indexing.
 fn head(more: &[(&str, &str)]) -> Vec<u8> {
     let own = [
         (":method", "POST"),
@@ -52,7 +52,7 @@ fn head(more: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// A message as gRPC frames it.
+/// A message in a gRPC frame.
 fn body(asked: &str) -> Vec<u8> {
     let message = request(asked).encode_to_vec();
     let length = u32::try_from(message.len()).expect("short").to_be_bytes();
@@ -64,26 +64,26 @@ fn call(stream: u32, body: &[u8]) -> Vec<u8> {
     [head, frame(DATA, END_STREAM, stream, body)].concat()
 }
 
-/// What a connection says, frame by frame.
+/// A connection that is read frame by frame.
 struct Connection(TcpStream);
 
 impl Connection {
     fn open(address: SocketAddr) -> Connection {
         let stream = TcpStream::connect(address).expect("it listens");
-        // Longer than anything takes: a connection that is kept open fails here.
+        // Longer than anything takes. A test fails here if the service keeps the connection open.
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
         stream.set_nodelay(true).expect("set");
         Connection(stream)
     }
 
-    /// With what HTTP/2 begins with.
+    /// A connection on which the HTTP/2 preface was sent.
     fn greeted(address: SocketAddr) -> Connection {
         let mut connection = Connection::open(address);
         connection.send(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat());
         connection
     }
 
-    /// Sends; that the other side has gone by then is seen when reading.
+    /// Sends bytes. If the service has closed the connection, the test notices it when reading.
     fn send(&mut self, bytes: &[u8]) {
         let _ = self.0.write_all(bytes);
     }
@@ -107,7 +107,7 @@ impl Connection {
         Some((head[3], head[4], stream, payload))
     }
 
-    /// The answer on a stream, as text; whatever is wrong with the connection ends it.
+    /// The answer on a stream, as text. An error of the connection fails the test.
     fn answer(&mut self, stream: u32) -> String {
         let mut bytes = Vec::new();
         while let Some((kind, flags, of, payload)) = self.next() {
@@ -179,7 +179,7 @@ fn wrong_frames_end_the_connection_and_nothing_else() {
         connection.0.shutdown(Shutdown::Write).expect("half closed");
         let answer = connection.answer(1);
         match told {
-            // Which error of HTTP/2's it is, is the library's business.
+            // The HTTP/2 library chooses the error code.
             "GOAWAY" => {
                 assert!(answer.starts_with("GOAWAY ") && answer != "GOAWAY", "{what}: {answer}")
             }
@@ -210,7 +210,7 @@ fn what_is_not_http_2_is_closed() {
     assert_eq!(super::asked(&server.grpc(), V3, "t: k=v"), "OK [5/YEAR 4]");
 }
 
-/// Messages that are cut, or as long as they do not say, cost their stream and not the connection.
+/// Messages that are cut, or that state a wrong length, end their stream but not the connection.
 #[test]
 fn wrong_messages_end_their_stream_alone() {
     let server = Server::start(YEARLY, &[]);
@@ -243,7 +243,7 @@ fn wrong_messages_end_their_stream_alone() {
         let bytes = frame(DATA, END_STREAM, stream, &body);
         assert_eq!(ask(&bytes, &mut stream), "refused", "{what}");
     }
-    // Cut by the caller: nothing is counted, and the connection goes on.
+    // The caller resets the stream: no hit is counted, and the connection stays.
     let broken =
         [frame(DATA, 0, stream, &good), frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())];
     let abandoned = stream;
@@ -255,7 +255,7 @@ fn wrong_messages_end_their_stream_alone() {
     stream += 2;
     connection.send(&[frame(HEADERS, END_HEADERS, abandoned, &head(&[])), next.concat()].concat());
     assert_eq!(connection.answer(stream), "OK [5/YEAR 4]");
-    // A length that HTTP states otherwise than the frames do.
+    // The content-length differs from the length of the frames.
     stream += 2;
     let head = head(&[("content-length", "99")]);
     connection.send(&frame(HEADERS, END_HEADERS, stream, &head));
@@ -266,7 +266,7 @@ fn wrong_messages_end_their_stream_alone() {
     assert_eq!(connection.answer(stream), "OK [5/YEAR 3]", "refused messages count nothing");
 }
 
-/// However a call is cut into frames and segments, it is the same call.
+/// A call is the same call in whatever frames and segments it arrives.
 #[test]
 fn a_call_in_pieces_is_a_call() {
     let server = Server::start(YEARLY, &[]);
@@ -289,8 +289,8 @@ fn a_call_in_pieces_is_a_call() {
     assert_eq!(connection.answer(3), "OK [5/YEAR 3]");
 }
 
-/// Calls with bytes changed, cut out, doubled and cut off, by a seed: every connection comes to an
-/// end once the caller has said all, and the service goes on within its memory.
+/// Calls with bytes changed, removed, repeated and cut off at random, from a fixed seed. Every
+/// connection ends after the caller has sent everything, and the service's memory stays bounded.
 #[test]
 fn damaged_calls_come_to_an_end() {
     let server = Server::start(YEARLY, &[]);
@@ -322,7 +322,7 @@ fn damaged_calls_come_to_an_end() {
         }
         let mut connection = Connection::open(server.grpc);
         connection.send(&bytes);
-        // It may be closed already.
+        // The service may have closed the connection already.
         let _ = connection.0.shutdown(Shutdown::Write);
         while connection.next().is_some() {}
     }

@@ -1,4 +1,4 @@
-//! Figures under other names: DogStatsD's by patterns, Prometheus' by a mapping file.
+//! Renamed metrics: DogStatsD's by patterns, Prometheus' by a mapping file.
 
 use crate::ask::{YEARLY, request};
 use crate::program::{Server, http};

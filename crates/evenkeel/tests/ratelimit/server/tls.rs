@@ -1,6 +1,6 @@
-//! TLS on the service's ports: who is let in, certificates that change, and connections that say
-//! nothing. Case 68 and following of the reference's own: its journeys with TLS, mTLS and a renewed
-//! certificate.
+//! TLS on the ports of the service: accepted and refused clients, renewed certificates, and silent
+//! connections. Case 68 and following of the reference server's integration tests, with TLS, mTLS
+//! and a renewed certificate.
 
 use crate::ask::{YEARLY, request};
 use crate::program::{Grpc, Server, http, wait_for};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const V3: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// An authority, with a folder for what it signs.
+/// A certificate authority, with a folder for the certificates that it signs.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub folder: tempfile::TempDir,
@@ -49,7 +49,7 @@ impl Authority {
         fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).expect("written");
     }
 
-    /// A client that believes this authority and shows that certificate, if any.
+    /// A client that trusts this authority and presents the certificate `name`, if any.
     pub fn client(&self, name: Option<&str>, protocol: &str) -> Arc<ClientConfig> {
         let pem = |name: &str| fs::read(Path::new(&self.path(name))).expect("a file");
         let mut roots = RootCertStore::empty();
@@ -73,7 +73,8 @@ impl Authority {
 }
 
 impl Authority {
-    /// A server with that certificate, which lets in whom this authority has signed.
+    /// A server with the certificate `name` that accepts clients with a certificate of this
+    /// authority.
     pub fn acceptor(&self, name: &str) -> tokio_rustls::TlsAcceptor {
         let pem = |name: &str| fs::read(Path::new(&self.path(name))).expect("a file");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -95,7 +96,7 @@ impl Authority {
     }
 }
 
-/// What `GET /healthcheck` says over TLS.
+/// The answer to `GET /healthcheck` over TLS.
 fn healthy(address: SocketAddr, client: Arc<ClientConfig>) -> std::io::Result<bool> {
     let name = ServerName::try_from("gate.example").expect("a name");
     let connection = ClientConnection::new(client, name).expect("a connection");
@@ -104,14 +105,14 @@ fn healthy(address: SocketAddr, client: Arc<ClientConfig>) -> std::io::Result<bo
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
         Ok(_) => {}
-        // The connection may end without a goodbye.
+        // The connection may end without a `close_notify`.
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
         Err(error) => return Err(error),
     }
     Ok(answer.starts_with(b"HTTP/1.1 200"))
 }
 
-/// The end certificate that a server shows.
+/// The end-entity certificate that a server presents.
 fn shown(address: SocketAddr, client: Arc<ClientConfig>) -> Vec<u8> {
     let name = ServerName::try_from("gate.example").expect("a name");
     let connection = ClientConnection::new(client, name).expect("a connection");
@@ -138,9 +139,9 @@ fn grpc_over_tls_as_the_references_variables_ask_for_it() {
     let server = Server::start(YEARLY, &variables);
     let grpc = Grpc::tls(server.grpc, authority.client(None, "h2")).expect("let in");
     assert!(decides(&grpc));
-    // Health is asked for without, as with the reference.
+    // Health checks use plain HTTP, as with the reference server.
     assert_eq!(http(server.http, "GET", "/healthcheck", "").0, 200);
-    // Plain HTTP/2 is no TLS, and does no harm.
+    // Plain HTTP/2 is refused and does no harm.
     let mut plain = TcpStream::connect(server.grpc).expect("it listens");
     plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("sent");
     let _ = plain.read_to_end(&mut Vec::new());
@@ -162,7 +163,7 @@ fn clients_show_a_certificate_of_the_authority_for_the_name() {
         ("GRPC_CLIENT_TLS_CACERT", ca.as_str()),
     ];
     stranger.sign("envoy", "envoy.example");
-    // It believes the server, and shows a certificate of somebody else.
+    // This client trusts the server, but presents a certificate of another authority.
     fs::copy(&ca, stranger.path("ca.pem")).expect("copied");
     for name in [None, Some("envoy.example")] {
         variables.extend(name.map(|name| ("GRPC_CLIENT_TLS_SAN", name)));
@@ -236,7 +237,7 @@ fn a_start_with_a_faulty_certificate_says_which_file() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("other.key is not that of the first certificate in"), "{told}");
-    // `check` says the same, with the place.
+    // `check` reports the same error, with its position.
     let file = authority.path("evenkeel.yaml");
     let text = format!(
         "ratelimit:\n  rules: off\n  tls:\n    cert: {cert}\n    key: {key}\n    ca: /none.pem\n"
@@ -276,7 +277,7 @@ fn who_says_nothing_loses_the_connection_and_who_has_spoken_keeps_it() {
             silent.push(stream);
         }
         for stream in &mut silent {
-            // Ends when it is closed; nothing else would end it for a day.
+            // Returns when the connection is closed; otherwise it would stay open for a day.
             let _ = stream.read_to_end(&mut Vec::new());
         }
         assert!(decides(&grpc));

@@ -1,5 +1,5 @@
-//! Traces, told to a collector of a few lines: which calls, as what, and what a collector that is
-//! away or unwilling costs.
+//! Traces that are sent to a minimal collector: which calls are traced, their attributes, and the
+//! effect of a collector that is unreachable or refuses messages.
 
 use crate::ask::{YEARLY, request};
 use crate::program::{Server, http, wait_for};
@@ -23,10 +23,10 @@ const V3: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// What came: the path, the headers, the message.
+/// One message to the collector: its path, headers and content.
 type Told = (String, HeaderMap, ExportTraceServiceRequest);
 
-/// A collector; it refuses the first `unwilling` messages.
+/// A collector that refuses the first `unwilling` messages.
 struct Collector {
     address: SocketAddr,
     told: Receiver<Told>,
@@ -68,7 +68,7 @@ impl Collector {
         self.told.recv_timeout(Duration::from_secs(60)).expect("a message in time")
     }
 
-    /// The next span of this name.
+    /// Returns the next span with this name.
     fn span(&mut self, name: &str) -> Span {
         loop {
             if let Some(at) = self.spans.iter().position(|span| span.name == name) {
@@ -159,10 +159,10 @@ fn calls_are_spans_of_their_callers_trace() {
         let message = request(text).encode_to_vec();
         grpc.call_with(V3, &[(&name, &value), ("tracestate", "a=1")], &message)
     };
-    // Not traced there, so not here.
+    // The caller does not trace this call, so the service does not either.
     ask("00", "t: k=unseen").expect("an answer");
     ask("01", "t: zero=seen | k=too").expect("an answer");
-    // The first message is refused; it comes again.
+    // The first message is refused and sent again.
     let (path, headers, message) = collector.told();
     assert_eq!(path, "/v1/traces");
     assert_eq!(headers["api-key"], "secret");
@@ -187,7 +187,7 @@ fn calls_are_spans_of_their_callers_trace() {
     let asked = text(&decision.attributes, "request string");
     assert!(asked.contains("entries:{key:\"zero\" value:\"seen\"}"), "{asked}");
 
-    // What fails says why; a request is cut where it is too long.
+    // A failed call carries its error; a long request is cut.
     ask("01", "t:").expect_err("no descriptors");
     let call = collector.span(&V3[1..]);
     assert_eq!(text(&call.attributes, "rpc.grpc.status_code"), "2");
@@ -251,7 +251,7 @@ fn a_collector_that_is_away_costs_no_call_and_what_is_lost_is_counted() {
     });
 }
 
-/// The admin address wants to be called by its name.
+/// Sends a request with `Host` set to the address, which the admin port demands.
 fn http_as(address: SocketAddr, path: &str) -> (u16, String) {
     use std::io::Write;
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");

@@ -1,5 +1,5 @@
-//! Several instances that the store leaves alone at once, each of which knows something else: what
-//! the count is when it comes back with nothing in it.
+//! Several instances that lose the store at once, each with different knowledge: the count after
+//! the store returns empty.
 
 use super::away::RULES;
 use super::batches::until;
@@ -14,7 +14,7 @@ use evenkeel_core::units::{SECOND, Time};
 use evenkeel_core::windows::{Algorithm, Hit, Length, Policy};
 use std::time::Duration;
 
-/// One connection, which one thread answers.
+/// An instance that is used over one connection, and so by one thread.
 struct Instance {
     server: Server,
     admin: String,
@@ -45,8 +45,8 @@ fn count(redis: &Redis) -> u32 {
     redis.text(&["GET", "evenkeel:window:31536000s:t:h=v"]).parse().unwrap_or(0)
 }
 
-/// The bound of docs/guide/redis.md: what is missing is no more than what others told since the
-/// store was back and before an instance that knew more was heard.
+/// The bound of docs/guide/redis.md: the missing hits are at most those that others reported after
+/// the store returned and before an instance that knew more had reported.
 #[test]
 fn what_any_instance_knew_is_counted_whoever_is_back_first() {
     for outage in [[0, 0], [3, 2], [0, 2], [3, 0]] {
@@ -59,7 +59,7 @@ fn what_any_instance_knew_is_counted_whoever_is_back_first() {
             wait_for("the loss to be noticed", || (one.told("good") == 0).then_some(()));
         }
         for (one, hits) in two.iter().zip(outage) {
-            // Nobody hears of the other's.
+            // Neither instance learns of the other's hits.
             if hits > 0 {
                 one.hits(hits);
             }
@@ -69,18 +69,18 @@ fn what_any_instance_knew_is_counted_whoever_is_back_first() {
             wait_for("the return", || (one.told("failed") == 0).then_some(()));
             wait_for("the store to be told", || (one.told("owed") == 0).then_some(()));
         }
-        // Who knows least asks first.
+        // The instance that knows least sends the first request.
         two[0].hits(1);
         two[1].hits(1);
         let (all, counted) = (1_003 + outage[0] + outage[1], count(&redis));
         println!("{outage:?}: {counted} of {all}");
-        // On a busy machine the second may have learned of the first's hit too late.
+        // On a busy machine, the second instance may learn of the first one's hit too late.
         let late = outage[0] + 2;
         assert!((all - late..=all).contains(&counted), "{outage:?}: {counted} of {all}");
     }
 }
 
-/// Threads of an instance know each other's hits, and each is counted once.
+/// Threads of an instance know each other's hits, and each hit is counted once.
 #[test]
 fn what_one_thread_knows_of_the_others_is_not_told_twice() {
     let redis = Redis::start(&[]);
@@ -104,8 +104,8 @@ fn what_one_thread_knows_of_the_others_is_not_told_twice() {
     });
 }
 
-/// A bucket of a hundred into which one comes each second, asked once each second of a long outage:
-/// what has come in again is not owed.
+/// A bucket of 100 tokens that gains one each second gets one request each second of a long outage.
+/// Tokens that were refilled in the meantime are not owed.
 #[test]
 fn a_bucket_is_told_what_it_is_short_of_and_not_all_it_ever_let_in() {
     let redis = Redis::start(&[]);

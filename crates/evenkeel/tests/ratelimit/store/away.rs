@@ -1,7 +1,7 @@
-//! The store is killed, stalled, started anew, full, or refuses us; under load and without. Nobody
-//! gets an error, and the count is right again when it is back. Case 82.
+//! The store is killed, stalled, restarted, full, or refuses connections, under load and without.
+//! No caller gets an error, and the count is right again once the store is back. Case 82.
 //!
-//! How long requests took is printed, not asserted: what is asserted is that none was lost.
+//! The duration of requests is printed, not asserted. The tests assert that no request was lost.
 
 use super::redis::Redis;
 use super::{all, service, unready};
@@ -19,7 +19,7 @@ const SHORT: (&str, &str) = ("EVENKEEL_STORE_DEADLINE", "20ms");
 pub const RULES: &str = "domain: t\ndescriptors:\n- {key: h, rate_limit: {unit: year, \
                      requests_per_unit: 1000000}}\n";
 
-/// What is left of the counter of `v`.
+/// The hits counted for the value `value`.
 pub fn used(redis: &Redis, value: &str) -> u64 {
     let keys = redis.text(&["KEYS", &format!("t_*_{value}_*")]);
     let Some(key) = keys.lines().next() else { return 0 };
@@ -34,7 +34,7 @@ fn c82_without_the_store_what_is_known_decides_or_an_error_where_it_is_wanted() 
     assert_eq!(all(&local, &["t: k=v", "t: k=v"]), ["OK [5/YEAR 4]", "OK [5/YEAR 3]"]);
     assert_eq!(all(&strict, &["t: k=v"]), ["OK [5/YEAR 2]"]);
     redis.kill();
-    // Of the other's hit it cannot know.
+    // It cannot know of the other instance's hit.
     let said = all(&local, &["t: k=v", "t: k=v +2", "t: k=v"]);
     assert_eq!(said, ["OK [5/YEAR 2]", "OK [5/YEAR 0]", "OVER [OVER 5/YEAR 0]"]);
     let said = all(&strict, &["t: k=v", "t: zz=v"]);
@@ -46,7 +46,8 @@ fn c82_without_the_store_what_is_known_decides_or_an_error_where_it_is_wanted() 
     wait_for("an answer", || (all(&strict, &["t: k=other"])[0].starts_with("OK")).then_some(()));
 }
 
-/// What was counted while it was away is told, and what it forgot is taken from who still knows.
+/// Hits counted during the outage are reported. The count that the store forgot is restored by an
+/// instance that still knows it.
 #[test]
 fn who_comes_back_empty_is_told_what_was_counted() {
     let redis = Redis::start(&[]);
@@ -65,8 +66,7 @@ fn who_comes_back_empty_is_told_what_was_counted() {
     wait_for("one more", || (used(&redis, "v") == 9).then_some(()));
 }
 
-/// Asks as fast as it is answered until told to stop; how many hits were let in, and how long each
-/// took.
+/// Sends requests as fast as they are answered until `stop`, and returns how long each took.
 fn load(server: &Server, stop: &AtomicBool) -> Vec<Duration> {
     let grpc = server.grpc();
     let message = request("t: h=load").encode_to_vec();
@@ -94,7 +94,7 @@ pub fn told(what: &str, mut took: Vec<Duration>) -> usize {
     took.len()
 }
 
-/// Some clients ask while `harm` happens to the store. Returns how many hits were let in.
+/// Runs clients while `harm` happens to the store. Returns the number of requests.
 pub fn under_load<const CLIENTS: usize>(what: &str, server: &Server, harm: impl FnOnce()) -> usize {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -106,14 +106,14 @@ pub fn under_load<const CLIENTS: usize>(what: &str, server: &Server, harm: impl 
     })
 }
 
-/// Hits that the service has let in.
+/// The number of hits that the service has counted.
 fn hits(server: &Server) -> u64 {
     let figures = http(server.debug, "GET", "/stats", "").1;
     let line = figures.lines().find(|line| line.contains("t.h.total_hits"));
     line.and_then(|line| line.rsplit(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Until the service has let in so many more hits than it had.
+/// Waits until the service has counted `more` hits in addition.
 pub fn more_hits(server: &Server, more: u64) {
     let begin = hits(server);
     wait_for("requests", || (hits(server) >= begin + more).then_some(()));
@@ -131,7 +131,8 @@ fn nobody_fails_while_it_is_stalled_and_the_count_is_exact_again() {
         redis.signal("CONT");
         more_hits(&server, 200);
     });
-    // Each hit is told once, whether it was with the server when that stopped or counted here.
+    // Each hit is reported once, whether it was in flight when the server stopped or was counted
+    // locally.
     wait_for("the count", || (used(&redis, "load") >= count as u64).then_some(()));
     assert_eq!(used(&redis, "load"), count as u64);
 }
@@ -148,7 +149,7 @@ fn nobody_fails_while_it_is_killed_and_started_again() {
         redis.restart();
         more_hits(&server, 200);
     });
-    // Of what was with it when it died, nobody knows whether it was counted: three at most.
+    // A hit in flight when the server died may or may not be counted: three at most.
     wait_for("the count", || (used(&redis, "load") + 3 >= count as u64).then_some(()));
     assert!(used(&redis, "load") <= count as u64 + 3);
 }
@@ -165,8 +166,9 @@ fn nobody_fails_while_it_is_full_or_refuses_us() {
         redis.text(&["CONFIG", "SET", "maxmemory", "0"]);
         more_hits(&server, 100);
     });
-    // Of what was with it in the moments of change, one for each of those who ask, it may not be
-    // told; or be told what it had counted, where the answer came after the deadline.
+    // For hits in flight when the server changes its state, one for each client, the report may be
+    // missing. Or a hit may be reported that was already counted, if its answer came after the
+    // deadline.
     wait_for("the count", || (used(&redis, "load") + 3 >= count as u64).then_some(()));
     let counted = used(&redis, "load");
     println!("{counted} of {count} counted after it was full");
@@ -181,7 +183,7 @@ fn nobody_fails_while_it_is_full_or_refuses_us() {
     assert!(used(&redis, "load") <= (count + again) as u64 + 3);
 }
 
-/// A password that becomes right is taken over, for the file is read again.
+/// A corrected password takes effect, because its file is read again.
 #[test]
 fn a_wrong_password_costs_nobody_an_error() {
     let redis = Redis::start(&["--requirepass", "right"]);
@@ -211,7 +213,7 @@ fn a_wrong_password_costs_nobody_an_error() {
     });
 }
 
-/// What the admin port answers: the status and the body.
+/// The answer of the admin port: its status and its body.
 pub fn admin(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
@@ -223,7 +225,8 @@ pub fn admin(address: &str, path: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// A connection to it is no good one, again and again, before anybody asks.
+/// A connection to such a server is not a good one; it is checked again and again, before any
+/// request.
 #[test]
 fn a_server_that_cannot_write_is_away_until_it_can() {
     let redis = Redis::start(&["--maxmemory", "1"]);

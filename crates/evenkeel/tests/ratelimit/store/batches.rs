@@ -1,8 +1,8 @@
-//! By how much instances that decide by themselves and settle later exceed a limit together:
-//! counted, not timed.
+//! Measures by how much instances that decide by themselves and settle later exceed a common limit.
+//! The excess is counted, not timed.
 //!
-//! In each round every instance is asked the same number of times and then settles. What one tells
-//! in a round those hear that settle after it; the others hear it in the next.
+//! In each round, every instance gets the same number of requests and then settles. Instances that
+//! settle later in the same round learn of its hits; the others learn of them in the next round.
 
 use super::property::{YEAR, ask, lane_by, local, settings};
 use super::redis::Redis;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const LIMIT: u32 = 100;
 
-/// Asks one instance so often; how many it lets in.
+/// Sends `times` requests to one instance and returns how many it admits.
 async fn let_in(lane: &Rc<Lane>, algorithm: Algorithm, times: u32) -> u32 {
     let clock = Clock::start();
     let mut count = 0;
@@ -35,7 +35,8 @@ pub async fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// How many `instances` let in, each asked so often in each round, until none lets in any more.
+/// Returns how many requests `instances` admit together. Each one gets `asked` requests in each
+/// round, until a round in which none is admitted.
 async fn rounds(settings: &Settings, instances: usize, asked: u32, algorithm: Algorithm) -> u32 {
     let mut lanes = Vec::new();
     for _ in 0..instances {
@@ -59,8 +60,8 @@ async fn rounds(settings: &Settings, instances: usize, asked: u32, algorithm: Al
     }
 }
 
-/// The bound of docs/guide/redis.md: what each lets in within two periods, and never more than the
-/// limit at each.
+/// The bound of docs/guide/redis.md: the requests that each instance admits within two periods, and
+/// never more than the limit at each.
 #[test]
 fn a_limit_is_exceeded_by_no_more_than_two_periods_at_each_instance() {
     local(async {

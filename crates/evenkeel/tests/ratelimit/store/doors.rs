@@ -1,6 +1,6 @@
-//! One count for the line door, the proxy and the master: the real program on real servers.
+//! One count for the line door, the proxy and the master: the real program with real servers.
 //!
-//! That buckets in the store are those of memory: `property`. Several servers: `several`.
+//! Tests that buckets in the store equal those in memory: `property`. Several servers: `several`.
 
 mod line;
 mod property;
@@ -21,20 +21,22 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// A running program; killed when dropped.
 pub struct Program {
     child: Child,
-    /// Read no further than to where its doors are open, and never closed.
+    /// The log, read up to the message that the doors are open. It stays open, because the program
+    /// writes to it.
     _log: BufReader<ChildStderr>,
     _folder: tempfile::TempDir,
-    /// Where it shows what it counts.
+    /// The address of the admin door.
     pub admin: SocketAddr,
-    /// The other addresses that it told, in that order.
+    /// The addresses of the other doors, in the order of the log.
     pub doors: Vec<SocketAddr>,
-    /// What it logged by then.
+    /// The log up to that moment.
     said: String,
 }
 
 impl Program {
-    /// Starts it with these sections and `store` keys beside where that is; `open` is what it says
-    /// when its door is. Returns as soon as all its threads are connected to the store.
+    /// Starts the program with these sections and with the keys `store` in the section of the
+    /// store. `open` is the log message that its door is open. Returns as soon as all threads are
+    /// connected to the store.
     pub fn start(sections: &str, store: &str, redis: &Redis, open: &str) -> Program {
         // A machine that is busy with other tests answers late.
         let deadline = if store.contains("deadline") { "" } else { "deadline: 5s, " };
@@ -48,7 +50,7 @@ impl Program {
         program
     }
 
-    /// The same without a word on a store, and at once.
+    /// Starts the program without a store section, and returns as soon as its door is open.
     pub fn alone(text: &str, open: &str) -> Program {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("evenkeel.yaml");
@@ -73,19 +75,19 @@ impl Program {
         Program { child, _log: log, _folder: folder, admin, doors, said: all }
     }
 
-    /// The addresses of another door that opened before.
+    /// The addresses of another door that opened earlier.
     pub fn opened(&self, open: &str) -> Vec<SocketAddr> {
         let line = self.said.lines().find(|line| line.contains(open)).expect("it is open");
         addresses(line, self.admin)
     }
 
-    /// Ends it at once.
+    /// Kills the program.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// What the admin door answers.
+    /// The answer of the admin door.
     pub fn get(&self, path: &str) -> String {
         let head = "host: 127.0.0.1\r\nconnection: close\r\n";
         let mut stream = TcpStream::connect(self.admin).expect("it listens");
@@ -95,7 +97,7 @@ impl Program {
         answer
     }
 
-    /// The value of one series.
+    /// The value of one metric series.
     pub fn metric(&self, series: &str) -> u64 {
         let all = self.get("/metrics");
         let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -122,7 +124,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What is answered, so many bytes.
+/// Sends `text` and reads an answer of `count` bytes.
 pub fn ask(stream: &mut TcpStream, text: &str, count: usize) -> String {
     stream.write_all(text.as_bytes()).expect("sent");
     let mut bytes = vec![0; count];
@@ -130,7 +132,7 @@ pub fn ask(stream: &mut TcpStream, text: &str, count: usize) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// How often a command was run since that was last reset.
+/// The number of runs of a command since the statistics were last reset.
 pub fn calls(redis: &Redis, command: &str) -> u64 {
     let stats = redis.text(&["INFO", "commandstats"]);
     let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));

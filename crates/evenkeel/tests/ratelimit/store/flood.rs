@@ -1,7 +1,7 @@
-//! What poses as a store sends answers without end: each connection is left after a bounded number
-//! of bytes, and what is known here decides.
+//! A server that poses as a store and sends endless answers. Each connection to it is closed after
+//! a bounded number of bytes, and the instance decides with the state that it has.
 //!
-//! How long an answer of ours can be: `store::redis::link::bounded` and its tests.
+//! How long a legitimate answer can be: `store::redis::link::bounded` and its tests.
 
 use super::all;
 use super::away::{RULES, admin, told};
@@ -18,23 +18,25 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes after which a connection that is still heard counts as heard for ever; more than a system
-/// takes on its own.
+/// If a connection takes this number of bytes, it counts as read forever. The system's own buffers
+/// take less.
 const FOREVER: usize = 256 << 20;
 
-/// How often others are asked, alone and beside a flood.
+/// The number of requests for the good server, alone and during a flood.
 const TIMES: usize = 500;
 
-/// What it sends.
+/// The content of a flood.
 #[derive(Clone, Copy)]
 struct Flood {
-    /// All is answered well until a command with this word comes; empty: nothing is.
+    /// The server answers properly until a command with this word arrives. An empty word starts the
+    /// flood at once.
     word: &'static str,
     head: &'static str,
     more: &'static str,
 }
 
-/// Floods whoever comes. Returns its address, and what each connection that has ended has taken.
+/// Starts a server that floods every client. Returns its address, and a list with the number of
+/// bytes that each closed connection took.
 fn start(flood: Flood) -> (SocketAddr, Arc<Mutex<Vec<usize>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -53,7 +55,8 @@ fn start(flood: Flood) -> (SocketAddr, Arc<Mutex<Vec<usize>>>) {
     (address, taken)
 }
 
-/// How many bytes of the flood were taken; `None` if it did not come to that.
+/// The number of bytes of the flood that were taken; `None` if the connection ended before the
+/// flood.
 fn send(mut stream: TcpStream, flood: Flood) -> Option<usize> {
     let (mut heard, mut answered, mut room) = (Vec::new(), 0, [0; 65_536]);
     loop {
@@ -76,7 +79,7 @@ fn send(mut stream: TcpStream, flood: Flood) -> Option<usize> {
     Some(sent)
 }
 
-/// Nothing but the length of what it sends ends a connection.
+/// Checks that each connection ends because of the length of the flood and for no other reason.
 fn is_left(layout: &str, flood: Flood) {
     let (address, taken) = start(flood);
     let folder = tempfile::tempdir().expect("a folder");
@@ -129,8 +132,8 @@ fn maps_of_slots_without_end_are_left() {
     is_left("layout: cluster, ", Flood { word: "SLOTS", head: "*16000\r\n+", more: "a" });
 }
 
-/// What is asked of a server that floods whoever asks is decided here; what another one of the
-/// same ring has is answered meanwhile, on the same thread.
+/// Requests for a server that floods are decided with the state of the instance. Requests for
+/// another server of the same ring are answered in the meantime, on the same thread.
 #[test]
 fn others_are_answered_while_one_floods() {
     let redis = Redis::start(&[]);
@@ -151,7 +154,7 @@ fn others_are_answered_while_one_floods() {
             serde_json::from_str(&admin(&page, "/api/store").1).expect("JSON");
         told["answered"].as_u64().expect("a count")
     };
-    // As a ring shares them out.
+    // Divides the counters as a ring does.
     let name = |n: u32| format!("evenkeel:window:31536000s:t:h=v{n}");
     let at = |n: &u32| crc32fast::hash(name(*n).as_bytes()) % 2;
     let (its, floods): (Vec<u32>, Vec<u32>) = (0..20).partition(|n| at(n) == 0);
@@ -186,7 +189,7 @@ fn others_are_answered_while_one_floods() {
         stop.store(true, Relaxed);
         took
     });
-    // Nobody but the good server answers, and it has answered every time.
+    // Only the good server gives answers, and it has answered every request.
     assert_eq!(answered() - before, beside.len() as u64);
     assert!(its.iter().all(|n| redis.text(&["EXISTS", &name(*n)]) == "1"), "{its:?}");
     let floods = ended() - begin;
@@ -194,8 +197,8 @@ fn others_are_answered_while_one_floods() {
     told(&format!("beside {floods} floods that were left"), beside);
 }
 
-/// A server that answers with an error of this code and 300 kB as soon as a command with this
-/// word comes; else all is well.
+/// A server that answers with an error of this code and 300 kB of text as soon as a command with
+/// this word arrives. It answers everything before properly.
 fn complains(word: &'static str, code: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -204,7 +207,7 @@ fn complains(word: &'static str, code: &'static str) -> SocketAddr {
             thread::spawn(move || {
                 let error = format!("-{code} {}\r\n", "a".repeat(300_000));
                 let mut room = [0; 65_536];
-                // Whoever asks waits for the answer before it asks again.
+                // A client waits for the answer before its next request.
                 while let Ok(count @ 1..) = stream.read(&mut room) {
                     let text = String::from_utf8_lossy(&room[..count]).into_owned();
                     let commands = text.matches("\r\nSET\r\n").count()
@@ -221,7 +224,7 @@ fn complains(word: &'static str, code: &'static str) -> SocketAddr {
     address
 }
 
-/// A program; killed when dropped.
+/// A running program; killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {

@@ -1,12 +1,13 @@
-//! A store that answers and does not do what it is asked, because it is full or has forgotten the
-//! scripts: no hit is lost, before, during or after, in either mode.
+//! A store that answers but does not execute commands, because it is full or has lost the scripts.
+//! No hit is lost before, during or after that, in either mode.
 
 use super::away::{RULES, more_hits, under_load, used};
 use super::redis::Redis;
 use super::{ready, unready};
 use crate::program::{Server, wait_for};
 
-/// Who ask, each one question after the other: so many are with the server when it is full.
+/// The number of clients, each with one request at a time. This is also the maximum number of
+/// requests in flight when the server becomes full.
 const CLIENTS: usize = 24;
 const MODES: [&str; 2] = ["exact", "batched"];
 
@@ -16,8 +17,8 @@ fn service(redis: &Redis, mode: &str) -> Server {
     server
 }
 
-/// All of them, and each once; but on a busy machine what was answered after the deadline may have
-/// been counted and told.
+/// Checks that each hit was counted once. On a busy machine, a hit with an answer after the
+/// deadline may be both counted and reported.
 fn is_counted(redis: &Redis, count: u64, mode: &str) {
     wait_for("the count", || (used(redis, "load") >= count).then_some(()));
     let used = used(redis, "load");

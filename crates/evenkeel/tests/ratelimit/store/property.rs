@@ -1,8 +1,8 @@
-//! What Redis counts is what memory counts at the same moment, and two instances together never
-//! let in more than a limit allows: over thousands of random schedules.
+//! Redis counts the same as memory at the same moment, and two instances together never admit more
+//! than a limit allows, over thousands of random schedules.
 //!
-//! The store's clock cannot be set, so memory follows it: a model is asked at the moment that the
-//! store says it answered.
+//! The store's clock cannot be set, so memory follows it: a model gets each request at the time
+//! that the store reports in its answer.
 
 use super::redis::Redis;
 use evenkeel::clock::Clock;
@@ -21,12 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, LocalOptions};
 
-/// What a store answers so late it may have been told of what it has rightly forgotten meanwhile.
+/// If an answer takes longer than this, the instance may have reported hits that the store had
+/// rightly forgotten.
 const LATE: Nanos = Nanos::from_millis(100);
 
 const KINDS: [Algorithm; 3] = [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Bucket];
 
-/// A window that does not end while a test runs, whatever the time of day, in seconds.
+/// The length in seconds of a window that does not end during a test, at any time of day.
 pub const YEAR: u32 = 31_536_000;
 
 pub fn settings(redis: &Redis) -> Settings {
@@ -59,7 +60,7 @@ pub fn settings_of(layout: Layout, servers: &[Redis]) -> Settings {
     }
 }
 
-/// A lane of an instance of its own, once it is connected.
+/// A lane of a new instance, once it is connected.
 pub async fn lane(redis: &Redis) -> Rc<Lane> {
     lane_by(&settings(redis)).await
 }
@@ -118,7 +119,7 @@ pub fn ask(name: &str, algorithm: Algorithm, length: Length, limit: u32, now: Ti
     }
 }
 
-/// Windows of one and two seconds begin and end while this runs.
+/// Windows of one and two seconds begin and end during this test.
 #[test]
 fn the_store_counts_as_memory_does() {
     let redis = Redis::start(&[]);
@@ -137,7 +138,7 @@ fn the_store_counts_as_memory_does() {
                 .map(|_| {
                     let algorithm = KINDS[dice.few(3) as usize];
                     let length = lengths[dice.few(4) as usize];
-                    // Rates whose steps are whole microseconds.
+                    // Limits for which the steps of a rate are whole microseconds.
                     let limit = [0, 1, 10, 100][dice.few(4) as usize];
                     let name = format!("{} {era}", dice.few(3));
                     let mut ask = ask(&name, algorithm, length, limit, now);
@@ -153,7 +154,8 @@ fn the_store_counts_as_memory_does() {
             let mut hits: Vec<Hit> = asks.iter().map(|ask| ask.hit).collect();
             let time = lane.count(&mut asks, policy, now).await.expect("an answer");
             if clock.now().since(now) > LATE {
-                // What was known here when it was asked is the past by now: others are asked about.
+                // The state that the request was sent with is outdated by now, so the test
+                // continues with new keys.
                 (now, era) = (clock.now(), era + 1);
                 continue;
             }
@@ -171,8 +173,9 @@ fn the_store_counts_as_memory_does() {
     });
 }
 
-/// One schedule: two instances ask for one key in any order, and at once. `ask` is told which of
-/// them asks, and for how many; what it asks says whether they are let in, of `limit` at most.
+/// Runs one schedule: two instances send requests for one key in any order, some at once. `ask`
+/// gets the number of the instance and the number of hits, and returns whether they are admitted.
+/// At most `limit` hits may be admitted.
 pub async fn schedule<F>(dice: &mut Dice, limit: u64, what: &str, ask: impl Fn(usize, u64) -> F)
 where
     F: Future<Output = bool> + 'static,
@@ -181,7 +184,7 @@ where
     for _ in 0..4 + dice.below(12) {
         let (which, hits) = (dice.below(2) as usize, 1 + dice.below(2));
         let task = tokio::task::spawn_local(ask(which, hits));
-        // Some wait for those before, others do not.
+        // Some requests wait for the previous ones, others do not.
         match dice.below(3) {
             0 => asked.push((hits, Ok(task.await.expect("it ended")))),
             _ => asked.push((hits, Err(task))),
@@ -196,7 +199,7 @@ where
         if let_in { granted += hits } else { refused = true }
     }
     assert!(granted <= limit, "{what}: {granted} of {limit}");
-    // Nobody is refused while there is room for the most that anybody asks for.
+    // No request is refused while there is room for the largest one.
     assert!(!refused || granted + 2 > limit, "{what}: {granted} of {limit}, and refused");
 }
 

@@ -1,4 +1,4 @@
-//! What Envoys report that let requests pass by themselves: counted for all instances.
+//! Usage that is reported by Envoys which decide by themselves, counted for all instances.
 
 use super::batches::until;
 use super::property::{local, settings, settings_of};
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 const RULES: &str = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: year, \
                      requests_per_unit: 100}}\n";
 
-/// An instance whose seed is its own, and what tells its store.
+/// An instance with a seed of its own, and its handle of the store.
 fn instance(settings: &Settings, number: u8) -> (Decider, Arc<Store>) {
     let clock = Clock::start();
     let counters = Arc::new(Counters::new(100, clock));
@@ -34,7 +34,8 @@ fn instance(settings: &Settings, number: u8) -> (Decider, Arc<Store>) {
     (decider.with_store(Some(Arc::clone(&store))), store)
 }
 
-/// Charges what an Envoy let pass; what is left of the limit, as this instance knows.
+/// Charges the requests that an Envoy let pass, and returns what is left of the limit as far as
+/// this instance knows.
 fn left_of(decider: &Decider, value: &str, allowed: u64) -> u32 {
     let (now, elapsed) = (decider.now(), Nanos::ZERO);
     let used = Used { allowed, denied: 0, elapsed, before: 0 };
@@ -60,15 +61,15 @@ fn what_envoys_report_here_is_used_up_there() {
         let count = || redis.text(&["GET", key]);
         let told = async |wanted: &str| until(|| count() == wanted).await;
         told("30").await;
-        // Of the other's it hears with the answer to its own.
+        // It learns of the other instance's hits with the answer to its own.
         assert_eq!(left(&two[1].0, 5), 95);
         told("35").await;
         until(|| left(&two[1].0, 0) == 65).await;
     });
 }
 
-/// Tells these stores on a thread of its own, whose lanes it hands out what they count of, until it
-/// is told to stop.
+/// Reports to these stores on the current thread until `stop`. Sends the metrics of its lanes to
+/// `told` once they are connected.
 fn tell(
     stores: &[Arc<Store>],
     told: &mpsc::SyncSender<Vec<Arc<StoreCounts>>>,
@@ -85,7 +86,7 @@ fn tell(
     });
 }
 
-/// Two instances in front of a cluster, and the counters of so many values.
+/// Two instances that use one cluster, with the metrics of their lanes.
 struct Two {
     instances: [(Decider, Arc<Store>); 2],
     counts: Vec<Arc<StoreCounts>>,
@@ -94,13 +95,14 @@ struct Two {
 const VALUES: u64 = 30;
 
 impl Two {
-    /// What the cluster was told so far, and what it will never be told.
+    /// The number of hits reported to the cluster so far, and of hits that are lost.
     fn told(&self) -> (u64, u64) {
         let sum = |of: fn(&StoreCounts) -> u64| self.counts.iter().map(|counts| of(counts)).sum();
         (sum(|counts| counts.told.get()), sum(|counts| counts.lost.get()))
     }
 
-    /// Envoys report one request for each value to each instance. Returns when all is told or lost.
+    /// Envoys report one request for each value to each instance. Returns once every hit is
+    /// reported or lost.
     fn report(&self) {
         let before = self.told();
         for (decider, _) in &self.instances {
@@ -112,7 +114,7 @@ impl Two {
         });
     }
 
-    /// What both know to be left of each.
+    /// The number of hits left for each value, as far as each instance knows.
     fn left(&self) -> Vec<u32> {
         let of = |decider: &Decider| {
             let left = |n| left_of(decider, &format!("v{n}"), 0);
@@ -143,7 +145,8 @@ fn what_envoys_report_is_one_count_on_a_cluster_whose_slots_move_and_whose_maste
     }
     move_a_slot(&nodes, || two.report());
     assert_eq!((all(), two.told()), (8 * VALUES, (8 * VALUES, 0)));
-    // Each hears of the other's with the answer to its own, of the last ones with the next.
+    // Each instance learns of the other's hits with the answer to its own, and of the last ones
+    // with the next answer.
     two.report();
     let left = two.left();
     assert!(left.iter().all(|left| [90, 91].contains(left)), "{left:?}");
@@ -154,7 +157,7 @@ fn what_envoys_report_is_one_count_on_a_cluster_whose_slots_move_and_whose_maste
     let (told, lost) = two.told();
     println!("after the loss of a master: {told} told, {lost} lost, {} counted", all());
     assert_eq!(told + lost, 14 * VALUES);
-    // What was on its way to it when it died may have been counted.
+    // Hits in flight when the master died may have been counted.
     assert!((told..=told + lost).contains(&all()), "{} of {told} and {lost}", all());
     drop(stop);
     telling.join().expect("it ends");

@@ -1,4 +1,4 @@
-//! A redis-server of the test's own, on loopback, and how it is asked.
+//! A redis-server for one test, on loopback, and its client.
 
 use crate::envoy::free_port;
 use crate::program::wait_for;
@@ -17,7 +17,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// With these arguments behind the usual ones.
+    /// Starts a server with these arguments after the usual ones.
     pub fn start(more: &[&str]) -> Redis {
         Redis::on(free_port(), more)
     }
@@ -31,7 +31,7 @@ impl Redis {
         redis
     }
 
-    /// A sentinel with this file of settings, which it writes to.
+    /// Starts a sentinel with this configuration file, which the sentinel also writes.
     pub fn sentinel(file: &std::path::Path) -> Redis {
         let port = free_port();
         let folder = tempfile::tempdir().expect("a folder");
@@ -48,7 +48,7 @@ impl Redis {
         wait_for("redis-server", || self.try_ask(&["PING"]));
     }
 
-    /// Its address, as the reference writes it.
+    /// The address of the server, in the reference server's form.
     pub fn url(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -65,14 +65,14 @@ impl Redis {
         let _ = child.wait();
     }
 
-    /// Runs it again; what it kept in memory is gone.
+    /// Starts the server again; the content of its memory is lost.
     pub fn restart(&self) {
         self.kill();
         *self.child.lock().expect("whole") = run(self.port, &self.folder, &self.more);
         self.answers();
     }
 
-    /// A connection with no more than an address.
+    /// A connection to the server, without authentication.
     pub fn connection(&self) -> Option<Connection> {
         let client = redis::Client::open(format!("redis://{}/", self.url())).ok()?;
         let connection = client.get_connection_with_timeout(Duration::from_secs(5)).ok()?;
@@ -80,14 +80,14 @@ impl Redis {
         Some(connection)
     }
 
-    /// What it answers; none if it does not.
+    /// The answer of the server; `None` if there is none.
     pub fn try_ask(&self, words: &[&str]) -> Option<Value> {
         let mut command = redis::cmd(words[0]);
         words[1..].iter().for_each(|word| _ = command.arg(*word));
         self.connection()?.req_command(&command).ok()
     }
 
-    /// The same as text, a line for each part.
+    /// The answer of the server as text, one line for each part.
     pub fn text(&self, words: &[&str]) -> String {
         text(&self.try_ask(words).unwrap_or_else(|| panic!("an answer to {words:?}")))
     }
@@ -99,7 +99,7 @@ impl Drop for Redis {
     }
 }
 
-/// Redis, or what is to be tried in its place.
+/// The program to run: Redis, or a replacement to be tested.
 fn program() -> OsString {
     std::env::var_os("EVENKEEL_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
 }

@@ -1,5 +1,5 @@
-//! Several servers: a ring, sentinels whose master dies, a cluster of six nodes whose slots move
-//! and one of whose masters dies; and a server that speaks TLS.
+//! Several servers: a ring; sentinels with a master that dies; a cluster of six nodes, in which
+//! slots move and one master dies; and a server with TLS.
 
 use super::all;
 use super::batches::until;
@@ -26,17 +26,18 @@ fn service(store: &str, rules: &str) -> Server {
          {}}}\nstore: {{deadline: 5s, {store}}}\n",
         path.display()
     ));
-    // The rules have been read by now.
+    // The service has read the rules by now.
     drop(folder);
     server
 }
 
-/// How many hits all of these servers have counted.
+/// The number of hits that all of these servers have counted.
 pub fn counted(servers: &[&Redis]) -> u64 {
     let sum = servers.iter().filter_map(|redis| {
         let keys = text(&redis.try_ask(&["KEYS", "evenkeel:*"])?);
         let one = |key: &str| {
-            // A node of a cluster sends us elsewhere for what it is about to lose.
+            // A cluster node answers with a redirection for a key in a slot that it is about to
+            // give away.
             redis.try_ask(&["GET", key]).and_then(|value| text(&value).parse::<u64>().ok())
         };
         Some(keys.lines().filter_map(one).sum::<u64>())
@@ -57,7 +58,7 @@ fn servers_of_a_ring_share_the_counters() {
         let keys = redis.text(&["KEYS", "evenkeel:*"]).lines().count();
         assert!(keys > 0 && keys < 30, "{keys}");
     }
-    // One is gone: the others have theirs.
+    // One server dies: the others keep their counters.
     servers[1].kill();
     let said = all(&server, &[&thirty]);
     assert!(said[0].starts_with("OK [1000000/YEAR 999997, "), "{said:?}");
@@ -97,19 +98,20 @@ fn the_master_that_sentinels_choose_next_has_the_count() {
     wait_for("the replica to know", || (counted(&[&replica]) == 5).then_some(()));
     master.kill();
     let began = std::time::Instant::now();
-    // Of what was on its way to it when it died nobody knows whether it was counted.
+    // A hit that was in flight when the master died may or may not be counted.
     assert_eq!(all(&server, &["t: h=v"]), ["OK [1000000/YEAR 999994]"]);
     assert_eq!(all(&server, &["t: h=v +2"]), ["OK [1000000/YEAR 999992]"]);
     wait_for("the next master to be told", || (counted(&[&replica]) >= 7).then_some(()));
     let told = counted(&[&replica]);
     assert!(told <= 8, "{told}");
     println!("fail-over by sentinels and told after {:?}", began.elapsed());
-    // Who was master comes back as a replica, and nothing is lost.
+    // The former master returns as a replica, and no count is lost.
     master.restart();
     assert!(all(&server, &["t: h=v"])[0].starts_with("OK [1000000/YEAR 99999"));
 }
 
-/// Three masters, each with a replica; a node that says nothing for so many milliseconds is dead.
+/// A cluster of three masters with one replica each. `timeout` is the time in milliseconds after
+/// which a silent node counts as dead.
 pub fn cluster(timeout: &str) -> Vec<Redis> {
     let nodes: Vec<Redis> = (0..6)
         .map(|_| {
@@ -147,7 +149,7 @@ pub fn masters(nodes: &[Redis]) -> Vec<&Redis> {
     nodes.iter().filter(is_master).collect()
 }
 
-/// Moves one slot that holds a key to another node, key by key, and asks all the time.
+/// Moves one slot with a key to another node, key by key, and calls `ask` after each step.
 pub fn move_a_slot(nodes: &[Redis], ask: impl Fn()) {
     let masters = masters(nodes);
     let (from, to) = (masters[0], masters[1]);
@@ -160,7 +162,7 @@ pub fn move_a_slot(nodes: &[Redis], ask: impl Fn()) {
     ask();
     let port = to.port.to_string();
     from.text(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
-    // Who is asked as an exception may have to be told the script.
+    // A node that gets a request by redirection may not have the script yet.
     to.text(&["SCRIPT", "FLUSH"]);
     ask();
     for node in [to, from] {
@@ -169,7 +171,7 @@ pub fn move_a_slot(nodes: &[Redis], ask: impl Fn()) {
     ask();
 }
 
-/// Kills a master whose replica has heard of all that it has.
+/// Kills a master after its replica has received everything.
 pub fn kill_a_master(dead: &Redis) {
     wait_for("its replica to know", || {
         let told = dead.text(&["INFO", "replication"]);
@@ -179,7 +181,8 @@ pub fn kill_a_master(dead: &Redis) {
     dead.kill();
 }
 
-/// Until a lane is connected to all servers; which node of a cluster has what is learned at once.
+/// Waits until a lane is connected to all servers. In a cluster, it learns at once which node has
+/// which slots.
 pub async fn all_good(lane: &Lane) {
     until(|| lane.routes().all(|route| route.link("any").is_some())).await;
     until(|| lane.routes().flat_map(|route| route.links()).all(|link| link.is_good())).await;
@@ -207,7 +210,7 @@ fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
             line.and_then(|line| line.split("calls=").nth(1)?.split(',').next()?.parse().ok());
         calls.unwrap_or(0_u64)
     };
-    // Another thread may tell of what this one counted before it was connected.
+    // Another thread may report hits that this one counted before it was connected.
     wait_for("this thread's connections", || {
         nodes.iter().for_each(|node| _ = node.text(&["CONFIG", "RESETSTAT"]));
         ask();
@@ -219,7 +222,7 @@ fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
     move_a_slot(&nodes, ask);
     let before = 30 * questions.get();
     wait_for("all to be counted", || (all_masters() == before).then_some(()));
-    // A replica that has heard of all takes the place of its master.
+    // A replica that has received everything takes the place of its master.
     let dead = masters(&nodes)[2];
     wait_for("the replicas to know", || {
         let done = dead.try_ask(&["WAIT", "1", "1000"]);
@@ -230,7 +233,7 @@ fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
     wait_for("the replicas to know", || (counted_readonly(&replicas) == before).then_some(()));
     let began = std::time::Instant::now();
     dead.kill();
-    // Of what is on its way to it nobody knows whether it is counted; of the rest everybody does.
+    // Hits in flight to the dead master may or may not be counted; all others are.
     ask();
     ask();
     wait_for("another master", || (masters(&nodes).len() == 3).then_some(()));
@@ -239,7 +242,7 @@ fn a_cluster_whose_slots_move_and_whose_masters_die_has_one_count() {
     println!("fail-over in the cluster and told after {:?}", began.elapsed());
 }
 
-/// The same of replicas, which answer only who says that it only reads.
+/// The number of hits that replicas have; they answer only clients that send READONLY.
 fn counted_readonly(replicas: &[&Redis]) -> u64 {
     let one = |redis: &&Redis| {
         let mut connection = redis.connection()?;
@@ -286,7 +289,7 @@ fn over_tls_with_a_user_and_a_certificate_of_our_own() {
     );
     assert_eq!(all(&server, &["t: k=v"]), ["OK [5/YEAR 4]"]);
     wait_for("the count", || (counted(&[&redis]) == 1).then_some(()));
-    // Who has no certificate is not let in; requests pass all the same.
+    // A client without a certificate is refused by the store, but its requests still pass.
     let stranger = service(
         &format!(
             "redis: \"rediss://gate:secret@127.0.0.1:{port}\", tls: {{ca: {}}}",

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Nothing comes in while a test runs, whatever the time of day.
+/// A limit whose capacity does not return during a test, at any time of day.
 const SECTION: &str = "line: {listen: 'tcp://127.0.0.1:0', resp: '127.0.0.1:0', rate: 1 per \
                        365d, burst: 3, limits: [{prefix: 'slow:', rate: 1/d, burst: 1, refill: \
                        continuous}]}";
@@ -24,7 +24,7 @@ fn resp(program: &Program) -> TcpStream {
     connect(program.doors[1])
 }
 
-/// What is replied to some lines.
+/// The replies to some lines.
 fn said(stream: &mut TcpStream, lines: &str) -> String {
     ask(stream, lines, 3 * lines.matches('\n').count())
 }
@@ -66,7 +66,7 @@ fn keys_that_bring_their_numbers_have_one_count_too() {
         let numbers = numbers.lines().map(|line| line[1..].parse::<i64>().expect("a number"));
         let numbers: Vec<i64> = numbers.collect();
         assert_eq!((head, &numbers[..3]), ("*5", &expected[..3]));
-        // Seconds that have passed are not to be waited for.
+        // The wait in a later reply is shorter by the seconds that have passed.
         let passed = began.elapsed().as_secs().cast_signed();
         for (found, most) in numbers[3..].iter().zip(&expected[3..]) {
             let least = if *most < 0 { *most } else { most - passed };
@@ -75,7 +75,7 @@ fn keys_that_bring_their_numbers_have_one_count_too() {
     }
 }
 
-/// Other commands in between, transactions, and what comes in pieces.
+/// Other commands between the questions, transactions, and input in pieces.
 #[test]
 fn what_is_said_is_replied_to_in_order() {
     let redis = Redis::start(&[]);
@@ -99,7 +99,7 @@ fn what_is_said_is_replied_to_in_order() {
     assert!(left.contains("*5\r\n:0\r\n:3\r\n:2\r\n"), "{rest}");
 }
 
-/// A pipeline is not asked question by question.
+/// The questions of a pipeline are not sent to the store one by one.
 #[test]
 fn what_was_read_at_once_is_one_round_trip() {
     let redis = Redis::start(&[]);
@@ -110,7 +110,7 @@ fn what_was_read_at_once_is_one_round_trip() {
     assert_eq!(said(&mut stream, &many), "OK\n".repeat(1_000));
     let calls = calls(&redis, "evalsha");
     println!("1000 tags in one write: {calls} round trips");
-    // As often as it was read: loopback hands over some ten kilobytes in few pieces.
+    // One round trip for each read: loopback delivers some ten kilobytes in a few pieces.
     assert!((1..=20).contains(&calls), "{calls}");
 }
 
@@ -125,7 +125,7 @@ fn nobody_waits_for_a_store_that_is_away_and_it_is_told_when_it_is_back() {
         let good = || program.metric("evenkeel_store_connections{state=\"good\"}");
         wait_for("the loss to be noticed", || (good() == 0).then_some(()));
     }
-    // The one hit that it knows of counts, and of the other's it cannot know.
+    // The one hit that it knows of is counted. It cannot know of the other instance's hit.
     assert_eq!(said(&mut streams[0], "C\nC\nC\n"), "OK\nOK\nNO\n");
     assert_eq!(said(&mut streams[1], "D\nD\n"), "OK\nOK\n");
     redis.restart();
@@ -144,7 +144,7 @@ fn nobody_waits_for_a_store_that_is_away_and_it_is_told_when_it_is_back() {
     assert_eq!(said(&mut streams[0], "C\n"), "NO\n");
 }
 
-/// Hits that a tag and a key of its own numbers are served, one by one.
+/// The number of hits admitted for a tag or for a key with numbers of its own, sent one by one.
 fn served(program: &Program, which: usize, hits: usize) -> usize {
     let ask_for = |text: &str, good: &str| -> usize {
         let mut stream = connect(program.doors[usize::from(which != 0)]);
@@ -156,7 +156,7 @@ fn served(program: &Program, which: usize, hits: usize) -> usize {
     }
 }
 
-/// What is replied to one question, as far as it was read at once.
+/// The reply to one question.
 pub fn first(stream: &mut TcpStream, text: &str) -> String {
     stream.write_all(text.as_bytes()).expect("sent");
     let mut reply = String::new();
@@ -169,8 +169,8 @@ pub fn first(stream: &mut TcpStream, text: &str) -> String {
     reply
 }
 
-/// Two instances, of which one knows more of the past than the other, and whichever of them is back
-/// first: it is counted once, with all that came in meanwhile.
+/// Two instances, one of which knows more of the past than the other. Whichever returns first, the
+/// past is counted once, with all hits during the outage.
 #[test]
 fn a_store_that_comes_back_empty_hears_the_past_with_what_it_is_owed() {
     let more = "limits: [{prefix: 'past:', rate: 1/d, burst: 200, refill: continuous}]";
@@ -202,8 +202,9 @@ fn a_store_that_comes_back_empty_hears_the_past_with_what_it_is_owed() {
             let left = served(&two[1], door, 1) + served(&two[0], door, 200);
             let (exact, all) = (100 - outage[0] - outage[1], outage[0] + outage[1]);
             println!("door {door}, {outage:?}: {left} left, {exact} are");
-            // A question that the deadline overtook may have been counted, or not. Who was told
-            // of the return late knows of the past, and not when the others' hits came in.
+            // A question with an answer after the deadline may or may not be counted. An instance
+            // that learns late of the return knows the past, but not when the other instance's hits
+            // arrived.
             let late = 3;
             let bounds = exact - late..=exact + all + late;
             assert!(bounds.contains(&left), "{left}, not {exact}");
@@ -234,7 +235,7 @@ fn batches_are_settled_behind_the_replies() {
     wait_for("the store to be told", || {
         (!redis.text(&["KEYS", "*line:C"]).is_empty()).then_some(())
     });
-    // It knows of nobody's hits before it has told its own.
+    // It does not know of other instances' hits before it has reported its own.
     assert_eq!(said(&mut streams[1], "C\n"), "OK\n");
     wait_for("the others' hits", || (said(&mut streams[1], "C\n") == "NO\n").then_some(()));
 }

@@ -1,8 +1,8 @@
-//! What Redis charges is what memory charges at the same moment, and two instances together never
-//! let in more than a limit allows: over thousands of random schedules.
+//! Redis charges the same as memory at the same moment, and two instances together never admit more
+//! than a limit allows, over thousands of random schedules.
 //!
-//! The store's clock cannot be set, so memory follows it: a model, made of the core's own
-//! functions, is asked at the moment that the store says it answered.
+//! The store's clock cannot be set, so memory follows it: a model of the core's own functions gets
+//! each request at the time that the store reports in its answer.
 
 use crate::store::property::{Dice, lane, local, schedule};
 use crate::store::redis::Redis;
@@ -44,7 +44,7 @@ fn history(burst: usize, interval_us: u64) -> Algorithm {
     Algorithm::History(History::new(burst, Nanos(interval_us * 1_000)).expect("a history"))
 }
 
-/// One limit for each algorithm, with this name and a number.
+/// One limit for each algorithm, named by a number.
 fn limiter(algorithms: &[Algorithm]) -> Arc<Limiter> {
     let limit = |(index, algorithm): (usize, &Algorithm)| Limit {
         name: format!("l{index}").into(),
@@ -68,7 +68,7 @@ fn account(limiter: &Arc<Limiter>, limit: u8, key: u64, cost: Cost, now: Time) -
     Account::new(name, limiter, key, cost, now)
 }
 
-/// Steps that are so short that they begin and end while this runs, and long ones.
+/// Algorithms with steps so short that they begin and end during the test, and with long ones.
 pub fn all_kinds() -> Vec<Algorithm> {
     let capped = Debt::new(pace("20/s").rate(), Cost::hits(2)).capped(Cost::hits(3));
     vec![
@@ -90,7 +90,7 @@ pub fn all_kinds() -> Vec<Algorithm> {
     ]
 }
 
-/// What a store says of a bucket in this state.
+/// The value that a store returns for a bucket in this state.
 fn standing(algorithm: &Algorithm, state: &[u64], now: Time) -> Nanos {
     match algorithm {
         Algorithm::Sliding(_) => algorithm.wait(state, Cost::ZERO, now),
@@ -98,17 +98,19 @@ fn standing(algorithm: &Algorithm, state: &[u64], now: Time) -> Nanos {
     }
 }
 
-/// The same, but for what Lua's numbers leave out: beyond 104 days they have 53 bits.
+/// Whether two durations are equal within the precision of Lua's numbers, which have 53 bits;
+/// beyond 104 days some digits are lost.
 fn alike(one: Nanos, other: Nanos) -> bool {
     one.0.abs_diff(other.0) <= (one.0 >> 53) * 2
 }
 
-/// A store believes for a while who knows of more than a tenth of a second more than it does; what
-/// is known here is late by as much as the last answer and this question took.
+/// The longest time for an answer that the model can be compared with. A store accepts for a while
+/// the state of an instance that is ahead of its own by more than a tenth of a second. The
+/// instance's state is as old as the last answer and the current request took together.
 const PROMPT: Nanos = Nanos::from_millis(40);
 
-/// One random question about one bucket of this era, which the model answers at the moment of the
-/// store's; `None`: the store was so late that it may rightly differ.
+/// Sends one random request about one bucket of this era, which the model answers at the store's
+/// time. Returns `None` if the store was so late that the model may rightly differ.
 async fn ask_both(
     lane: &Rc<Lane>,
     home: &Arc<Limiter>,
@@ -126,7 +128,7 @@ async fn ask_both(
     };
     let key = 3 * era + dice.below(3);
     let mut accounts = [account(home, limit, key, cost, now)];
-    // A debt is charged late, a history told of what is past or put off.
+    // A debt is charged for a past moment, a history for a past or a future one.
     let offset = Nanos(dice.below(40_000_000));
     let history = matches!(algorithm, Algorithm::History(_));
     let (late, early) = match (algorithm, dice.below(4)) {
@@ -152,7 +154,7 @@ async fn ask_both(
     assert!(alike(standing(algorithm, state, clock), word.before), "before: {what}");
     let charged = patient.is_none() || algorithm.wait(state, cost, clock) == Nanos::ZERO;
     assert_eq!(charged, word.charged, "{what}");
-    // Nothing moves no bucket, where it is only looked at.
+    // A request without cost only reads the bucket and does not change it.
     if charged && cost > Cost::ZERO {
         algorithm.charge(state, cost, clock.plus(early).minus(late), clock);
     }
@@ -160,7 +162,8 @@ async fn ask_both(
     Some(charged)
 }
 
-/// Asks random questions, at least so many and for some seconds; how many were refused.
+/// Sends random requests, at least `least` of them and for some seconds, and returns the number
+/// refused.
 pub async fn charges_as_memory(lane: &Rc<Lane>, kinds: &[Algorithm], least: u32) -> u32 {
     let home = limiter(kinds);
     let (mut dice, mut model) = (Dice::new(), HashMap::new());
@@ -215,7 +218,7 @@ fn two_instances_never_let_in_more_than_the_limit() {
     });
 }
 
-/// Of several buckets at once none is charged if one refuses.
+/// Of several buckets in one request, none is charged if one refuses.
 #[test]
 fn all_buckets_of_a_request_are_charged_or_none_is() {
     let redis = Redis::start(&[]);
@@ -227,7 +230,7 @@ fn all_buckets_of_a_request_are_charged_or_none_is() {
         for number in 0..300 {
             let mut left = bursts;
             for _ in 0..10 {
-                // What an instance knows of the past is as old as the question.
+                // The state of an instance is as old as the request.
                 let now = clock.now();
                 let among: Vec<u8> = (0..3).filter(|_| dice.below(3) > 0).collect();
                 let one = |limit: &u8| account(&home, *limit, number, Cost::hits(1), now);

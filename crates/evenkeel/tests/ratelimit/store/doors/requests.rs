@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// A backend that says `ok` to whatever it is asked, for as long as the test runs.
+/// A backend that answers `ok` to every request, until the test ends.
 pub fn backend() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -21,7 +21,7 @@ pub fn backend() -> SocketAddr {
     address
 }
 
-/// Three limits in requests, of which the first is the narrowest.
+/// A proxy with three limits in requests, of which the first one is the narrowest.
 fn proxy(redis: &Redis, store: &str) -> Program {
     let sections = format!(
         "proxy: {{listen: '127.0.0.1:0', backend: 'http://{}', limits: [{{name: one, by: ip/32, \
@@ -32,7 +32,7 @@ fn proxy(redis: &Redis, store: &str) -> Program {
     Program::start(&sections, store, redis, "proxy open")
 }
 
-/// A share of the CPU time, and a rate, of whom the check door is asked about.
+/// A check door with a share of the CPU time and a rate for each client.
 fn check(redis: &Redis, store: &str) -> Program {
     let sections = format!(
         "check: {{listen: '127.0.0.1:0'}}\nproxy: {{listen: '127.0.0.1:0', backend: 'http://{}', \
@@ -43,7 +43,7 @@ fn check(redis: &Redis, store: &str) -> Program {
     Program::start(&sections, store, redis, "check open")
 }
 
-/// The status of an answer, and its head.
+/// The status of an answer, and the whole answer as text.
 pub fn http(at: SocketAddr, head: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(at).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
@@ -59,7 +59,7 @@ fn get(program: &Program) -> u16 {
     http(program.doors[0], "GET / HTTP/1.1\r\nx-token: secret-of-ann\r\n").0
 }
 
-/// Whether a client may pass, and what its pass is called.
+/// Asks whether a client may pass, and returns the status with the id of the request.
 fn asks(program: &Program, client: &str) -> (u16, String) {
     let head = format!("GET /check HTTP/1.1\r\nx-real-ip: {client}\r\nx-original-uri: /\r\n");
     let (status, answer) = http(program.doors[0], &head);
@@ -89,7 +89,7 @@ fn two_proxies_let_in_what_one_may_in_one_round_trip_for_all_limits() {
         assert!(!key.contains("secret"), "{key}");
     }
     assert_eq!(keys.len(), 3);
-    // Whom one limit refuses the others have not counted.
+    // If one limit refuses a request, the other limits do not count it.
     let left = redis.text(&["PTTL", &keys[0]]).parse::<u64>().expect("a number");
     assert_eq!((left + 43_200_000) / 86_400_000, 3, "days, but for the time that this took");
 }
@@ -115,14 +115,15 @@ fn while_the_store_is_away_requests_pass_by_what_is_known_and_it_is_told() {
         let failed = || one.metric("evenkeel_store_connections{state=\"failed\"}");
         wait_for("connections", || (failed() == 0).then_some(()));
     }
-    // Two were counted while it was away, and the one before is known where it was let in.
+    // Two requests were counted during the outage. The one before it is known to the instance that
+    // admitted it.
     let said = [get(&two[1]), get(&two[1])];
     assert!(said == [200, 429] || said == [429, 429], "{said:?}");
     assert_eq!(get(&two[0]), 429);
 }
 
-/// A server that takes connections and says nothing costs each thread's first request the deadline,
-/// and those behind it nothing.
+/// A server that accepts connections and stays silent costs the first request of each thread the
+/// deadline, and later requests nothing.
 #[test]
 fn a_store_that_stalls_is_waited_for_once() {
     let redis = Redis::start(&[]);
@@ -137,7 +138,7 @@ fn a_store_that_stalls_is_waited_for_once() {
     let said: Vec<u16> = (0..20).map(|_| get(&program)).collect();
     assert_eq!(said[..2], [200, 200], "what is known decides");
     assert!(said[2..].iter().all(|status| *status == 429));
-    // Three limits of each request; a connection that is overdue is not asked on.
+    // Each request has three limits. A connection with an overdue answer gets no further request.
     let (late, away) = (answers("late") - before.0, answers("away") - before.1);
     println!("stalled: {late} counters late, {away} not asked for");
     assert!(late > 0 && late <= 3 * threads && late + away == 60, "{late}, {away}");
@@ -156,12 +157,12 @@ fn what_a_request_cost_here_is_owed_there() {
     assert_eq!(status, 204);
     reports(&two[0], &id, "2s");
     assert_eq!(asks(&two[0], "192.0.2.1").0, 403);
-    // Nobody waited for the store when that was told.
+    // The report was not delayed by the store.
     wait_for("the other to know", || (asks(&two[1], "192.0.2.1").0 == 403).then_some(()));
     assert_eq!(asks(&two[1], "192.0.2.2").0, 204);
     let key = "evenkeel:debt:proxy:cpu:192.0.2.1";
     let left: u64 = redis.text(&["PTTL", key]).parse().expect("a number");
-    // A hundredth of a CPU pays two seconds in two hundred.
+    // A hundredth of a CPU pays for two seconds in two hundred seconds.
     assert!((150_000..=201_000).contains(&left), "{left}");
 }
 

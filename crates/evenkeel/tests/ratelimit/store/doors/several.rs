@@ -1,5 +1,5 @@
-//! The doors on several servers: a ring of which one is lost, and a cluster of six nodes whose
-//! slots move and one of whose masters dies. Two programs have all doors open and one count.
+//! The doors on several servers: a ring that loses one server, and a cluster of six nodes, in which
+//! slots move and one master dies. Two programs have all doors open and share one count.
 
 use super::line::first;
 use super::property::{all_kinds, charges_as_memory};
@@ -13,9 +13,9 @@ use evenkeel::config::settings::store::Layout;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// Hits that each door lets in of one client, and none comes in while a test runs.
+/// The hits that each door admits for one client; no capacity returns during a test.
 const BURST: usize = 40;
-/// Questions that may be with a server when it dies, and be counted or not.
+/// The maximum number of requests in flight when a server dies, which may or may not be counted.
 const UNDER_WAY: usize = 6;
 const DOORS: [Door; 4] = [Door::Line, Door::Resp, Door::Proxy, Door::Check];
 
@@ -27,7 +27,7 @@ enum Door {
     Check,
 }
 
-/// Two programs, and how many hits each door has let in of whom.
+/// Two programs, and the number of hits that each door has admitted for each client.
 struct Two {
     programs: [Program; 2],
     let_in: RefCell<HashMap<(Door, u8), usize>>,
@@ -54,7 +54,7 @@ impl Two {
         two
     }
 
-    /// Until both have so many connections of this kind.
+    /// Waits until the number of connections in `state` is right in both programs.
     fn until(&self, state: &str, enough: impl Fn(u64) -> bool) {
         let series = format!("evenkeel_store_connections{{state=\"{state}\"}}");
         for program in &self.programs {
@@ -90,7 +90,7 @@ impl Two {
         passes
     }
 
-    /// Each door of both is asked once, and lets the client in.
+    /// Sends one request to each door of both programs, and checks that each is admitted.
     fn round(&self, who: u8) {
         for door in DOORS {
             for program in &self.programs {
@@ -99,10 +99,11 @@ impl Two {
         }
     }
 
-    /// Asks until both refuse, then says what each door has let in.
+    /// Sends requests until both programs refuse, and returns the number that each door has
+    /// admitted.
     fn exhaust(&self, who: u8) -> Vec<(Door, usize)> {
         let let_in = |door| {
-            // The first that is asked refuses what the second one does.
+            // The program that is asked first refuses what the second one refuses.
             while self.programs.iter().filter(|program| self.asks(program, door, who)).count() > 0 {
             }
             (door, self.let_in.borrow()[&(door, who)])
@@ -110,8 +111,8 @@ impl Two {
         DOORS.map(let_in).to_vec()
     }
 
-    /// Each door has let in what it may; and more only of what the store did not answer for, as
-    /// nodes that get no time from a busy machine are thought to be dead by the others.
+    /// Checks that each door has admitted its burst, and more only for requests without an answer
+    /// of the store. On a busy machine, nodes without CPU time are declared dead by the others.
     fn exhausted(&self, who: u8) {
         let let_in = self.exhaust(who);
         let unanswered = self.unanswered();
@@ -119,7 +120,7 @@ impl Two {
         assert!(let_in.iter().all(fits), "{let_in:?}, unanswered: {unanswered}");
     }
 
-    /// How often the store did not answer for a bucket so far.
+    /// The number of requests about a bucket so far that got no answer of the store.
     fn unanswered(&self) -> usize {
         let of = |program: &Program| {
             let series = |result| format!("evenkeel_store_answers_total{{result=\"{result}\"}}");
@@ -131,7 +132,7 @@ impl Two {
         self.programs.iter().map(of).sum()
     }
 
-    /// Until the store has been told of everything.
+    /// Waits until every hit has been reported to the store.
     fn told(&self) {
         for program in &self.programs {
             let owed = || program.metric("evenkeel_store_owed");
@@ -139,8 +140,8 @@ impl Two {
         }
     }
 
-    /// Each door has let in what it may, but for what was under way when a server died, and for
-    /// what the store does not answer for since, as in `exhausted`.
+    /// Checks that each door has admitted its burst, apart from requests in flight when a server
+    /// died, and from requests without an answer of the store since then, as in `exhausted`.
     fn about_all(&self, who: u8) {
         let before = self.unanswered();
         let let_in = self.exhaust(who);
@@ -198,7 +199,7 @@ fn doors_on_a_ring_have_one_count_while_one_of_its_servers_is_lost() {
     two.until("failed", |failed| failed > 0);
     two.round(2);
     two.round(2);
-    // It comes back empty.
+    // The server returns empty.
     lost.restart();
     two.until("failed", |failed| failed == 0);
     two.told();
@@ -207,12 +208,12 @@ fn doors_on_a_ring_have_one_count_while_one_of_its_servers_is_lost() {
     let let_in = two.exhaust(1);
     let most = BURST + UNDER_WAY + two.unanswered() - before;
     for (door, count) in let_in {
-        // Each program knew of nearly all, and lets in what it did not know.
+        // Each program knew of nearly all hits, and admits as many as it did not know of.
         assert!((BURST..=most).contains(&count), "{door:?}: {count}, not {most}");
     }
 }
 
-/// Of all kinds, the histories of masters among them.
+/// Buckets of all kinds, also the histories of masters.
 #[test]
 fn buckets_on_a_cluster_and_on_a_ring_are_charged_as_in_memory() {
     let nodes = cluster("30000");
