@@ -1,4 +1,4 @@
-//! The virtual CPU clock: what a request cost, read off at its start and at its end.
+//! The virtual CPU clock: the cost of a request is read from it at the start and at the end.
 //!
 //! ```text
 //! wall:    dV/dt = 1               what a stopwatch would say
@@ -7,21 +7,22 @@
 //! cost of a request = V(leave) - V(enter)
 //! ```
 //!
-//! Why: with eight requests on two cores a second of wall time is a quarter of a CPU-second, and
-//! everybody would be overcharged just when it matters. One clock serves all requests, so
-//! entering and leaving take the same short time whatever their number.
+//! Why: with eight requests on two cores a second of wall time is a quarter of a CPU-second, so
+//! under load all clients would be overcharged. One clock serves all requests, so entering and
+//! leaving take the same short time for any number of them.
 //!
-//! Invariant: all charges together are the integral of min(n, C), exactly; under `cgroup` the CPU
-//! time used while requests ran, to within what is used between two looks (`pace`). What does not
-//! divide evenly is carried over, never dropped. It fails where the backend works for somebody who
-//! is not counted here.
+//! Invariant: the sum of all charges is exactly the integral of min(n, C); with `cgroup` it is the
+//! CPU time used while requests ran, up to the CPU time used between two samples (`pace`).
+//! Remainders of a division are carried over, never dropped. The invariant fails if the backend
+//! works for other sources too.
 //!
-//! While a request is on its way to the backend nobody knows whether the backend works on it: most
-//! wait for its end, some begin at its head. That time is measured provisionally, on a clock of its
-//! own, and charged only if the answer shows that it was work ([`Meter::enter_provisionally`]).
+//! While a request is sent to the backend, it is unknown whether the backend works on it: most
+//! backends wait for the end of the request, some begin at its head. That time is measured on a
+//! separate, provisional clock and charged only if the response shows that it was work
+//! ([`Meter::enter_provisionally`]).
 //!
-//! No lock is taken: whoever shares a meter between threads brings one. What a
-//! backend says of itself is read in [`header`].
+//! A meter has no lock: code that shares one between threads must lock it. For costs that a backend
+//! reports itself, see [`header`].
 
 pub mod estimate;
 pub mod header;
@@ -35,23 +36,23 @@ use pace::Pace;
 /// What the virtual clock follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clock {
-    /// Time itself: a request costs as long as it runs.
+    /// Wall time: a request costs as much as it lasts.
     Wall,
-    /// Processors shared equally by the requests that run.
+    /// Processors that the running requests share equally.
     Shared {
-        /// CPU-seconds per second that the backend has; fractions are quotas. From 0.001 to
-        /// 1 048 576, brought within that. Too high: everybody is overcharged under load. Too
-        /// low: everybody is undercharged.
+        /// The CPU-seconds per second that the backend has; fractions are quotas. Clamped to 0.001
+        /// to 1 048 576. Too high: all clients are overcharged under load. Too low: all are
+        /// undercharged.
         cpus: f64,
     },
-    /// The same, brought into line with what was really used ([`Meter::used`]).
+    /// Like `Shared`, corrected by the CPU time that was really used ([`Meter::used`]).
     Cgroup {
         /// As for [`Clock::Shared`].
         cpus: f64,
     },
 }
 
-/// How the cost of a request came to be known; decision logs and the dashboard say which.
+/// How the cost of a request was found. Decision logs and the dashboard show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// By [`Clock::Wall`].
@@ -60,16 +61,16 @@ pub enum Measure {
     Shared,
     /// By [`Clock::Cgroup`].
     Cgroup,
-    /// The backend said so in a header.
+    /// Reported by the backend in a header.
     Header,
-    /// Whoever had it served said so afterwards.
+    /// Reported afterwards by the program that had the request served.
     Report,
-    /// Nobody said: it is what requests of its route cost.
+    /// Not reported: the usual cost of requests on its route.
     Estimate,
 }
 
 impl Measure {
-    /// As it is written in the configuration and in logs.
+    /// The name in the configuration and in logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,7 +85,7 @@ impl Measure {
 }
 
 impl Clock {
-    /// What a cost read off this clock is called.
+    /// The measure of costs that are read from this clock.
     #[must_use]
     pub const fn measure(self) -> Measure {
         match self {
@@ -95,49 +96,50 @@ impl Clock {
     }
 }
 
-/// Bits behind the point of the clock's own arithmetic: a quarter of a billionth of a nanosecond.
+/// Fractional bits of the clock's arithmetic: its unit is a quarter of a billionth of a nanosecond.
 const FRACTION: u32 = 32;
 /// One nanosecond in that arithmetic.
 const ONE: u128 = 1 << FRACTION;
-/// The fewest and the most processors that are taken at their word.
+/// The smallest and the largest number of processors that are accepted.
 const CPUS: (f64, f64) = (0.001, 1_048_576.0);
 
-/// What the clock showed when a request entered.
+/// The time on the virtual clock when a request entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading(u128);
 
-/// What the provisional clock showed when a request entered it.
+/// The time on the provisional clock when a request entered it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Provisional(u128);
 
-/// The clock, and how many requests the backend works on.
+/// The virtual clock, with the number of requests that the backend works on.
 ///
-/// A request is in here only while the backend works for it: it leaves while we wait for a slow
-/// client and enters again afterwards, and its cost is the sum. Times may come slightly out of
-/// order, as several threads bring them; the clock never goes back.
+/// A request is counted only while the backend works on it: it leaves while Evenkeel waits for a
+/// slow client and enters again afterwards, and its cost is the sum. Times may arrive slightly out
+/// of order, because they come from several threads; the clock never goes back.
 #[derive(Clone, Debug)]
 pub struct Meter {
     clock: Clock,
     working: u32,
-    /// Requests that the backend may be working on.
+    /// The number of requests that the backend may be working on.
     provisional: u32,
     last: Time,
-    /// V, with [`FRACTION`] bits behind the point.
+    /// V, with [`FRACTION`] fractional bits.
     virtual_time: u128,
-    /// The same for those that it may be working on, as if it worked on all of them.
+    /// The provisional clock: the same, as if the backend worked on the provisional requests too.
     provisional_time: u128,
-    /// The integral of min(n, C), in the same form.
+    /// The integral of min(n, C) in the same form, or the CPU time charged with `cgroup`, and
+    /// confirmed costs.
     total: u128,
-    /// Processor time that did not divide by n yet.
+    /// Processor time left over from divisions by n; less than n.
     undivided: u128,
-    /// What the clock has in common with the CPU time that was really used.
+    /// The correction of the clock by the CPU time that was really used.
     pace: Pace,
-    /// The part of a nanosecond by which charges made so far were rounded down.
+    /// The fraction of a nanosecond by which the charges so far were rounded down in total.
     unbilled: u128,
 }
 
 impl Meter {
-    /// A clock at zero, nobody working.
+    /// A clock at zero, without requests.
     #[must_use]
     pub fn new(clock: Clock) -> Meter {
         Meter {
@@ -154,7 +156,7 @@ impl Meter {
         }
     }
 
-    /// Follows another clock from `now` on. Readings taken before stay good.
+    /// Follows another clock from `now` on. Readings taken before stay valid.
     pub fn set_clock(&mut self, clock: Clock, now: Time) {
         self.advance(now);
         if self.clock.measure() != clock.measure() {
@@ -163,32 +165,34 @@ impl Meter {
         self.clock = clock;
     }
 
-    /// So much CPU time was really used since this was said last, some times a second. Matters to
-    /// [`Clock::Cgroup`] alone.
+    /// Notes the CPU time that was really used since the last call. To be called several times a
+    /// second. Affects only [`Clock::Cgroup`].
     pub fn used(&mut self, used: Cost, now: Time) {
         self.advance(now);
         self.pace.sample(u128::from(used.0).saturating_mul(ONE));
     }
 
-    /// It is not known what is used: requests cost what they do by [`Clock::Shared`] from `now` on.
+    /// Notes that the CPU time used is unknown: from `now` on, requests cost the same as with
+    /// [`Clock::Shared`].
     pub fn used_is_unknown(&mut self, now: Time) {
         self.advance(now);
         self.pace.forget();
     }
 
-    /// CPU time that was used while no request ran, so that nobody was charged for it.
+    /// CPU time that was used while no request ran, so that it was not charged.
     #[must_use]
     pub fn unpaid(&self) -> Cost {
         whole(self.pace.unpaid)
     }
 
-    /// What the clock follows.
+    /// The clock that is followed.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// The backend starts, or goes on, to work on a request. Keep the reading for [`leave`].
+    /// Notes that the backend starts or continues to work on a request. Keep the reading for
+    /// [`leave`].
     ///
     /// [`leave`]: Meter::leave
     pub fn enter(&mut self, now: Time) -> Reading {
@@ -197,7 +201,8 @@ impl Meter {
         Reading(self.virtual_time)
     }
 
-    /// The backend no longer works on the request that got `from`. What it cost since.
+    /// Notes that the backend no longer works on the request that entered at `from`. Returns its
+    /// cost since.
     pub fn leave(&mut self, from: Reading, now: Time) -> Cost {
         self.advance(now);
         self.working = self.working.saturating_sub(1);
@@ -206,8 +211,8 @@ impl Meter {
         whole(exact)
     }
 
-    /// The backend may be working on a request from now on. Keep the reading for [`restart`] and
-    /// [`leave_provisionally`].
+    /// Notes that the backend may be working on a request from now on. Keep the reading for
+    /// [`restart`] and [`leave_provisionally`].
     ///
     /// [`restart`]: Meter::restart
     /// [`leave_provisionally`]: Meter::leave_provisionally
@@ -217,32 +222,33 @@ impl Meter {
         Provisional(self.provisional_time)
     }
 
-    /// The backend has waited for the client so far: what it may have worked counts from now on.
+    /// Replaces the provisional reading of a request, because the backend only waited for the
+    /// client so far.
     pub fn restart(&mut self, now: Time) -> Provisional {
         self.advance(now);
         Provisional(self.provisional_time)
     }
 
-    /// What the request that got `from` has cost since, if the backend worked on it all the time.
+    /// The cost since `from`, if the backend worked on the request all the time.
     pub fn leave_provisionally(&mut self, from: Provisional, now: Time) -> Cost {
         self.advance(now);
         self.provisional = self.provisional.saturating_sub(1);
         whole(self.provisional_time.saturating_sub(from.0))
     }
 
-    /// What was measured provisionally was work.
+    /// Adds a provisional cost to the total, because it was work.
     pub fn confirm(&mut self, cost: Cost) {
         self.total = self.total.saturating_add(u128::from(cost.0) << FRACTION);
     }
 
-    /// How many requests the backend works on.
+    /// The number of requests that the backend works on.
     #[must_use]
     pub fn working(&self) -> u32 {
         self.working
     }
 
-    /// All that requests have cost until `now`, those that still run included: the integral of
-    /// min(n, C), and what was confirmed beside it.
+    /// The cost of all requests until `now`, including those that still run: the integral of min(n,
+    /// C), and the confirmed costs.
     #[must_use]
     pub fn total(&self, now: Time) -> Cost {
         let mut later = self.clone();
@@ -276,7 +282,7 @@ impl Meter {
         self.undivided = divisible % n;
     }
 
-    /// Processors at work for `n` requests, with [`FRACTION`] bits behind the point.
+    /// The processors that work for `n` requests, with [`FRACTION`] fractional bits.
     fn processors(&self, n: u128) -> u128 {
         match self.clock {
             Clock::Wall => n * ONE,
@@ -288,7 +294,7 @@ impl Meter {
     }
 }
 
-/// Rounded down to whole nanoseconds.
+/// Rounds down to whole nanoseconds.
 fn whole(exact: u128) -> Cost {
     Cost(u64::try_from(exact >> FRACTION).unwrap_or(u64::MAX))
 }

@@ -1,13 +1,13 @@
-//! What a request will probably cost: learned costs per route, in bounded memory.
+//! Learns what requests cost, by route and in bounded memory, and predicts the cost of new ones.
 //!
-//! A route is a method and a path in which whatever names one thing of many (numbers, UUIDs,
-//! hashes) is folded: `/user/17/cart` and `/user/4711/cart` are one route. For each route a mean
-//! and a spread are kept in which older costs fade, by number and by time. A route that nothing
-//! is known of takes the mean of all requests.
+//! A route is a method and a path in which every word that names one thing of many (numbers, UUIDs,
+//! hashes) is folded: `/user/17/cart` and `/user/4711/cart` are one route. For each route there is
+//! a mean and a spread, in which older costs fade by number and by time. An unknown route has the
+//! mean of all requests.
 //!
-//! Routes live in small sets. When a set is full, the route that was used least, and longest ago,
-//! gives its place, so a flood of paths that lead nowhere fights for the places that weigh
-//! least. A wrong estimate costs nobody anything for long: accounts are settled to true costs.
+//! Routes are stored in small sets. When a set is full, the route that was used least, and longest
+//! ago, is evicted. So a flood of paths that lead nowhere only evicts the routes that weigh least.
+//! A wrong estimate does no lasting harm, because accounts are settled with actual costs.
 
 use crate::key::{KeyHash, KeyHasher, Seed};
 use crate::units::{Cost, Nanos, Time};
@@ -15,37 +15,37 @@ use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What a request is taken to cost before anything is known.
+/// The expected cost of a request before anything is known.
 pub const DEFAULT: Cost = Cost::cpu(Nanos::from_millis(1));
-/// The most routes that can be remembered.
+/// The largest number of routes that can be remembered.
 pub const ROUTES_MAX: usize = 1 << 20;
-/// How long until what was learned weighs half. Shorter: what is rare is forgotten between two
-/// uses. Longer: a site that changes is misjudged for longer.
+/// The time after which what was learned counts half. Shorter: rare routes are forgotten between
+/// two uses. Longer: a site that changes is misjudged for longer.
 pub const HALF_LIFE: Nanos = Nanos::from_secs(600);
-/// What all earlier costs of a route weigh at most against the next one.
+/// The largest weight of all earlier costs of a route, against 1 for the next one.
 const WEIGHT_MAX: f64 = 31.0;
 /// The same for the mean of all routes, which should not follow a single busy one.
 const ALL_WEIGHT_MAX: f64 = 1023.0;
-/// How many routes share a set.
+/// The number of routes in a set.
 const SET: usize = 8;
-/// No single request is believed to have cost more.
+/// A request that costs more than this is counted at this cost.
 const COST_MAX: Cost = Cost::cpu(Nanos::from_secs(3_600));
-/// From how many hexadecimal digits on a word is a hash: with a decimal digit among them, and
-/// without.
+/// The number of hexadecimal digits from which on a word is a hash: with a decimal digit among
+/// them, and without.
 const HEX_MIN: (usize, usize) = (8, 16);
-/// From how many letters and digits on a word with a digit in it is a token.
+/// The number of letters and digits from which on a word with a digit in it is a token.
 const TOKEN_MIN: usize = 20;
 /// The lengths of the parts of a UUID.
 const UUID: [usize; 5] = [8, 4, 4, 4, 12];
 
-/// Which route a request takes.
+/// Identifies the route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteHash(KeyHash);
 
 impl RouteHash {
-    /// The route of a request. The path counts as it is, so bring it into its normal form first
-    /// (`classify::normal_path`), or one route is learned several times. A query may be part of
-    /// it: its names count, its values do not.
+    /// The route of a request. The path is used as it is, so normalise it first
+    /// (`classify::normal_path`), or one route is learned several times. The path may include a
+    /// query: its names count, its values do not.
     #[must_use]
     pub fn of(seed: &Seed, method: &str, path: &str) -> RouteHash {
         let mut hasher = KeyHasher::new(seed);
@@ -54,15 +54,15 @@ impl RouteHash {
         RouteHash(hasher.finish())
     }
 
-    /// As a number.
+    /// The hash as a number.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0.bits()
     }
 }
 
-/// A path with `*` for each word in it that names one thing of many, and without the values of
-/// its query. A path without any is only borrowed.
+/// A path with `*` for each word in it that names one thing of many, and without the values of its
+/// query. Borrows the path if it contains neither.
 #[must_use]
 pub fn fold(path: &str) -> Cow<'_, str> {
     let (place, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
@@ -85,7 +85,7 @@ fn fold_words(text: &str) -> Cow<'_, str> {
             folded.push('*');
             kept = at + word;
         }
-        // Past the word and what ends it, which may be a character of several bytes.
+        // Skip the word and the character that ends it, which may have several bytes.
         let end = text[at + word..].chars().next().map_or(0, char::len_utf8);
         at += word + end;
     }
@@ -99,7 +99,7 @@ fn fold_words(text: &str) -> Cow<'_, str> {
 /// All parts of a UUID and the hyphens between.
 const UUID_LENGTH: usize = 36;
 
-/// How many bytes of letters and digits `text` begins with.
+/// The number of letters and digits that `text` begins with, in bytes.
 fn word_length(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_alphanumeric).count()
 }
@@ -127,10 +127,10 @@ fn names_one_of_many(word: &str) -> bool {
         || (digits > 0 && word.len() >= TOKEN_MIN)
 }
 
-/// A mean that fades, and how far costs are from it.
+/// A mean that fades, and the spread of costs around it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Learned {
-    /// What has been learned so far weighs; zero: nothing.
+    /// The weight of all costs learned so far; zero: none.
     weight: f64,
     mean: f64,
     /// The mean distance from the mean.
@@ -139,7 +139,7 @@ struct Learned {
 }
 
 impl Learned {
-    /// What it weighs at `now`: halved every [`HALF_LIFE`], in a straight line between.
+    /// The weight at `now`: halved every [`HALF_LIFE`], linearly in between.
     fn weight_at(&self, now: Time) -> f64 {
         let age = now.since(self.last).0;
         let halvings = (age / HALF_LIFE.0).min(1_000) as u32;
@@ -148,7 +148,7 @@ impl Learned {
         self.weight * whole * (1.0 - part / 2.0)
     }
 
-    /// The mean.
+    /// The mean cost.
     fn cost(&self) -> Cost {
         Cost((self.mean + 0.5) as u64)
     }
@@ -164,14 +164,15 @@ impl Learned {
     }
 }
 
-/// What is thought of a request that comes.
+/// The prediction for a request that arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Foreseen {
-    /// The route that it takes; `None`: nobody wants to know.
+    /// The route of the request; `None` if the caller does not need it.
     pub route: Option<RouteHash>,
-    /// What it will probably cost.
+    /// The expected cost.
     pub cost: Cost,
-    /// Whether nothing has been learned of its route.
+    /// Whether the cost of the route is unknown, so that `cost` is the mean of all routes or the
+    /// default.
     pub is_guess: bool,
 }
 
@@ -189,22 +190,22 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// Remembers at most `routes_max` routes, brought to between 8 and [`ROUTES_MAX`] and up to
-    /// whole sets of eight; memory, some 48 bytes a route, is taken at once. Too few: rare
-    /// routes are taken for average.
+    /// Remembers at most `routes_max` routes, clamped to 8 to [`ROUTES_MAX`] and rounded up to
+    /// whole sets of eight. The memory, some 48 bytes a route, is allocated at once. Too few: rare
+    /// routes are assumed to cost the average.
     #[must_use]
     pub fn new(routes_max: usize) -> Estimates {
         let sets = routes_max.clamp(SET, ROUTES_MAX).div_ceil(SET);
         Estimates { sets: alloc::vec![[None; SET]; sets], all: Learned::default() }
     }
 
-    /// What a request on `route` will probably cost.
+    /// The expected cost of a request on `route`.
     #[must_use]
     pub fn of(&self, route: RouteHash) -> Cost {
         self.learned(route).map_or(DEFAULT, Learned::cost)
     }
 
-    /// The same, and how it is known.
+    /// The expected cost, and whether it is a guess.
     #[must_use]
     pub fn foresee(&self, route: RouteHash) -> Foreseen {
         let known = self.known(route);
@@ -212,14 +213,14 @@ impl Estimates {
         Foreseen { route: Some(route), cost, is_guess: known.is_none() }
     }
 
-    /// How far from that it may well be: the mean distance of costs from their mean; as much as
-    /// the default itself before anything is known.
+    /// The likely error of the expected cost: the mean distance of costs from their mean. Before
+    /// anything is known it equals the default cost itself.
     #[must_use]
     pub fn spread(&self, route: RouteHash) -> Cost {
         Cost((self.learned(route).map_or(DEFAULT.0 as f64, |learned| learned.spread) + 0.5) as u64)
     }
 
-    /// A request on `route` has cost `cost`. What the next one will probably cost.
+    /// Learns that a request on `route` has cost `cost`. Returns the expected cost of the next one.
     pub fn learn(&mut self, route: RouteHash, cost: Cost, now: Time) -> Cost {
         self.all.learn(cost, ALL_WEIGHT_MAX, now);
         let set = self.set_of(route);
@@ -236,19 +237,19 @@ impl Estimates {
         learned.cost()
     }
 
-    /// How many routes are remembered.
+    /// The number of routes that are remembered.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sets.iter().flatten().flatten().count()
     }
 
-    /// Whether nothing has been learned.
+    /// Whether no cost has been learned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.weight == 0.0
     }
 
-    /// What is known of a route, or else of all.
+    /// The costs of a route or, if it is unknown, of all routes.
     fn learned(&self, route: RouteHash) -> Option<&Learned> {
         self.known(route).or((self.all.weight > 0.0).then_some(&self.all))
     }
@@ -263,7 +264,7 @@ impl Estimates {
     }
 }
 
-/// The place of a set that is free, or weighs least.
+/// The slot of a set that is free or weighs least.
 fn lightest(set: &[Option<Route>; SET], now: Time) -> usize {
     let weight = |place: &usize| set[*place].map_or(-1.0, |one| one.learned.weight_at(now));
     let lighter = |a: &usize, b: &usize| weight(a).total_cmp(&weight(b));

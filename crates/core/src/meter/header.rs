@@ -1,22 +1,23 @@
-//! What a backend says a request cost it, in a header of its answer.
+//! The cost of a request as the backend reports it in a header of its response.
 //!
 //! Four forms are read: the metric `cpu` of `Server-Timing` (W3C; its `dur` in milliseconds), the
 //! request cost `cpu` of an ORCA load report as text or JSON (in seconds), a plain number of
-//! seconds, and a number with its unit. Binary ORCA reports are not read. A figure that cannot be
-//! true is refused and no more than that: the caller falls back to the clock and counts it.
+//! seconds, and a number with a unit. Binary ORCA reports are not read. A value that cannot be true
+//! is an error and changes nothing: the caller uses the clock instead, and counts the error.
 
 use crate::units::{Nanos, SECOND};
 use core::fmt;
 
-/// The most that a single request is believed to have cost.
+/// The largest cost of a single request that is accepted.
 const COST_MAX: Nanos = Nanos::from_secs(3_600);
 
-/// Why a header's figure was not taken. The backend is at fault; nothing was changed.
+/// Why the value of a cost header was not accepted. The fault is the backend's; nothing was
+/// changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFault {
-    /// There is no number where one must be.
+    /// A number is missing where one is required.
     Number,
-    /// Negative, not a number, or over an hour.
+    /// Negative, not a number, or more than an hour.
     Range,
 }
 
@@ -31,12 +32,12 @@ impl fmt::Display for HeaderFault {
 
 impl core::error::Error for HeaderFault {}
 
-/// The CPU time that a header's value names. `None`: it is well-formed and says nothing of CPU
-/// time, as a `Server-Timing` of other metrics does. Where a header comes on several lines, ask
-/// each. Of several figures the first counts.
+/// The CPU time in the value of a header. `None`: the value is well-formed but says nothing about
+/// CPU time, for instance a `Server-Timing` with other metrics. If the header has several lines,
+/// call this for each of them. Of several values the first counts.
 ///
 /// # Errors
-/// The figure is not to be believed: see [`HeaderFault`].
+/// The value cannot be true: see [`HeaderFault`].
 pub fn header_cost(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
     let value = value.trim_ascii();
     if let Some(report) = after_word(value, b"TEXT") {
@@ -52,13 +53,13 @@ pub fn header_cost(value: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
         return server_timing(value);
     }
     match quantity(value, 1.0) {
-        // A lone word is a metric of `Server-Timing` without a duration.
+        // A single word is a metric of `Server-Timing` without a duration.
         Err(HeaderFault::Number) if !value.iter().any(u8::is_ascii_digit) => Ok(None),
         cost => cost.map(Some),
     }
 }
 
-/// What follows `word` and a space.
+/// The text after `word` and a space.
 fn after_word<'a>(value: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (head, rest) = value.split_at_checked(word.len())?;
     let spaced = rest.first().is_some_and(u8::is_ascii_whitespace);
@@ -90,7 +91,7 @@ fn orca_text(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
 }
 
 /// `{"cpu_utilization": 0.3, "request_cost": {"cpu": 0.012}}`: the member `cpu` of the member
-/// `request_cost`. Everything else is passed over, well-formed or not.
+/// `request_cost`. Everything else is skipped, well-formed or not.
 fn orca_json(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
     let (mut rest, mut depth, mut costs) = (report, 0_u32, false);
     while let Some((&byte, after)) = rest.split_first() {
@@ -115,7 +116,7 @@ fn orca_json(report: &[u8]) -> Result<Option<Nanos>, HeaderFault> {
     Ok(None)
 }
 
-/// Where the string that starts here ends: at its closing quote, or with the text.
+/// The length of the string that starts here: up to its closing quote, or to the end of the text.
 fn string_end(text: &[u8]) -> usize {
     let mut escaped = false;
     let end = text.iter().position(|b| {
@@ -126,7 +127,7 @@ fn string_end(text: &[u8]) -> usize {
     end.unwrap_or(text.len())
 }
 
-/// A number, or the string that JSON keeps one in.
+/// A number, or the content of a JSON string that holds one.
 fn json_scalar(value: &[u8]) -> &[u8] {
     let value = value.trim_ascii_start();
     match value.strip_prefix(b"\"") {
@@ -135,7 +136,7 @@ fn json_scalar(value: &[u8]) -> &[u8] {
     }
 }
 
-/// The pieces of `text` between `separator`s that stand outside quotes.
+/// The pieces of `text` between `separator`s outside quotes.
 fn pieces(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |b| {
@@ -151,7 +152,7 @@ fn pieces(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// A name and a value.
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// `name=value` or `name:value`, trimmed.
+/// Splits `name=value` or `name:value`, and trims both.
 fn pair(text: &[u8]) -> Option<Pair<'_>> {
     let at = text.iter().position(|b| b"=:".contains(b))?;
     Some((text[..at].trim_ascii(), text[at + 1..].trim_ascii()))
@@ -161,7 +162,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").map_or(value, |text| &text[..string_end(text)])
 }
 
-/// A number with a unit, or one that counts `plain` seconds.
+/// A number with a unit, or one without, in units of `plain` seconds.
 fn quantity(value: &[u8], plain: f64) -> Result<Nanos, HeaderFault> {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let text = core::str::from_utf8(value).map_err(|_| HeaderFault::Number)?.trim();

@@ -1,35 +1,36 @@
-//! How fast the shared clock must run for all charges together to be the CPU time that was used.
+//! Finds the speed of the shared clock at which the sum of all charges is the CPU time really used.
 //!
-//! What a cgroup used is known some times a second only, and a request must be charged when it
-//! ends. So the clock runs at the pace of late: CPU time used for each second of the shared clock.
-//! By how much that was wrong is known at the next look, and is made up for until the one after. An
-//! error is never older than two looks, and never larger than what is used between them. Between
-//! requests that run at the same moment it does not tell apart who computes and who waits: nobody
-//! outside the backend can.
+//! The CPU time of a cgroup is sampled only a few times a second, but a request must be charged
+//! when it ends. So the clock runs at a recent pace: CPU time used for each second of the shared
+//! clock. The error of that pace is known at the next sample, and is made up for until the one
+//! after. So no error is older than two samples, or larger than the CPU time used between them.
+//! Requests that run at the same moment are not distinguished: from outside the backend it is not
+//! visible which of them compute and which of them wait.
 //!
-//! CPU time used while no request ran has no payer. All figures have the meter's fraction.
+//! CPU time used while no request ran is charged to no client. All values have the meter's
+//! fractional bits.
 
 use super::{FRACTION, ONE};
 
-/// The fastest that the clock may run beside the shared one: a backend that uses more for a request
-/// than the processors it is said to have, in threads that nobody counted.
+/// The highest speed relative to the shared clock. A backend may use more for a request than the
+/// processors it is configured with, in threads that are not counted.
 const PACE_MAX: u128 = 4 * ONE;
 
-/// Of what was seen before, so much counts at each look: half of it is forgotten after four.
+/// The part of earlier samples that is kept at each sample: after four samples it is half.
 const KEPT: (u128, u128) = (21, 25);
 
-/// The pace, and what it is found by.
+/// The pace, and the sums that it is computed from.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     pace: u128,
-    /// The shared clock, and what was charged, since the last look.
+    /// The time on the shared clock, and the charges, since the last sample.
     shared: u128,
     charged: u128,
-    /// Of late: what was used, and what the shared clock showed.
+    /// The faded sums of recent samples: CPU time used, and time on the shared clock.
     late: (u128, u128),
-    /// What was used and not charged yet, or the other way round.
+    /// CPU time used and not charged yet; negative if more was charged than used.
     owed: i128,
-    /// What was used while nobody was there to pay.
+    /// CPU time used while no request ran to be charged for it.
     pub(super) unpaid: u128,
 }
 
@@ -40,12 +41,12 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Begins anew, but for what has been counted.
+    /// Begins again, except for `unpaid`.
     pub(super) fn forget(&mut self) {
         *self = Pace { unpaid: self.unpaid, ..Pace::default() };
     }
 
-    /// What is charged where the shared clock goes on by `shared`.
+    /// The charge for an advance of the shared clock by `shared`.
     pub(super) fn spend(&mut self, shared: u128) -> u128 {
         let spent = (shared >> (FRACTION / 2)).saturating_mul(self.pace >> (FRACTION / 2));
         self.shared = self.shared.saturating_add(shared);
@@ -53,12 +54,12 @@ impl Pace {
         spent
     }
 
-    /// So much was used since the last look.
+    /// Notes the CPU time that was used since the last sample.
     pub(super) fn sample(&mut self, used: u128) {
         let (shared, charged) =
             (core::mem::take(&mut self.shared), signed(core::mem::take(&mut self.charged)));
         if shared == 0 {
-            // Nobody ran. What is still owed has lost its payers.
+            // No request ran, so what is still owed can no longer be charged.
             let lost = used.saturating_add(self.owed.max(0).unsigned_abs());
             self.unpaid = self.unpaid.saturating_add(lost);
             self.owed = self.owed.min(0);
@@ -81,7 +82,7 @@ fn signed(of: u128) -> i128 {
     i128::try_from(of).unwrap_or(i128::MAX)
 }
 
-/// `of` divided by `by`, with the meter's fraction.
+/// `of` divided by `by`, with the meter's fractional bits; at most [`PACE_MAX`].
 fn ratio(of: u128, by: u128) -> u128 {
     (of << FRACTION).checked_div(by).unwrap_or(ONE).min(PACE_MAX)
 }
