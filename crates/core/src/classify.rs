@@ -87,7 +87,7 @@ impl Keys {
     }
 }
 
-/// A request whose path is parsed once, when a limit first needs it.
+/// A request with lazy parsing of its path, which happens once when a limit first needs it.
 struct Seen<'a, R> {
     request: &'a R,
     path: OnceCell<Path<'a>>,

@@ -189,7 +189,7 @@ impl Limit {
         if faults.is_empty() { Ok(self) } else { Err(faults) }
     }
 
-    /// The action of this limit at a door whose own action is `door`.
+    /// The action at a door with the default action `door`.
     #[must_use]
     pub fn action(&self, door: Action) -> Action {
         let refuses = self.unit == Unit::Hits || !matches!(self.algorithm, Algorithm::Debt(_));

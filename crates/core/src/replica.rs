@@ -1,19 +1,15 @@
-//! The state machine of instances that count together: it sends the local charges to the other
-//! instances and handles the reports that they send.
+//! The state machine of instances that count together; it has no IO, no clock and no buckets.
 //!
-//! Each instance decides alone and at once. Every period it reports its charges since the last
-//! report to all others, and they charge them to their own buckets. Reports contain sums, never
-//! levels, so their order does not matter. A report is charged once: its parts are numbered, and a
-//! receiver keeps the numbers that it has seen from each life of each instance (`window`). Over
-//! links that acknowledge, a sender keeps unacknowledged reports and sends them again for a minute
-//! (`log`), so sums are exact over shorter outages. Over a group, lost reports stay lost, and are
-//! counted. Either way a healed partition charges clients for at most its last minute. Empty
-//! reports are sent too: the rate of messages is constant, and silence means that an instance is
-//! down.
+//! Each instance decides alone. Every period it reports its charges since the last report, and the
+//! others charge them to their own buckets. Reports contain sums, never levels, so their order does
+//! not matter. Their parts are numbered, and a receiver charges each number once (`window`). Over
+//! links, unacknowledged reports are sent again for a minute (`log`), so sums are exact over
+//! shorter outages. Over a group, lost reports are only counted. Either way a healed partition
+//! charges clients for at most its last minute. Empty reports are sent too, so that silence means
+//! that an instance is down.
 //!
-//! This module has no IO, no clock and no buckets: `handle_*` takes input, `poll_*` returns output,
-//! and charges from other instances go to the caller, which has the limits. It decides nothing and
-//! does not use `limiter`. See `send` for what is sent and when, and `wire` and `said` for the
+//! `handle_*` takes input, `poll_*` returns output, and charges of other instances go to the
+//! caller, which has the limits. See `send` for what is sent and when, `wire` and `said` for the
 //! bytes.
 
 mod bounds;

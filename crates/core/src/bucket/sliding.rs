@@ -175,7 +175,7 @@ impl Sliding {
         if newest > part.saturating_add(self.parts) { part } else { part.max(newest) }
     }
 
-    /// Number of parts, from `newest` back, inside the window whose last part is `part`.
+    /// Number of parts, from `newest` back, that lie inside the window that ends with `part`.
     fn counting(&self, newest: u64, part: u64) -> u64 {
         let since_epoch = newest.saturating_add(1);
         let passed = part.checked_sub(newest);

@@ -360,7 +360,7 @@ fn a_human_in_the_crawlers_network() {
     assert!(ran.others() >= 0.98 * (CORES - 0.004), "{}", ran.others());
 }
 
-/// 200 humans, some of whom have the crawler's user agent.
+/// 200 humans, of which some have the crawler's user agent.
 #[test]
 fn two_hundred_humans_and_a_shared_user_agent() {
     let people = || {

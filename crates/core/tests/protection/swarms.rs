@@ -32,13 +32,13 @@ fn near(n: u8) -> IpAddr {
     address(2, 2, n)
 }
 
-/// One address of a swarm whose pages cost 40 to 334 ms; the cost of each page is constant.
+/// One address of a swarm. Its pages cost 40 to 334 ms, and the cost of each page is constant.
 fn uneven(n: u8, at: IpAddr) -> Client {
     let demand = Length::Fixed(millis(40 + 6 * u64::from(n)));
     Client { path: page(n), demand, ..crawler(at, 1) }
 }
 
-/// A client whose page has a different cost each time.
+/// A client with a page of varying cost.
 fn noisy(at: IpAddr) -> Client {
     Client { demand: Length::Between(millis(50), millis(150)), ..crawler(at, 1) }
 }
