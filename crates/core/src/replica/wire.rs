@@ -29,11 +29,11 @@ pub const TEXT_BYTES_MAX: usize = 120;
 /// The reason why a frame is refused. The frame has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The frame has this version, which is not [`VERSION`].
+    /// The frame has this version of the protocol, which is not the version of this instance.
     Version(u8),
     /// The frame is truncated, has excess bytes, or contains an invalid number.
     Broken,
-    /// The frame is longer than [`FRAME_BYTES_MAX`].
+    /// The frame is longer than `FRAME_BYTES_MAX`.
     Long,
     /// The frame arrived on a link without a hello, or from another sender than the hello's.
     Stranger,
