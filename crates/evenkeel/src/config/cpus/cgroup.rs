@@ -189,8 +189,8 @@ mod tests {
         assert_eq!(some(&["/b", "/a.slice"]), said);
     }
 
-    /// Tables of a system with version 2 alone, of one with both, of a container that sees one
-    /// cgroup of all, and of one without any.
+    /// Mount tables of a system with version 2 only, of one with both versions, of a container that
+    /// sees one cgroup of the hierarchy, and of a system without cgroups.
     #[test]
     fn they_are_found_where_they_are_mounted() {
         let alone = "24 1 0:20 / /proc rw - proc proc rw\n\

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(files.look(), None);
         assert_eq!(texts(&files.look().expect("changed")), ["11", "22"]);
         assert_eq!(files.look(), None);
-        // The same text anew is no change.
+        // Writing the same text again is no change.
         fs::remove_file(&a).expect("removed");
         assert_eq!((files.look(), files.look()), (None, None));
         fs::write(&a, "11").expect("written");
