@@ -1,11 +1,11 @@
-//! The check door: the access phase and the log phase for servers that keep their own front.
+//! The check door: the access phase and the log phase for servers that have their own front.
 //!
-//! A front asks `GET /check` before it lets a request run, and tells afterwards what it took:
-//! `POST /report`, or its access log over syslog. The engine decides, by the limits of `proxy`.
-//! This file opens and closes; one question is `desk`, passes that wait for their report are
-//! `ledger`, what is read off requests and logs is `asked` and `report`. A thread of its own, so
-//! that it answers when the proxy is busy. Everything is bounded: connections, heads, waiting
-//! questions, open passes.
+//! A front asks `GET /check` before it lets a request run, and reports its cost afterwards with
+//! `POST /report` or with its access log over syslog. The engine decides, by the limits of `proxy`.
+//! This file opens and closes. `desk` answers one query, `ledger` keeps the passes that wait for
+//! their report, `asked` and `report` parse requests and logs. The door has its own thread, so it
+//! answers while the proxy is busy. Everything is bounded: connections, heads, waiting queries,
+//! open passes.
 
 mod asked;
 mod desk;
@@ -40,45 +40,47 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Connections at once besides those whose question waits; more are closed at once and counted.
+/// The number of connections allowed in addition to those with a waiting query. Further ones are
+/// closed at once and counted.
 const CONNECTIONS_BESIDES: usize = 1024;
-/// Bytes of a request's head: what clients send to the front, and a little.
+/// The maximum size of a request's head in bytes: that of a client's request to the front, and a
+/// little more.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// For a head to arrive, also on an idle connection. Longer than fronts keep theirs (60 s), so that
-/// none is closed just when it is used again.
+/// The time limit for a head to arrive, also on an idle connection. It is longer than fronts keep
+/// their connections (60 s), so that none is closed just when it is used again.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
-/// The most bytes of one line of an access log: more than a datagram can have. A client must not be
-/// able to hide what its request took by making the line long.
+/// The maximum length of one line of an access log in bytes: more than a datagram can have. A
+/// client must not be able to hide the cost of its request by making the line long.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// What the system is asked to keep of lines that were not read yet.
+/// The size of the receive buffer for lines that is requested from the system, in bytes.
 const LINES_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why the door could not be opened. Nothing of it is open then.
+/// Why the door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be had.
+    /// The door cannot listen on an address.
     #[error("check: cannot listen on {address}: {why}; name another in `check`")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error that the system returned.
         why: io::Error,
     },
-    /// No thread or runtime was to be had.
+    /// The system refuses a thread or a runtime.
     #[error("check: cannot start its thread: {0}")]
     Thread(io::Error),
 }
 
-/// What the thread is to do.
+/// The current instruction to the thread.
 #[derive(Clone, Copy)]
 enum Phase {
     Serve,
-    /// Accept no more, end what runs, until then.
+    /// Accept no more connections, and let running queries end, until this time.
     Drain(Instant),
     Stop,
 }
 
-/// The most connections that the door has open at once.
+/// Returns the maximum number of open connections of the door.
 #[must_use]
 pub fn connections_max(settings: &Check) -> usize {
     settings.waiting_max + CONNECTIONS_BESIDES
@@ -88,15 +90,15 @@ pub fn connections_max(settings: &Check) -> usize {
 pub struct Running {
     addresses: Vec<SocketAddr>,
     syslog: Vec<SocketAddr>,
-    /// Closed when the thread has ended.
+    /// The channel closes when the thread has ended.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
     thread: Thread<watch::Sender<Phase>>,
     desk: Arc<Desk>,
     cut: Arc<AtomicUsize>,
 }
 
-/// Opens the door. `lane` is the engine's thread that it asks through. Limits are counted in the
-/// store, if there is one.
+/// Opens the door. `lane` is the index of the engine lane that it uses. If there is a store, limits
+/// are counted in it.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
@@ -109,8 +111,8 @@ pub fn start(
     start_on(settings, proxy, (engine, lane, store), watch, &Sockets::default())
 }
 
-/// The same on those of `handed` that are where the settings say; the others are bound, and noted
-/// there.
+/// Like [`start`], but takes over the sockets of `handed` that match the settings; the others are
+/// bound and recorded there.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
@@ -145,48 +147,48 @@ pub fn start_on(
 }
 
 impl Running {
-    /// Where it answers.
+    /// Returns the addresses that the door answers on.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where it reads access logs.
+    /// Returns the addresses that the door reads access logs from.
     #[must_use]
     pub fn syslog(&self) -> &[SocketAddr] {
         &self.syslog
     }
 
-    /// Believes those whom changed settings trust.
+    /// Applies changed settings for trusted proxies and client addresses.
     pub fn reload(&self, proxy: &Proxy) {
         self.desk.reload(proxy);
     }
 
-    /// Questions that wait for their answer now.
+    /// Returns the number of queries that wait for their answer now.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.desk.waiting()
     }
 
-    /// Connections that were open still when the thread ended.
+    /// Returns the number of connections that were still open when the thread ended.
     #[must_use]
     pub fn cut(&self) -> usize {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// Accepts no more, and lets questions that wait be answered for at most `timeout`.
+    /// Accepts no more connections, and gives waiting queries at most `timeout` for their answers.
     pub fn drain(&self, timeout: Duration) {
         self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
     }
 
-    /// Closes everything.
+    /// Closes everything at once.
     pub fn stop_now(&self) {
         self.thread.orders.send_replace(Phase::Stop);
     }
 
-    /// Until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    /// Waits until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
     pub async fn ended(&self) {
-        // Nothing is ever sent: it ends when the sender is dropped.
+        // Nothing is ever sent: `recv` returns when the sender is dropped.
         let _ = self.alive.lock().await.recv().await;
     }
 }
@@ -210,14 +212,14 @@ fn lines(address: SocketAddr, handed: &Sockets) -> io::Result<UdpSocket> {
 
 fn bind_lines(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    // The system may allow less; then more lines are lost under flood, and nothing else.
+    // If the system allows only a smaller buffer, more lines are lost under heavy load.
     let _ = socket.set_recv_buffer_size(LINES_BYTES);
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
 }
 
-/// What the tasks of the door share.
+/// The state that the tasks of the door share.
 struct House {
     desk: Arc<Desk>,
     store: Option<Rc<Requests>>,
@@ -228,7 +230,7 @@ struct House {
 }
 
 impl House {
-    /// Until it is told to end. Returns how many connections were open still.
+    /// Serves until the thread is to end. Returns the number of connections that are still open.
     async fn serve(self, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
         let mut accepting = JoinSet::new();
         for listener in listeners {
@@ -271,13 +273,13 @@ impl House {
         }
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     fn open(&self) -> usize {
         self.room - self.slots.available_permits()
     }
 
-    /// Until no listener and no connection is open, at most until then; for ever while nothing is
-    /// drained.
+    /// Waits until no listener and no connection is open, at most until `until`. Without `until`,
+    /// nothing drains and this waits forever.
     async fn drained(&self, until: Option<Instant>, accepting: &mut JoinSet<()>) {
         let Some(until) = until else { return std::future::pending().await };
         let room = u32::try_from(self.room).unwrap_or(u32::MAX);
@@ -285,7 +287,7 @@ impl House {
             while accepting.join_next().await.is_some() {}
             self.slots.acquire_many(room).await.map(drop)
         };
-        // An error means that it took too long; what is open then is counted.
+        // An error means that it took too long. The connections still open are counted then.
         let _ = tokio::time::timeout_at(until, drained).await;
     }
 
@@ -293,7 +295,7 @@ impl House {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                // To close the listener would reset those who have connected already.
+                // Closing the listener would reset the connections that wait in the system's queue.
                 () = leaving(&mut self.phases) => {
                     return waiting::at(listener).for_each(|accepted| self.welcome(accepted));
                 }
@@ -330,7 +332,7 @@ async fn connection(
 ) {
     let _open = desk.counts.connections.hold();
     desk.counts.accepted.increment(1);
-    // A question and its answer are a packet each.
+    // A query and its answer are one packet each.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         let (desk, store, passed) = (Arc::clone(&desk), store.clone(), passed.clone());
@@ -339,7 +341,7 @@ async fn connection(
             let head = request.into_parts().0;
             let mut answer = desk.answer(store.as_deref(), &head, peer).await;
             if let (true, Ok(answer)) = (passed.is_so(), &mut answer) {
-                // The next question is the successor's.
+                // The next query must go to the successor process.
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             answer
@@ -358,19 +360,19 @@ async fn connection(
             connection.await
         }
     };
-    // A connection that goes away between two questions is no fault of anybody's.
+    // A connection that ends between two queries is not an error.
     if ended.is_err_and(|error| error.is_parse()) {
         desk.counts.bad_requests.increment(1);
     }
 }
 
-/// Until no more is taken in.
+/// Waits until the door accepts no more connections.
 async fn leaving(phases: &mut watch::Receiver<Phase>) {
-    // An error means that nobody is left to say so: the same.
+    // An error means that the sender is gone, which also means to stop.
     let _ = phases.wait_for(|phase| !matches!(phase, Phase::Serve)).await;
 }
 
-/// Reads an access log, a line in each datagram.
+/// Reads an access log, one line in each datagram.
 async fn read(socket: tokio::net::UdpSocket, desk: Arc<Desk>) {
     let mut line = vec![0; LINE_BYTES_MAX];
     loop {
@@ -384,7 +386,7 @@ async fn read(socket: tokio::net::UdpSocket, desk: Arc<Desk>) {
     }
 }
 
-/// Settles passes of which nothing is told.
+/// Settles passes without a report in time.
 async fn sweep(desk: Arc<Desk>) {
     let mut ticks = tokio::time::interval(Duration::from_millis(250));
     loop {

@@ -1,15 +1,16 @@
-//! The request that a front asks about, out of the headers of its question.
+//! The request that a front asks about, read from the headers of its query.
 //!
-//! nginx names it by `X-Original-*` as the example has it; Caddy and Traefik by `X-Forwarded-*`.
-//! Everything else (User-Agent, Cookie) is as the client sent it. What is missing is the least that
-//! a request can be: `GET /` of nobody. Who the client is: `client::address`.
+//! nginx describes it in `X-Original-*`, as configured in the example; Caddy and Traefik in
+//! `X-Forwarded-*`. All other headers (User-Agent, Cookie) are as the client sent them. Missing
+//! values get the simplest default: `GET /` without a host. How the client is found:
+//! `client::address`.
 
 use evenkeel_core::classify::Attributes;
 use http::header::{COOKIE, HeaderMap, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// What the limits can see of it.
+/// The attributes of that request that limits can match.
 pub struct Original<'a> {
     client: IpAddr,
     method: Cow<'a, str>,
@@ -19,7 +20,7 @@ pub struct Original<'a> {
 }
 
 impl<'a> Original<'a> {
-    /// Reads the headers of a question about a request of `client`.
+    /// Reads the headers of a query about a request of `client`.
     pub fn read(client: IpAddr, headers: &'a HeaderMap) -> Original<'a> {
         let method = first(headers, ["x-original-method", "x-forwarded-method"]);
         let uri = first(headers, ["x-original-uri", "x-forwarded-uri"]);
@@ -60,14 +61,14 @@ impl Attributes for Original<'_> {
     }
 }
 
-/// The first of these headers that says anything. Clients choose the bytes of a target, so one that
-/// is no text is not passed over.
+/// Returns the first of these headers that is not empty. Clients choose the bytes of a target, so a
+/// value that is not text is not skipped.
 fn first<'a>(headers: &'a HeaderMap, names: [&str; 2]) -> Option<&'a [u8]> {
     let mut values = names.into_iter().filter_map(|name| headers.get(name));
     values.find(|value| !value.is_empty()).map(HeaderValue::as_bytes)
 }
 
-/// The path of a target, which may be a whole URL; without query.
+/// Returns the path of a target without its query. The target may be a whole URL.
 fn path(target: &[u8]) -> &[u8] {
     let target = target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default();
     let scheme = target.windows(3).position(|three| three == b"://");

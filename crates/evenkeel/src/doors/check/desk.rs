@@ -1,9 +1,10 @@
-//! Where questions are answered: may this request run, and what did it cost.
+//! Answers the queries of fronts: may this request run, and what did it cost.
 //!
-//! `GET /check` passes with 204 and an id, at once or after the wait that the limits ask for, or
-//! refuses with 403 (or what `?deny=` says), as nginx's `auth_request` knows no other code. A
-//! front that asks wrongly gets its requests counted as its own rather than an error: what is ours
-//! to get wrong must cost no client its page. `POST /report` and lines of access logs settle.
+//! `GET /check` lets a request pass with 204 and an id, at once or after the wait that the limits
+//! require. It refuses with 403 (or the status in `?deny=`), because nginx's `auth_request` accepts
+//! no other code. If a front is configured wrongly, its requests are counted as its own and not
+//! answered with an error: a configuration error must not cost a client its page. `POST /report`
+//! and lines of access logs settle passes.
 
 use super::asked::Original;
 use super::ledger::Ledger;
@@ -42,12 +43,12 @@ const LIMIT: HeaderName = HeaderName::from_static("x-evenkeel-limit");
 const NOT_HERE: &str = "not here; there are GET /check and POST /report?id=ID&cost=12ms\n";
 const FORWARDED: [&str; 3] = ["x-real-ip", "x-forwarded-for", "forwarded"];
 
-/// How often those who wait while the backend is busy look whether it still is.
+/// The interval at which queries that wait for a busy backend check whether it is still busy.
 const LOOK_EVERY: Nanos = Nanos::from_millis(50);
 
 type Answer = Response<Full<Bytes>>;
 
-/// One of these for all connections of the door.
+/// The state that all connections of the door share.
 pub struct Desk {
     pub counts: CheckCounts,
     lane: Lane,
@@ -55,12 +56,12 @@ pub struct Desk {
     watch: Arc<Watch>,
     trust: ArcSwap<Trust>,
     ledger: Mutex<Ledger>,
-    /// Places for questions that are answered late.
+    /// Places for queries that are answered late.
     waiting: Semaphore,
     waiting_max: usize,
     within: Nanos,
     routes: Seed,
-    /// The log says already that reports have only the time of whole requests.
+    /// A warning has been logged that reports contain only the time of whole requests.
     charges_whole: AtomicBool,
 }
 
@@ -83,24 +84,25 @@ impl Desk {
             waiting: Semaphore::new(settings.waiting_max),
             waiting_max: settings.waiting_max,
             within: Nanos(within),
-            // Whoever finds two routes that share a place gains nothing but a wrong guess.
+            // A fixed seed: a client that finds two routes with the same hash gains only a wrong
+            // estimate.
             routes: Seed([0; 16]),
             charges_whole: AtomicBool::new(false),
         }
     }
 
-    /// Believes those whom changed settings trust.
+    /// Applies changed settings for trusted proxies and client addresses.
     pub fn reload(&self, proxy: &Proxy) {
         self.trust.store(Arc::new(trust(proxy)));
     }
 
-    /// Questions that wait for their answer now.
+    /// Returns the number of queries that wait for their answer now.
     pub fn waiting(&self) -> usize {
         self.waiting_max - self.waiting.available_permits()
     }
 
-    /// The answer to a front at `peer`, which asked with this head. Limits are counted in `store`,
-    /// if there is one.
+    /// Answers a front at `peer` that sent this head. If there is a `store`, limits are counted in
+    /// it.
     pub async fn answer(
         &self,
         store: Option<&Requests>,
@@ -147,8 +149,8 @@ impl Desk {
         }
     }
 
-    /// Lets a request run, after its wait. A front that gives up meanwhile has this dropped, and
-    /// with it the account, at no cost.
+    /// Lets a request run, after its wait. If the front gives up in the meantime, this future is
+    /// dropped, and with it the account, at no cost.
     async fn pass(&self, mut charge: Charge, route: RouteHash, denial: Denial) -> Answer {
         if let Some(wait) = charge.wait_first() {
             let since = self.clock.now();
@@ -208,7 +210,7 @@ impl Desk {
         }
     }
 
-    /// One line of an access log.
+    /// Handles one line of an access log.
     pub fn line(&self, line: &[u8]) {
         let report = report::line(line);
         let result = self.settle(report);
@@ -236,12 +238,12 @@ impl Desk {
         result
     }
 
-    /// The beat of this door's thread.
+    /// Returns the task that reports to the watchdog that this door's thread is alive.
     pub fn beat(&self) -> impl Future<Output = ()> + use<> {
         watchdog::beat("check", self.watch.beats.clone(), self.clock)
     }
 
-    /// Settles passes of which nothing was told in time.
+    /// Settles passes without a report in time.
     pub fn sweep(&self) {
         let mut ledger = self.ledger.lock();
         let late = ledger.sweep(self.within, self.clock.now());
@@ -251,7 +253,7 @@ impl Desk {
     }
 }
 
-/// A question whose front may go away before it is answered.
+/// A query that its front may abandon before the answer.
 struct Asking<'a> {
     gone: &'a Counter,
     answered: bool,
@@ -269,34 +271,35 @@ fn trust(proxy: &Proxy) -> Trust {
     Trust::new(&proxy.trusted_proxies, &proxy.client_address)
 }
 
-/// What nobody can guess; `None` if the system has none to give.
+/// Returns a random number, or `None` if the system has none.
 fn secret() -> Option<u64> {
     let mut bytes = [0; 8];
     let count = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
     (count == bytes.len()).then(|| u64::from_ne_bytes(bytes))
 }
 
-/// How a refusal is told.
+/// How a refusal is answered.
 #[derive(Clone, Copy)]
 struct Denial {
     code: Code,
-    /// As the client likes it: fronts that hand the answer on ask with its headers.
+    /// The format that the client accepts: a front that forwards the answer sends the client's
+    /// headers.
     form: Form,
 }
 
-/// The code that a refusal is told with.
+/// The status of a refusal.
 #[derive(Clone, Copy)]
 enum Code {
-    /// 403, and the true one in a header: all that `auth_request` understands.
+    /// 403, with the real status in a header: `auth_request` understands nothing else.
     Forbidden,
-    /// The same for all refusals.
+    /// The same status for all refusals.
     Always(StatusCode),
-    /// The true one, for fronts that hand the answer on as it is.
+    /// The real status, for fronts that forward the answer unchanged.
     Own,
 }
 
 impl Denial {
-    /// `deny=429` or `deny=status`.
+    /// Reads `deny=429` or `deny=status`.
     fn read(query: &str, headers: &HeaderMap) -> Denial {
         Denial { code: Code::read(query), form: Form::of(headers) }
     }

@@ -1,13 +1,13 @@
-//! Passes that wait for their report.
+//! The passes that wait for their report.
 //!
-//! They lie in the order in which they were given out, so the number in an id is a place, and the
-//! oldest is always the first: looking one up, settling it and letting the late ones go take no
-//! search. The other half of an id is a random secret: who cannot guess it settles nothing of
-//! anybody's. There are at most `open_max` passes; beyond that the oldest settles early. What is
-//! not told costs what requests of its route cost on average, as reports have it; and it counts
-//! as running for no longer than requests do here.
+//! They are stored in the order in which they were issued, so the number in an id is a position and
+//! the oldest pass is always first: finding one, settling it and expiring late ones need no search.
+//! The other half of an id is a random secret: without it, a client cannot settle the pass of
+//! another. There are at most `open_max` passes; beyond that, the oldest settles early. A pass
+//! without a report costs the average of the reported requests of its route, and it counts as
+//! running for no longer than requests usually do.
 //!
-//! It reads no clock and knows no protocol.
+//! This file reads no clock and knows no protocol.
 
 use super::report::Id;
 use crate::engine::{Charge, Told};
@@ -15,30 +15,31 @@ use evenkeel_core::meter::estimate::{Estimates, RouteHash};
 use evenkeel_core::units::{Cost, Nanos, Time};
 use std::collections::VecDeque;
 
-/// Places kept for each pass that may be open: those between two open ones are settled already.
+/// The maximum number of positions per pass that may be open. Positions between two open passes are
+/// settled already.
 const PLACES_PER_PASS: usize = 16;
-/// Routes whose cost is remembered.
+/// The maximum number of routes with a remembered cost.
 const ROUTES_MAX: usize = 4096;
-/// For how long a request is taken to run at least and at most, if nothing is told of it.
+/// The minimum and maximum time for which a request without a report counts as running.
 const PATIENCE_MIN: Nanos = Nanos::from_secs(1);
 const PATIENCE_MAX: Nanos = Nanos::from_secs(30);
-/// How many times as long as those that are met running.
+/// The factor by which the patience exceeds the mean duration of requests met running.
 const TIMES_MET: f64 = 4.0;
-/// What is left of the weight of a request's time with each later one.
+/// The factor by which the weight of a request's time shrinks with each later request.
 const FADE: f64 = 1.0 - 1.0 / 256.0;
 
-/// A pass that is open.
+/// An open pass.
 struct Pass {
     secret: u64,
     charge: Charge,
     since: Time,
     route: RouteHash,
-    /// For how long it counted as running, once it does not any more.
+    /// The time for which it counted as running, once it no longer does.
     counted: Option<Nanos>,
 }
 
 impl Pass {
-    /// It runs no longer, as far as anybody can tell.
+    /// The request has most probably ended: it no longer counts as running.
     fn rest(&mut self, now: Time) {
         if self.counted.is_none() {
             self.charge.rest();
@@ -52,12 +53,13 @@ impl Pass {
     }
 }
 
-/// All of them.
+/// All open passes. Invariant: `places[i]` is the pass number `first + i`, and `open` is the number
+/// of places that are `Some`.
 pub struct Ledger {
     /// The number of the first place.
     first: u64,
     places: VecDeque<Option<Box<Pass>>>,
-    /// The number of the first place that may count as running; all before do not.
+    /// The number of the first place that may count as running; no pass before it does.
     running: u64,
     open: usize,
     open_max: usize,
@@ -66,7 +68,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// For at most `open_max` passes at once.
+    /// Creates a ledger for at most `open_max` passes at once.
     pub fn new(open_max: usize) -> Ledger {
         Ledger {
             first: 1,
@@ -79,12 +81,12 @@ impl Ledger {
         }
     }
 
-    /// How many are open.
+    /// Returns the number of open passes.
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Gives out a pass. Also returns how many had to settle early to make room.
+    /// Issues a pass. Also returns how many passes had to settle early to make room.
     pub fn issue(
         &mut self,
         mut charge: Charge,
@@ -106,7 +108,7 @@ impl Ledger {
         (Id { number, secret }, crowded)
     }
 
-    /// Settles the pass `id`. False if there is none: it is settled already, or never was.
+    /// Settles the pass `id`. Returns false if it does not exist or is already settled.
     pub fn settle(&mut self, id: Id, told: Told, now: Time) -> bool {
         let place = id.number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let Some(place) = place.and_then(|at| self.places.get_mut(at)) else { return false };
@@ -121,8 +123,8 @@ impl Ledger {
         true
     }
 
-    /// Settles what was given out more than `within` ago and not told of. Returns how many. What
-    /// should have been told of by now counts as running no longer.
+    /// Settles the passes that were issued at least `within` ago and have no report. Returns their
+    /// number. A pass with an overdue report no longer counts as running.
     pub fn sweep(&mut self, within: Nanos, now: Time) -> u64 {
         let mut late = 0;
         self.tidy();
@@ -138,7 +140,7 @@ impl Ledger {
         late
     }
 
-    /// Lets passes rest whose requests have most probably ended.
+    /// Stops counting requests as running that have most probably ended.
     fn rest_late(&mut self, now: Time) {
         self.running = self.running.max(self.first);
         while let Some(place) = self.places.get_mut((self.running - self.first) as usize) {
@@ -152,7 +154,8 @@ impl Ledger {
         }
     }
 
-    /// Settles the oldest by its route. False if its place was empty.
+    /// Settles the oldest pass with the estimate of its route. Returns false if its place was
+    /// empty.
     fn forget_first(&mut self, now: Time) -> bool {
         let Some(place) = self.places.pop_front() else { return false };
         self.first += 1;
@@ -165,7 +168,7 @@ impl Ledger {
         pass.is_some()
     }
 
-    /// Drops the places in front that are settled.
+    /// Drops the settled places at the front.
     fn tidy(&mut self) {
         while let Some(None) = self.places.front() {
             self.places.pop_front();
@@ -174,18 +177,18 @@ impl Ledger {
     }
 }
 
-/// For how long a pass may be taken to run that nothing was told of. A front that does not report,
-/// or a line that was lost, must not look like a backend that is busy: that would make those beside
-/// it cheaper, and clients in debt wait for nothing.
+/// The usual duration of requests, which bounds how long a pass without a report counts as running.
+/// A front that does not report, or a lost line, must not look like a busy backend: that would make
+/// concurrent requests cheaper, and let clients in debt wait for nothing.
 #[derive(Default)]
 struct Usual {
-    /// What reported requests took, in seconds; older ones fade.
+    /// The sum of the durations of reported requests in seconds, with fading weights.
     sum: f64,
-    /// The same of their squares.
+    /// The sum of their squares, with the same weights.
     squares: f64,
     told: bool,
     last: Time,
-    /// Nobody reports, so nobody knows what runs.
+    /// The front does not report, so it is unknown which requests run.
     silent: bool,
 }
 
@@ -197,14 +200,14 @@ impl Usual {
         (self.told, self.last, self.silent) = (true, self.last.max(now), false);
     }
 
-    /// The oldest pass that is open is of then. If nothing at all was told since, and for long,
-    /// nobody reports.
+    /// `since` is the time of the oldest open pass. If there has been no report since then, for a
+    /// long time, the front does not report.
     fn look(&mut self, since: Time, now: Time) {
         self.silent |= self.last < since && now.since(since) >= PATIENCE_MAX;
     }
 
-    /// Several times what a request takes that is met running: long ones are met more often, in
-    /// proportion to their length, and it is them that matter.
+    /// Returns several times the duration of a request that is met running: long requests are met
+    /// more often, in proportion to their length, and they matter most.
     fn patience(&self) -> Nanos {
         match self.told {
             _ if self.silent => Nanos::ZERO,
@@ -262,7 +265,7 @@ mod tests {
             self.ledger.issue(charge, route, secret, at(second))
         }
 
-        /// How many requests run, as far as the engine knows.
+        /// The number of running requests that the engine knows of.
         fn running(&self) -> u32 {
             self.engine.load().0
         }
@@ -308,7 +311,7 @@ mod tests {
         assert_eq!(front.ledger.sweep(Nanos::from_secs(10), at(11)), 0);
         let before = front.charged();
         assert_eq!(front.ledger.sweep(Nanos::from_secs(10), at(12)), 1);
-        // One cost of 3 s and one of nothing were told of.
+        // One cost of 3 s and one of zero were reported.
         let guess = front.charged().minus(before);
         assert!(guess > Cost(SECOND) && guess < Cost(2 * SECOND), "{guess:?}");
         assert!(!front.ledger.settle(ids[0], cost(1), at(13)), "too late");
@@ -342,13 +345,14 @@ mod tests {
         assert_eq!((front.running(), front.ledger.open()), (0, 100));
         front.issue(100, 101);
         assert_eq!(front.running(), 0);
-        // It begins to: who is let in from now on counts.
+        // The front begins to report: passes issued from now on count.
         assert!(front.ledger.settle(ids[50], cost(1), at(102)));
         let (late, _) = front.issue(101, 102);
         assert_eq!(front.running(), 1);
         assert!(front.ledger.settle(late, cost(1), at(103)));
         assert_eq!(front.running(), 0);
-        // What did not count costs all of its time; there is no telling what ran beside it.
+        // A pass that did not count as running is charged all of its time, because it is unknown
+        // what ran in parallel.
         let before = front.charged();
         assert!(front.ledger.settle(ids[60], Told::Time(Nanos::from_secs(2)), at(104)));
         assert_eq!(front.charged().minus(before), Cost(2 * SECOND));

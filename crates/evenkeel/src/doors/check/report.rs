@@ -1,10 +1,11 @@
-//! What is told of a request afterwards: a query's words, or a line of an access log.
+//! Reports about finished requests: the query of a `POST /report`, or a line of an access log.
 //!
 //! A line may come from any program that writes `id=`, and `time=`, `ms=`, `upstream=` or `cost=`
-//! (in quotes or not) anywhere in it, or one JSON object as Caddy does; so the header of a syslog
-//! message is passed over unread. The last id counts, with what stands behind it: a line may begin
-//! with what a client wrote. Times are in seconds, `ms` in thousandths of them; costs as a
-//! backend states them in a header. Which pass it is about, and whether it is still open: `ledger`.
+//! (with or without quotes) anywhere in it, or one JSON object as Caddy does. So the header of a
+//! syslog message is skipped without parsing. The last id counts, with the values behind it,
+//! because a line may begin with text from a client. Times are in seconds, `ms` in milliseconds,
+//! costs as a backend states them in a header. Which pass it is about, and whether that is still
+//! open: `ledger`.
 
 use crate::engine::Told;
 use evenkeel_core::meter::header_cost;
@@ -12,21 +13,21 @@ use evenkeel_core::units::{Cost, Nanos};
 use serde_json::Value;
 use std::fmt;
 
-/// Where a JSON object that is a whole line begins at the latest.
+/// The maximum position, in bytes, at which the JSON object of a line begins.
 const JSON_WITHIN: usize = 256;
-/// The longest value that is looked at, in bytes: what several servers took, or a Server-Timing.
+/// The maximum length of a value in bytes: the times of several servers, or a Server-Timing.
 const VALUE_MAX: usize = 1_024;
-/// The longest id, in bytes, with room for what tells that it is none.
+/// The maximum length of an id in bytes, with some extra to detect that it is not one.
 const ID_MAX: usize = 40;
-/// Longer than any request runs; what is above it is no time.
+/// The maximum time of a request in seconds. A larger number is invalid.
 const SECONDS_MAX: f64 = 86_400.0;
 
-/// The name of one pass.
+/// The id of one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id {
-    /// Which in turn it was.
+    /// The number of the pass, in the order issued.
     pub number: u64,
-    /// What nobody can guess.
+    /// The random part, which cannot be guessed.
     pub secret: u64,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for Id {
 }
 
 impl Id {
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<Id> {
         let (number, secret) = text.split_once('-')?;
         let hex = |text: &str| {
@@ -49,28 +50,28 @@ impl Id {
     }
 }
 
-/// What is wrong with a report.
+/// Why a report is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is about no pass: the front did not ask about that request.
+    /// It contains no id: the front did not ask about that request.
     NoId,
-    /// It says neither what the request cost nor how long it took, or nothing that can be believed.
+    /// It contains neither a cost nor a time, or no plausible one.
     NoCost,
 }
 
-/// What a report says.
+/// A valid report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
-    /// Which pass it is about.
+    /// The pass that it is about.
     pub id: Id,
-    /// What it cost.
+    /// The cost of the request, or its time.
     pub told: Told,
-    /// That is only the time from the request to the end of its answer, which a client makes longer
-    /// by reading slowly.
+    /// The time covers the whole request until the end of its answer, which a client prolongs by
+    /// reading slowly.
     pub whole: bool,
 }
 
-/// The report in the query of a `POST /report`.
+/// Parses the report in the query of a `POST /report`.
 pub fn query(query: &str) -> Result<Report, Fault> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -80,7 +81,7 @@ pub fn query(query: &str) -> Result<Report, Fault> {
     told(value).map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost)
 }
 
-/// The report in one line of an access log.
+/// Parses the report in one line of an access log.
 pub fn line(line: &[u8]) -> Result<Report, Fault> {
     let line = String::from_utf8_lossy(line);
     let objects = line.match_indices('{').take_while(|(at, _)| *at < JSON_WITHIN);
@@ -88,8 +89,8 @@ pub fn line(line: &[u8]) -> Result<Report, Fault> {
     reports.next().unwrap_or_else(|| words_of(&line))
 }
 
-/// The report in the words of a line. The last id counts, and what stands behind it; what stands
-/// before it only where nothing is told behind it.
+/// Parses the words of a line. The last id counts, with the values behind it. Values before it
+/// count only if there are none behind it.
 fn words_of(line: &str) -> Result<Report, Fault> {
     let mut ids =
         places(line, "id").filter_map(|at| Some((at, Id::parse(value(&line[at..], ID_MAX)?)?)));
@@ -100,9 +101,9 @@ fn words_of(line: &str) -> Result<Report, Fault> {
     told.map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost)
 }
 
-/// What a request needed, and whether that is only how long it took in all. A cost goes before a
-/// time, and the backend's time before that of the whole request, which waits for slow clients as
-/// well.
+/// Returns what the request needed, and whether that is only its total time. A cost takes
+/// precedence over a time, and the backend's time over that of the whole request, which includes
+/// waiting for slow clients.
 fn told<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<(Told, bool)> {
     let stated = value("cost").and_then(cost).map(Told::Cost);
     let upstream = || value("upstream").and_then(at_backend).map(Told::Time);
@@ -112,7 +113,7 @@ fn told<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<(Told, bool)> {
     known.or_else(whole).or_else(|| millis().map(|told| (told, false)))
 }
 
-/// The places behind each `name=` that begins a word, the last first.
+/// Returns the positions after each `name=` that begins a word, the last first.
 fn places(line: &str, name: &str) -> impl Iterator<Item = usize> {
     line.rmatch_indices(name).filter_map(|(at, _)| {
         let begins =
@@ -122,7 +123,8 @@ fn places(line: &str, name: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The value that a text begins with; in quotes, up to the next one. At most `max` bytes.
+/// Returns the value at the beginning of `text`; if it is quoted, up to the next quote. At most
+/// `max` bytes.
 fn value(text: &str, max: usize) -> Option<&str> {
     let begin = &text[..text.floor_char_boundary(max)];
     match begin.strip_prefix('"') {
@@ -131,13 +133,14 @@ fn value(text: &str, max: usize) -> Option<&str> {
     }
 }
 
-/// The value after the last `name=`.
+/// Returns the value after the last `name=`.
 fn word<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     value(&line[places(line, name).next()?..], VALUE_MAX)
 }
 
-/// Caddy's access log: the id as the answer's header carries it, and so the time until its server
-/// began to answer. Without that, the duration of the whole request. `None` of anything else.
+/// Parses Caddy's access log. The answer's headers contain the id, and the time until the backend
+/// began to answer; without that, the duration of the whole request counts. `None` for other
+/// objects.
 fn json(text: &str) -> Option<Result<Report, Fault>> {
     let line: Value = serde_json::from_str(text.trim_end()).ok()?;
     let header = |name: &str| line["resp_headers"][name][0].as_str();
@@ -149,18 +152,18 @@ fn json(text: &str) -> Option<Result<Report, Fault>> {
     Some(known.map(|(told, whole)| Report { id, told, whole }).ok_or(Fault::NoCost))
 }
 
-/// A cost as a backend's header may state it.
+/// Parses a cost as a backend's header may state it.
 fn cost(text: &str) -> Option<Cost> {
     header_cost(text.as_bytes()).ok().flatten().map(Cost::cpu)
 }
 
-/// Seconds at the backend; a hyphen where none was asked, which took none of its time.
+/// Parses the seconds at the backend. A hyphen means that no backend was asked, so zero.
 fn at_backend(text: &str) -> Option<Nanos> {
     if text == "-" { Some(Nanos::ZERO) } else { seconds(text) }
 }
 
-/// A duration as Go writes it: `1m2.5s`, `250.1ms`, `12.3µs`. What is none says that no server was
-/// asked, which took none of its time.
+/// Parses a duration as Go writes it: `1m2.5s`, `250.1ms`, `12.3µs`. An invalid text means that no
+/// backend was asked, so zero.
 fn latency(text: &str) -> Nanos {
     let (mut rest, mut seconds) = (text, 0.0);
     while let Some(end) = rest.find(|c: char| !c.is_ascii_digit() && c != '.') {
@@ -182,7 +185,7 @@ fn latency(text: &str) -> Nanos {
     within(seconds).unwrap_or(Nanos::ZERO)
 }
 
-/// Seconds, as nginx writes them: the times of several servers that were tried are added up.
+/// Parses seconds as nginx writes them. The times of several servers that were tried are added.
 fn seconds(text: &str) -> Option<Nanos> {
     let times: Vec<f64> = text.split([',', ':', ' ']).filter_map(|t| t.parse().ok()).collect();
     if times.is_empty() { None } else { within(times.iter().sum()) }
@@ -253,7 +256,7 @@ mod tests {
         for (text, report) in [
             (nginx(r#"time=0.150 upstream="0.100" cost="-""#), time(100)),
             (nginx(r#"time=0.150 upstream="0.100, 0.020 : 0.003" cost="-""#), time(123)),
-            // nginx read a file: however slow its client was, no backend worked.
+            // nginx served a file: even for a slow client, no backend worked.
             (nginx(r#"time=6.150 upstream="-" cost="""#), time(0)),
             (
                 nginx(r#"time=0.150 upstream="0.100" cost="12ms""#),
@@ -301,7 +304,7 @@ mod tests {
         assert_eq!(line(timed.as_bytes()).map(|report| report.whole), Ok(false));
     }
 
-    /// What a client may have written before the front's own words.
+    /// Text that a client may have written before the front's own words.
     #[test]
     fn text_of_a_client_in_front_hides_nothing() {
         let took = Ok((ID, Told::Time(millis(100))));
@@ -318,7 +321,7 @@ mod tests {
             let told = line(format!("nginx: {client} {own}").as_bytes());
             assert_eq!(told.map(pair), took, "{client}");
         }
-        // What a front writes before the id counts where nothing stands behind it.
+        // Values that a front writes before the id count if there are none behind it.
         let before = format!("\"GET /?time=9\" time=0.1 {} \"-\"", "id=1f-deadbeef01234567");
         assert_eq!(line(before.as_bytes()).map(pair), took);
         let unknown = "cost=0 id=1f-deadbeef01234567 time=-";
@@ -327,7 +330,7 @@ mod tests {
         assert_eq!(line(empty.as_bytes()).map(pair), took);
     }
 
-    /// A hostile line costs no more than an honest one of its length.
+    /// A hostile line costs no more than an honest one of the same length.
     #[test]
     fn ids_without_end_are_read_in_one_pass() {
         let text = "id=".repeat(1 << 16);
