@@ -1,9 +1,9 @@
-//! The admin door: health, metrics, the busiest clients, the configuration that runs, and a page
-//! that shows it all as it happens.
+//! The admin door: health, metrics, the busiest clients, the running configuration, and a page that
+//! shows all of it live.
 //!
-//! It has a thread and a runtime of its own, so that it answers when the proxy is busy and costs
-//! the proxy nothing. Who may ask what: `guard`. What is answered: `answer`; the page: `page`, what
-//! it is sent: `live`; what an operator may change: `act`. Everything is bounded: connections,
+//! It has its own thread and runtime, so it answers while the proxy is busy and costs the proxy
+//! nothing. Which requests are allowed: `guard`. The answers: `answer`. The page: `page`, and its
+//! live data: `live`. What an operator may change: `act`. Everything is bounded: connections,
 //! watchers, heads, bodies, time.
 
 mod act;
@@ -41,61 +41,63 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// Connections at once; the one that has asked nothing for longest makes room for one more.
+/// The maximum number of open connections. For one more, the connection with the longest time since
+/// its last request is closed.
 const CONNECTIONS_MAX: usize = 64;
-/// Bytes of a request's head.
+/// The maximum size of a request's head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// For a request's head to arrive, also on an idle connection.
+/// The time limit for a request's head to arrive, also on an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// After this a connection takes no more requests,
+/// The age after which a connection accepts no more requests.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(30);
-/// and has so long to take the rest of its answer.
+/// The time limit for reading the rest of the last answer, after [`CONNECTION_AGE_MAX`].
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the admin door shows.
+/// The data that the admin door shows.
 pub struct Sources {
-    /// What is counted.
+    /// The metrics of this process.
     pub watch: Arc<Watch>,
-    /// The clock that everything is counted by.
+    /// The clock of all counters.
     pub clock: Clock,
     /// The engine of each door that has one.
     pub engines: Vec<DoorEngine>,
-    /// The configuration that runs, as YAML; called for each question, as it can be reloaded.
+    /// Returns the running configuration as YAML. It is called for each request, since the
+    /// configuration can be reloaded.
     pub show: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 /// The engine of one door.
 #[derive(Clone)]
 pub struct DoorEngine {
-    /// What the door is called in metrics: `proxy`, `line`.
+    /// The name of the door in metrics: `proxy`, `line`.
     pub door: &'static str,
-    /// Its engine.
+    /// The engine itself.
     pub engine: Arc<dyn Counted>,
 }
 
-/// Why the admin door could not be opened. Nothing of it is open then.
+/// Why the admin door could not be opened. If there is an error, no part of it is open.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be had.
+    /// The door cannot listen on an address.
     #[error("admin: cannot listen on {address}: {why}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error that the system returned.
         why: io::Error,
     },
-    /// It would be open to everybody.
+    /// The address is reachable from other machines, but no token is configured.
     #[error("admin: to listen on {0}, beyond loopback, `token_file` is needed")]
     TokenMissing(SocketAddr),
-    /// The token cannot be had.
+    /// The token cannot be read.
     #[error("admin: {0}")]
     Token(SecretFault),
-    /// No thread or runtime was to be had.
+    /// The system refuses a thread or a runtime.
     #[error("admin: cannot start its thread: {0}")]
     Thread(io::Error),
 }
 
-/// What `/readyz` says.
+/// The stage of the program, as `/readyz` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Stage {
@@ -104,7 +106,7 @@ enum Stage {
     Draining,
 }
 
-/// The stage that the program is in, as threads share it.
+/// The stage of the program, shared between threads.
 #[derive(Debug)]
 struct Readiness(AtomicU8);
 
@@ -130,25 +132,25 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where it listens: nowhere if its default address was taken.
+    /// Returns the addresses that the door listens on. Empty if its default address was taken.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// All listeners are open: `/readyz` says so from now on.
+    /// All listeners are open: `/readyz` reports so from now on.
     pub fn ready(&self) {
         self.readiness.set(Stage::Ready);
     }
 
-    /// No more requests are wanted: `/readyz` says so from now on.
+    /// No more requests are wanted: `/readyz` reports so from now on.
     pub fn draining(&self) {
         self.readiness.set(Stage::Draining);
     }
 }
 
-/// Opens the admin door, on `sockets` if its addresses are among them. A default address that is
-/// taken is a warning: the door stays shut.
+/// Opens the admin door, on `sockets` if its addresses are among them. If a default address is
+/// taken, a warning is logged and the door stays closed.
 ///
 /// # Errors
 /// [`StartError`]; nothing is open then.
@@ -202,7 +204,7 @@ async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::R
     let (beats, clock) = (desk.sources.watch.beats.clone(), desk.sources.clock);
     tokio::spawn(watchdog::beat("admin", beats, clock));
     tokio::spawn(live::run(desk));
-    // An error means that the sender is gone, and that is the sign.
+    // An error means that the sender is gone, which is the signal to stop.
     let _ = stopped.await;
 }
 
@@ -213,7 +215,8 @@ async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, room: Arc<Ro
                 Some((seat, shed)) => {
                     desk.counts.shed.increment(u64::from(shed));
                     tokio::spawn(serve_on(stream, peer, Arc::clone(&desk), seat));
-                    // Who has asked already is answered before it could lose its place.
+                    // A request that has already arrived is answered before its connection could be
+                    // closed for another.
                     tokio::task::yield_now().await;
                 }
                 None => desk.counts.shed.increment(1),
@@ -226,7 +229,7 @@ async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, room: Arc<Ro
     }
 }
 
-/// Serves a connection as long as it has its place.
+/// Serves a connection until it ends or another one needs its place.
 async fn serve_on(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: Seat) {
     tokio::select! {
         () = connection(stream, peer, desk, &seat) => {}
@@ -253,13 +256,13 @@ async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: 
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // What goes wrong on a connection is the caller's business and ends with it.
+    // An error on a connection concerns only its peer and ends with the connection.
     if let Ok(_ended) = tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
         return;
     }
     let watcher = watching.lock().take();
     if let Some(watcher) = watcher {
-        // Who watches may stay as long as it reads.
+        // A watcher may stay as long as it reads.
         tokio::select! {
             _ended = connection.as_mut() => {}
             _dropped = watcher => {}

@@ -1,8 +1,9 @@
-//! What an operator may do to a single client: exempt it, weigh it, forgive its debt, undo that.
+//! The changes that an operator may make to a single client: exempt it, weigh it, forgive its debt,
+//! and undo that.
 //!
-//! An order is a small JSON object in the body of a POST. All of it is checked before anything is
-//! done, and everything that is done is written to the log. Who may send one: `guard`; how long it
-//! holds and what it changes: `engine::counted::overrides`.
+//! An order is a small JSON object in the body of a POST. It is checked completely before anything
+//! changes, and every change is logged. Which requests are allowed: `guard`. How long a change
+//! lasts and what it affects: `engine::counted::overrides`.
 
 use super::DoorEngine;
 use super::answer::Desk;
@@ -16,11 +17,11 @@ use evenkeel_core::units::{Nanos, SECOND, Time, Weight};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// The longest that anything holds: a day. For longer there is the configuration.
+/// The maximum duration of an override in seconds: a day. For longer, use the configuration.
 const LENGTH_MAX_SECS: u64 = 86_400;
-/// How long it holds if nobody says.
+/// The duration of an override in seconds if the order contains none.
 const LENGTH_DEFAULT_SECS: u64 = 3_600;
-/// What a client may weigh.
+/// The range of weights that a client may have.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// An order as it is sent.
@@ -29,11 +30,11 @@ const WEIGHTS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 pub struct Order {
     #[serde(rename = "do")]
     what: What,
-    /// The override, for `undo`.
+    /// The id of the override, for `undo`.
     override_id: Option<u64>,
     door: Option<String>,
     limit: Option<String>,
-    /// The client, by the `id` of its row, or by its name.
+    /// The client, by the `id` of its row, or by its name in `key`.
     id: Option<String>,
     key: Option<String>,
     for_seconds: Option<u64>,
@@ -74,33 +75,33 @@ pub enum Fault {
     Full(#[from] crate::engine::counted::overrides::Full),
 }
 
-/// Something that was said of a client, as it is shown.
+/// An override as it is shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shown {
-    /// What it is undone by.
+    /// The id to undo it with.
     pub override_id: u64,
     pub door: &'static str,
     pub limit: String,
     pub key: String,
-    /// The client, as `id` of its rows.
+    /// The client, as the `id` of its rows.
     pub id: String,
     /// `exempt` or `weigh`.
     #[serde(rename = "do")]
     pub what: &'static str,
-    /// What its requests weigh.
+    /// The weight of its requests, for `weigh`.
     pub weight: Option<f64>,
     /// Seconds until it ends.
     pub left: f64,
-    /// From where it was said.
+    /// The address that the order came from.
     pub by: String,
 }
 
-/// A client's hash as it is shown and sent.
+/// Formats a client's hash as it is shown and sent.
 pub fn id(hash: KeyHash) -> String {
     format!("{:016x}", hash.bits())
 }
 
-/// The hash that is shown so.
+/// Parses a hash in that format.
 pub fn hash(id: &str) -> Option<KeyHash> {
     let bits = u64::from_str_radix(id, 16).ok()?;
     (id.len() == 16 && bits > 0 && bits <= KeyHash::MASK).then(|| KeyHash::from_bits(bits))
@@ -117,7 +118,7 @@ struct Target<'a> {
 }
 
 impl Desk {
-    /// Everything that is said of clients.
+    /// Returns all overrides of all doors.
     pub fn overrides(&self) -> Vec<Shown> {
         let now = self.sources.clock.now();
         let mut all = Vec::new();
@@ -128,7 +129,7 @@ impl Desk {
         all
     }
 
-    /// Carries out the order in `body`, which `peer` sent.
+    /// Carries out the order in `body`, sent by `peer`.
     ///
     /// # Errors
     /// [`Fault`]; nothing has changed then.
@@ -221,8 +222,8 @@ impl Desk {
         Ok(Target { door, index, limit, hash, key, action })
     }
 
-    /// What a client is called, by its id where it has no name yet; `None` if it was never seen:
-    /// an order for anybody that can be thought of would only take the place of another.
+    /// Returns the client's name, its id if it has no name yet, or `None` if it was never seen. An
+    /// override for an arbitrary id would only take the place of another.
     fn name_of(
         &self,
         door: &DoorEngine,
@@ -234,7 +235,7 @@ impl Desk {
         if let Some(Standing { row, .. }) = listed {
             return Some(if row.name.is_empty() { id(hash) } else { row.name });
         }
-        // It may have left the list, and be looked at still.
+        // The client may have left the list and still be shown.
         let said = door.engine.overrides().unwrap_or_default();
         let said = said.into_iter().find(|said| said.hash == hash).map(|said| said.key);
         said.or_else(|| self.remembers(&Who::new(door.door, limit, hash)).then(|| id(hash)))

@@ -1,7 +1,7 @@
-//! What the admin door answers to each path.
+//! The answers of the admin door to each path.
 //!
-//! All but orders are answered at once by the head of a request alone; connections are the business
-//! of `admin`, what an order does that of `act`, what is sent to those who watch that of `live`.
+//! Every request except an order is answered at once from its head alone. Connections are handled
+//! in `admin`, the effect of orders in `act`, and the live data for watchers in `live`.
 
 use super::act::{self, Fault};
 use super::guard::{Guard, ORDERS, Refused, is_order};
@@ -30,18 +30,18 @@ use std::time::Duration;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// The page needs its own files and nothing else; no other site may frame it.
+/// The page needs only its own files, and no other site may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; \
                       form-action 'none'";
-/// The longest order, in bytes.
+/// The maximum size of an order, in bytes.
 const ORDER_BYTES_MAX: usize = 4096;
-/// For an order to arrive.
+/// The time limit for an order to arrive.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest history, in seconds.
+/// The maximum length of the history, in seconds.
 const HISTORY_SECS_MAX: u64 = 3_600;
 
-/// Where requests are answered.
+/// The shared state of the handlers of all requests.
 pub struct Desk {
     pub guard: Guard,
     pub counts: AdminCounts,
@@ -85,12 +85,12 @@ impl Body for Answer {
     }
 }
 
-/// Where a connection learns that it is watched on, and until when.
+/// The signal that ends a watched connection. Empty until the connection watches.
 pub type Watching = Mutex<Option<Watcher>>;
 
 impl Desk {
-    /// The answer to `peer`, which asked with this head. If that is to watch, `watching` says
-    /// until when.
+    /// Answers the request with this head from `peer`. If it starts to watch, `watching` gets the
+    /// signal for its end.
     pub async fn answer(
         &self,
         head: &Parts,
@@ -167,7 +167,7 @@ impl Desk {
         response(StatusCode::OK, JSON, self.client_history(&Who::new(door, limit, hash)))
     }
 
-    /// Carries out an order; answers with all that is said of clients then.
+    /// Carries out an order. Answers with the list of all overrides.
     async fn order(&self, head: &Parts, body: Incoming, peer: IpAddr) -> Response<Answer> {
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();

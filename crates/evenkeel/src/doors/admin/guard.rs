@@ -1,10 +1,10 @@
-//! Who may ask the admin door.
+//! Decides which requests the admin door accepts.
 //!
-//! A page of a stranger can make its visitor's browser ask loopback addresses, and by pointing its
-//! own name at them (DNS rebinding) read the answers. The browser gives both away: such a request
-//! names a foreign `Host`, or a foreign `Origin`. So only addresses, `localhost` and this
-//! machine's own name are taken as hosts, on loopback too. Callers from beyond loopback need the
-//! token besides, except for health and metrics.
+//! A page on a foreign site can make its visitor's browser send requests to loopback addresses, and
+//! read the answers by resolving its own name to them (DNS rebinding). Both are visible to the
+//! server: such a request has a foreign `Host` or a foreign `Origin`. So only addresses,
+//! `localhost` and this machine's own name are accepted as hosts, also on loopback. Requests from
+//! other machines also need the token, except for health, metrics and the files of the page.
 
 use super::{StartError, page};
 use crate::config::secret;
@@ -14,30 +14,30 @@ use http::request::Parts;
 use http::{Method, StatusCode, Version};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// What anybody may ask who may connect, beside the files of the page, which tell nothing.
+/// The paths that need no token, in addition to the files of the page, which contain no secrets.
 const OPEN_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
-/// Where orders are sent to.
+/// The path that orders are sent to.
 pub const ORDERS: &str = "/api/overrides";
 
-/// Why a request is refused; in the order of [`crate::watch::counts::REFUSALS`].
+/// Why a request is refused, in the order of [`crate::watch::counts::REFUSALS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Neither GET nor HEAD, nor an order where orders are sent to.
+    /// The method is neither GET nor HEAD, and the request is not an order.
     Method,
-    /// It brings a body that is not wanted.
+    /// The request has an unexpected body.
     Body,
-    /// It names no host, or several (RFC 9112, 3.2).
+    /// The request has no `Host` or several (RFC 9112, 3.2).
     HostCount,
-    /// It names a host that is not ours.
+    /// The `Host` is foreign.
     Host,
-    /// It comes from the page of another site.
+    /// The request comes from a page on another site.
     Origin,
-    /// It needs the token.
+    /// The token is missing or wrong.
     Token,
 }
 
 impl Refused {
-    /// What the caller is told: status, and what to do.
+    /// Returns the status for the caller, and a text that says what to do.
     pub const fn answer(self) -> (StatusCode, &'static str) {
         match self {
             Refused::Method => (
@@ -68,7 +68,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Reads the token, and makes sure that there is one where it is needed.
+    /// Reads the token, and checks that there is one if it is needed.
     pub fn new(settings: &Admin) -> Result<Guard, StartError> {
         let token = settings
             .token_file
@@ -83,7 +83,7 @@ impl Guard {
         }
     }
 
-    /// Whether `peer` may ask for this.
+    /// Whether `peer` may make this request.
     pub fn check(&self, head: &Parts, has_body: bool, peer: IpAddr) -> Result<(), Refused> {
         let reads = head.method == Method::GET || head.method == Method::HEAD;
         let rules = [
@@ -97,12 +97,12 @@ impl Guard {
         rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, refused)| Err(*refused))
     }
 
-    /// What this machine calls itself.
+    /// Returns the host name of this machine.
     pub fn own_name(&self) -> Option<&str> {
         self.own_name.as_deref()
     }
 
-    /// Browsers always name the host; a probe of HTTP/1.0 that names none is no browser.
+    /// Browsers always send a host, so an HTTP/1.0 probe without one is not a browser.
     fn host_is_ours(&self, head: &Parts) -> bool {
         let in_target = head.uri.authority().map(|authority| authority.as_str());
         let mut in_headers = head.headers.get_all(HOST).iter();
@@ -126,8 +126,8 @@ impl Guard {
     fn may_see(&self, head: &Parts, peer: IpAddr) -> bool {
         let path = head.uri.path();
         let open = OPEN_PATHS.contains(&path) || page::file(path).is_some();
-        // Where there is a token, whoever changes something shows it, on loopback too: what a site
-        // can be made to fetch comes from there.
+        // If there is a token, an order needs it even on loopback: a site can make a browser send
+        // requests from there.
         let open = open || (is_loopback(peer) && !(is_order(head) && self.token.is_some()));
         let Some(token) = &self.token else { return open };
         let sent = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -142,12 +142,12 @@ fn names_one_host(head: &Parts) -> bool {
     hosts == 1 || (hosts == 0 && head.version < Version::HTTP_11)
 }
 
-/// Whether something is to be changed.
+/// Whether the request is to change something.
 pub fn is_order(head: &Parts) -> bool {
     head.method == Method::POST && head.uri.path() == ORDERS
 }
 
-/// The name in front of `:port`; `None` if what follows is no port.
+/// Returns the name before `:port`, or `None` if the text after the colon is not a port.
 fn without_port(host: &str) -> Option<&str> {
     let end = host.rfind(']').unwrap_or(0);
     match host[end..].split_once(':') {
@@ -159,7 +159,7 @@ fn without_port(host: &str) -> Option<&str> {
     }
 }
 
-/// Whether a request that comes from a page comes from one of ours.
+/// Whether a request that comes from a page comes from a page of this server.
 fn origin_is_ours(head: &Parts) -> bool {
     let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
     head.headers.get_all(ORIGIN).iter().all(|origin| {
@@ -179,7 +179,7 @@ fn own_name() -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Compares in a time that does not tell how much of a guess was right.
+/// Compares in a time that does not reveal which part of a guess was right.
 fn same(sent: &[u8], token: &[u8]) -> bool {
     let differing = sent.iter().zip(token).fold(0, |differing, (a, b)| differing | (a ^ b));
     sent.len() == token.len() && std::hint::black_box(differing) == 0

@@ -1,9 +1,9 @@
-//! What happens now, and what happened within the last hour, for pages that watch.
+//! Live data for the page: the current state, and the history of the last hour.
 //!
-//! Once a second one look is taken at everything: a point of the history is kept of it, and if
-//! anybody watches, one event is made and sent to all. Every few seconds the heaviest clients of
-//! each limit get a point of their own. Everything has a bound: points, clients, watchers, and
-//! how far a watcher may fall behind. Nothing here decides anything.
+//! Once a second, all counters are read. They become a point of the history and, if anyone watches,
+//! one event that is sent to all watchers. Every few seconds, the heaviest clients of each limit
+//! get a point of their own history. Everything is bounded: points, clients, watchers, and how far
+//! a watcher may fall behind. This module decides nothing.
 
 mod clients;
 mod history;
@@ -28,24 +28,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
-/// Clients of each limit that watchers are sent.
+/// The number of clients of each limit that watchers are sent.
 const ROWS: usize = 25;
-/// Clients of each limit that are looked at to count those in debt.
+/// The number of clients of each limit that are examined to count those in debt.
 const LOOKED_AT: usize = 250;
-/// From one point of a client's history to the next.
+/// The interval between two points of a client's history.
 const CLIENTS_EVERY: Nanos = Nanos::from_secs(clients::STEP_SECS);
 
-/// What is kept for those who watch.
+/// The state for watchers. Lock order: `last` before `history`.
 #[derive(Default)]
 pub struct Live {
     history: Mutex<History>,
     clients: Mutex<Clients>,
     hub: Mutex<Hub>,
-    /// The last event, and when it was made.
+    /// The last event, and the time at which it was made.
     last: Mutex<Option<(Time, Bytes)>>,
 }
 
-/// Looks once a second, for as long as the door is open.
+/// Updates the state once a second, as long as the door is open.
 pub async fn run(desk: Arc<Desk>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -67,7 +67,7 @@ pub async fn run(desk: Arc<Desk>) {
 }
 
 impl Desk {
-    /// Takes a look at everything that is kept over time.
+    /// Adds a point to the history of all doors.
     fn look(&self, now: Time) {
         let mut look = Look::at(now);
         for door in &self.sources.engines {
@@ -84,7 +84,7 @@ impl Desk {
         self.live.history.lock().note(&look);
     }
 
-    /// Gives the heaviest clients of each limit a point of their history.
+    /// Adds a point to the history of each of the heaviest clients.
     fn note_clients(&self, now: Time) {
         let mut clients = self.live.clients.lock();
         let lists: usize =
@@ -101,7 +101,7 @@ impl Desk {
         }
     }
 
-    /// What overrides have ended is told.
+    /// Logs the overrides that have ended.
     fn end_overrides(&self) {
         for door in &self.sources.engines {
             for ended in door.engine.end_overrides() {
@@ -113,7 +113,7 @@ impl Desk {
         }
     }
 
-    /// The event of this second; the same for all who watch.
+    /// Returns the event of this second, which is the same for all watchers.
     fn event(&self, now: Time) -> Bytes {
         let mut last = self.live.last.lock();
         if let Some((at, event)) = &*last
@@ -127,19 +127,19 @@ impl Desk {
         event
     }
 
-    /// Begins to watch; `None`: as many do as may.
+    /// Adds a watcher. Returns `None` if there are already `WATCHERS_MAX`.
     pub fn watch(&self) -> Option<(Feed, Watcher)> {
         let first = self.event(self.sources.clock.now());
         self.live.hub.lock().join(first)
     }
 
-    /// The history of the last hour as JSON, or of the last `seconds`.
+    /// Returns the history of the last `seconds` as JSON, at most an hour.
     pub fn history(&self, seconds: u64) -> String {
         let since = self.sources.clock.now().minus(Nanos::from_secs(seconds));
         self.live.history.lock().json(since)
     }
 
-    /// Everything as it stands now.
+    /// Returns the current state of everything.
     fn now(&self, now: Time) -> Now {
         let sources = &self.sources;
         let mut limits = Vec::new();
@@ -174,12 +174,12 @@ impl Desk {
         }
     }
 
-    /// Whether a client was among the heaviest within the last hour or so.
+    /// Whether a client was recently among the heaviest: its history still exists.
     pub fn remembers(&self, who: &Who) -> bool {
         self.live.clients.lock().knows(who)
     }
 
-    /// The history of one client as JSON; no points if nothing is known of it.
+    /// Returns the history of one client as JSON, without points if the client is unknown.
     pub fn client_history(&self, who: &Who) -> String {
         self.live.clients.lock().json(who)
     }

@@ -1,7 +1,8 @@
-//! What is read off the engines when somebody asks: metrics that nobody counts along the way, and
-//! the busiest clients.
+//! Values read from the engines on request: metrics that are not counted along the way, and the
+//! busiest clients.
 //!
-//! Nothing is kept or changed here. How it is written: `watch::prometheus`, `watch::snapshot`.
+//! This file stores and changes nothing. The output formats: `watch::prometheus`,
+//! `watch::snapshot`.
 
 use super::{DoorEngine, Sources, Stage, act};
 use crate::engine::Standing;
@@ -17,7 +18,7 @@ use evenkeel_core::limit::{Action, Limit, Unit};
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use std::collections::HashMap;
 
-/// Everything that is not counted but looked up.
+/// Returns all metrics that are not counted but read on request.
 pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
     let up = if stage == Stage::Ready { 1.0 } else { 0.0 };
     let mut all = vec![Observed { metric: &UP, labels: Vec::new(), value: up }];
@@ -25,7 +26,8 @@ pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
     all
 }
 
-/// What is looked up in the engines. Clients who wait for longer than `held_above` are held.
+/// Returns the metrics read from the engines. Clients that wait for longer than `held_above` count
+/// as held.
 #[must_use]
 pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
     let mut all = Vec::new();
@@ -65,7 +67,7 @@ pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
     all
 }
 
-/// The busiest clients that `query` asks for.
+/// Returns the busiest clients that `query` asks for.
 pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
     let now = sources.clock.now();
     let not_enforced = not_enforced(sources);
@@ -109,7 +111,8 @@ pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
     snapshot
 }
 
-/// How many decisions of each limit were counted and not carried out, by its name.
+/// Returns the number of decisions of each limit that were counted but not enforced, by the name of
+/// the limit.
 fn not_enforced(sources: &Sources) -> HashMap<String, u64> {
     let mut counts = HashMap::new();
     sources.watch.registry().visit(&DECISIONS, |labels, count| {
@@ -128,7 +131,7 @@ fn peers(report: &Report) -> snapshot::Peers {
     snapshot::Peers { live: report.live, known: report.peers.len() + 1, behind }
 }
 
-/// What a door's backend does.
+/// Returns the load of a door's backend.
 pub fn load(door: &str, work: &Work) -> Load {
     let crowd = work.crowd.as_ref().map(|crowd| snapshot::Crowd {
         waiting: crowd.waiting,
@@ -144,7 +147,7 @@ pub fn load(door: &str, work: &Work) -> Load {
     }
 }
 
-/// A limit and its clients.
+/// Returns a limit with the rows of its clients.
 pub fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
     let unit = match limit.unit {
         Unit::Cpu => UNIT_CPU,
@@ -173,7 +176,7 @@ fn list(door: &str, name: &str, rows: Vec<Row>) -> Table {
     }
 }
 
-/// A client, as it stands.
+/// Returns the row of a client.
 pub fn row(standing: Standing, now: Time) -> Row {
     let Standing { row, level, wait } = standing;
     Row {

@@ -1,14 +1,14 @@
-//! The files of the page at `/`, as they lie in `page/`.
+//! The files of the page at `/`, from the folder `page/`.
 //!
-//! They are part of the program: nothing is read from a disk and nothing comes from elsewhere. They
-//! tell nothing by themselves; what the page shows it asks for, with a token where one is needed.
-//! `page/uplot` draws the charts; its licence lies beside it.
+//! They are part of the program: no file is read from disk and none is loaded from elsewhere. They
+//! contain no data of their own; the page requests its data, with a token if one is needed.
+//! `page/uplot` draws the charts; its licence is next to it.
 
 const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Path, type and contents of each file.
+/// The path, type and contents of each file.
 const FILES: [(&str, &str, &[u8]); 12] = [
     ("/", HTML, include_bytes!("page/index.html")),
     ("/page.css", STYLE, include_bytes!("page/page.css")),
@@ -24,7 +24,7 @@ const FILES: [(&str, &str, &[u8]); 12] = [
     ("/uplot/uplot.css", STYLE, include_bytes!("page/uplot/uPlot.min.css")),
 ];
 
-/// Type and contents of the file at `path`.
+/// Returns the type and contents of the file at `path`.
 pub fn file(path: &str) -> Option<(&'static str, &'static [u8])> {
     FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, bytes)| (*kind, *bytes))
 }

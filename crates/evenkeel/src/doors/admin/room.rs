@@ -1,41 +1,42 @@
-//! Room for connections: a bound, and which of them makes room for one more.
+//! Room for connections: a bound, and the choice of a connection to close for a new one.
 //!
-//! Whoever has asked nothing for longest goes, so that somebody who opens connections and says
-//! nothing keeps no probe away. Those who watch stay: they are few and have a bound of their own
-//! (`live`). What is done on a connection: `admin`.
+//! The connection with the longest time since its last request is closed, so that a client that
+//! opens connections and sends nothing cannot block health probes. Connections of watchers stay:
+//! they are few and have their own bound (`live`). What is done on a connection: `admin`.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::Notify;
 
-/// All places.
+/// The room for all connections.
 pub struct Room {
     max: usize,
-    /// Those that are taken; last the one that asked last.
+    /// The places in use, ordered by their last request; the most recent is last.
     taken: Mutex<Vec<Arc<Place>>>,
 }
 
-/// One connection's.
+/// The place of one connection.
 #[derive(Default)]
 struct Place {
     stays: AtomicBool,
     wanted: Notify,
 }
 
-/// A place that is taken until this is dropped, or somebody else needs it.
+/// A place in use, until this is dropped or another connection needs it.
 pub struct Seat {
     room: Arc<Room>,
     place: Arc<Place>,
 }
 
 impl Room {
-    /// For so many connections.
+    /// Creates room for `max` connections.
     pub fn new(max: usize) -> Arc<Room> {
         Arc::new(Room { max, taken: Mutex::default() })
     }
 
-    /// A place, and whether another connection loses its own for it; `None` if all stay.
+    /// Takes a place. Also returns whether another connection loses its place for it. `None` if all
+    /// connections stay.
     pub fn take(self: &Arc<Room>) -> Option<(Seat, bool)> {
         let mut taken = self.taken.lock();
         let full = taken.len() >= self.max;
@@ -50,7 +51,7 @@ impl Room {
 }
 
 impl Seat {
-    /// Its connection asks for something now.
+    /// The connection makes a request now.
     pub fn asks(&self) {
         let mut taken = self.room.taken.lock();
         if let Some(at) = taken.iter().position(|place| Arc::ptr_eq(place, &self.place)) {
@@ -58,12 +59,12 @@ impl Seat {
         }
     }
 
-    /// It is not to lose its place from now on.
+    /// The connection must not lose its place from now on.
     pub fn stays(&self) {
         self.place.stays.store(true, Relaxed);
     }
 
-    /// Until somebody else needs the place.
+    /// Waits until another connection needs the place.
     pub async fn wanted(&self) {
         self.place.wanted.notified().await;
     }

@@ -82,7 +82,7 @@ fn proxy() -> Proxy {
     }
 }
 
-/// One request that costs what it says.
+/// A request with this cost.
 fn charge(lane: &Lane, last: u8, cost: &[u8]) {
     if let Asked::Pass(mut charge) = lane.ask(&From(IpAddr::from([192, 0, 2, last]))) {
         charge.work();
@@ -107,14 +107,14 @@ fn sources() -> Sources {
     Sources { watch, clock, engines: vec![DoorEngine { door: "proxy", engine }], show }
 }
 
-/// An admin door on a free port, with some clients that were charged.
+/// Opens an admin door on a free port, with some clients that were charged.
 fn open() -> (Running, SocketAddr) {
     let running = start(&on("127.0.0.1:0"), sources(), &Sockets::default()).expect("it opens");
     let address = running.addresses()[0];
     (running, address)
 }
 
-/// Sends `head` and reads to the end: the status, the head and the body.
+/// Sends `head` and reads to the end. Returns the status, the head and the body.
 fn raw(address: SocketAddr, head: &str) -> (u16, String, String) {
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
     stream.write_all(head.as_bytes()).expect("it reads");
@@ -309,8 +309,8 @@ fn silent_connections_keep_no_probe_away_and_nobody_out_who_watches() {
     }
 }
 
-/// Checks the text format (a sample line for each family that says what it is) and returns the
-/// names and values of all samples.
+/// Checks the text format (each family has a line that describes it) and returns the names and
+/// values of all samples.
 fn samples(text: &str) -> Vec<(String, f64)> {
     let (mut samples, mut family) = (Vec::new(), (String::new(), String::new()));
     for line in text.lines() {
@@ -356,14 +356,14 @@ fn metrics_are_in_the_text_format_and_agree_with_what_happened() {
     assert_eq!(decisions("reject", "hits"), 1.0);
     assert_eq!(value("evenkeel_cost_header_faults_total"), 1.0);
     assert_eq!(value("evenkeel_request_cost_seconds_count"), 2.0);
-    // The one who said no sound cost was on the clock for some of this time.
+    // The request without a valid cost header was measured for part of this time.
     assert!((5.0..=5.0 + took).contains(&value("evenkeel_cost_seconds_total")));
     assert_eq!(value("evenkeel_capacity_cpus{door=\"proxy\"}"), 4.0);
     assert_eq!(value("evenkeel_table_keys_max{door=\"proxy\",limit=\"ip\"}"), 100.0);
     assert_eq!(value("evenkeel_backend_failures_total{kind=\"connect\"}"), 0.0);
     let buckets = samples.iter().filter(|(name, _)| name.starts_with("evenkeel_wait_seconds_bu"));
     assert!(buckets.map(|(_, count)| *count).is_sorted(), "buckets are cumulative");
-    // What is not open is not shown.
+    // A door that is not open is not shown.
     let of_others = [
         "evenkeel_waiting_requests",
         "evenkeel_slots",

@@ -1,7 +1,8 @@
-//! What the heaviest clients did within the last hour.
+//! The history of the heaviest clients in the last hour.
 //!
-//! Who is among the heaviest of a limit gets a point every few seconds; who is not any more keeps
-//! what there is, until others need the place. Bounded in clients and in points of each.
+//! A client among the heaviest of a limit gets a point every few seconds. A client that no longer
+//! is keeps its points until another client needs the place. The number of clients and the points
+//! of each are bounded.
 
 use super::history::push_number;
 use crate::engine::Standing;
@@ -10,14 +11,14 @@ use evenkeel_core::units::{SECOND, Time};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 
-/// From one point to the next, in seconds.
+/// The interval between two points, in seconds.
 pub const STEP_SECS: u64 = 5;
-/// Points of one client: an hour, 24 bytes each.
+/// The maximum number of points of one client: an hour, at 24 bytes each.
 const POINTS_MAX: usize = 3_600 / STEP_SECS as usize;
-/// Clients that are remembered, of all limits together.
+/// The maximum number of clients, of all limits together.
 const CLIENTS_MAX: usize = 256;
 
-/// A client: of which door, under which limit, and who.
+/// A client, identified by its door, its limit and its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Who {
     pub door: String,
@@ -31,12 +32,13 @@ impl Who {
     }
 }
 
-/// How many clients of each of so many limits get points: all find room, twice over.
+/// Returns how many clients of each limit get points, if there are `limits` limits: all of them fit
+/// in twice.
 pub fn of_each(limits: usize) -> usize {
     (CLIENTS_MAX / (2 * limits.max(1))).clamp(1, 20)
 }
 
-/// What is remembered.
+/// The histories of all clients that have one.
 #[derive(Debug, Default)]
 pub struct Clients(HashMap<Who, Series>);
 
@@ -45,11 +47,12 @@ struct Series {
     points: VecDeque<(Time, [f32; 4])>,
 }
 
-/// What the numbers of a point are called.
+/// The names of the numbers of a point.
 const COLUMNS: [&str; 4] = ["cost", "requests", "level", "wait"];
 
 impl Clients {
-    /// A client stands so, at `now`.
+    /// Adds a point for a client with this state at `now`. If there are too many clients, the one
+    /// not seen for the longest time is removed.
     pub fn note(&mut self, who: Who, standing: &Standing, now: Time) {
         if !self.0.contains_key(&who) && self.0.len() >= CLIENTS_MAX {
             let seen = |series: &Series| series.points.back().map(|(at, _)| *at);
@@ -77,7 +80,7 @@ impl Clients {
         self.0.contains_key(who)
     }
 
-    /// All points of a client: `t` and each column as a list.
+    /// Returns all points of a client as JSON: `t` and each column as a list.
     pub fn json(&self, who: &Who) -> String {
         let none = VecDeque::new();
         let points = self.0.get(who).map_or(&none, |series| &series.points);

@@ -1,8 +1,8 @@
-//! The last hour, second by second: what all doors did together.
+//! The history of the last hour, one point per second, for all doors together.
 //!
-//! A ring of points, each a row of numbers. What grows is kept as its rate, what is spread
-//! (latencies) as percentiles over the last seconds, so that a quiet second is no gap. A number
-//! that is not known is `null`.
+//! It is a ring of points, each a row of numbers. Counters are stored as rates, and latencies as
+//! percentiles over the last seconds, so that a quiet second leaves no gap. An unknown number is
+//! `null`.
 
 use crate::watch::Watch;
 use crate::watch::counts::tiers::Tier;
@@ -13,13 +13,13 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-/// Points that are kept: an hour of seconds, some 80 bytes each.
+/// The maximum number of points: an hour of seconds, some 80 bytes each.
 const POINTS_MAX: usize = 3_600;
-/// Over how many seconds percentiles are taken.
+/// The number of seconds over which percentiles are taken.
 const SPREAD_SECS: usize = 10;
-/// What verdicts are counted by, in the order of their columns.
+/// The verdicts that are counted, in the order of their columns.
 const VERDICTS: [&str; 5] = ["allow", "queue", "hold", "delay", "reject"];
-/// What the numbers of a point are called.
+/// The names of the numbers of a point.
 const COLUMNS: [&str; 19] = [
     "cpus",
     "busy",
@@ -42,36 +42,36 @@ const COLUMNS: [&str; 19] = [
     "debt_n",
 ];
 
-/// How many values fell into each interval of a histogram.
+/// The number of values in each interval of a histogram.
 type Spread = [u64; BOUNDS_NS.len() + 1];
 
-/// What is seen at one moment; what grows as it stands.
+/// The values read at one time. Counters are totals, not rates.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
     at: Time,
-    /// CPU-seconds per second to share out.
+    /// The capacity, in CPU-seconds per second.
     pub cpus: f64,
-    /// CPU-seconds worked so far.
+    /// The CPU-seconds used so far.
     pub busy: f64,
     pub working: f64,
     pub waiting: f64,
     pub slots: f64,
-    /// CPU-seconds that those in debt were charged so far.
+    /// The CPU-seconds charged so far to clients in debt.
     debt: f64,
     verdicts: [f64; VERDICTS.len()],
-    /// Decisions that were not enforced.
+    /// The number of decisions that were not enforced.
     would: f64,
     failed: f64,
     spreads: [Spread; 2],
 }
 
 impl Look {
-    /// Nothing is seen yet.
+    /// Creates an empty set of values.
     pub fn at(now: Time) -> Look {
         Look { at: now, ..Look::default() }
     }
 
-    /// Reads what is counted along the way.
+    /// Reads the counters.
     pub fn count(&mut self, watch: &Watch) {
         self.debt = watch.tiers.spent(Tier::Debt) as f64 / SECOND as f64;
         self.spreads = Tier::ALL.map(|tier| watch.tiers.took(tier).counts());
@@ -87,30 +87,32 @@ impl Look {
     }
 }
 
-/// One second.
+/// The values of one second, in the order of [`COLUMNS`]. Unknown values are NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     at: Time,
     values: [f32; COLUMNS.len()],
 }
 
-/// For how long at most CPU time that was charged when a request ended is shown later.
+/// The maximum delay, in seconds, with which CPU time is shown that was charged when its request
+/// ended.
 const DUE_SECS: f64 = 10.0;
 
-/// The ring.
+/// The ring of points.
 #[derive(Debug, Default)]
 pub struct History {
     points: VecDeque<Point>,
     before: Option<Look>,
-    /// CPU-seconds of those in debt that are yet to be shown: a request is charged for when it
-    /// ends, and has worked before.
+    /// CPU-seconds of clients in debt that are still to be shown: a request is charged when it
+    /// ends, but has used its time before.
     due: f64,
-    /// What latencies were counted of late, the oldest first.
+    /// The latency counts of the last seconds, the oldest first.
     spreads: VecDeque<[Spread; 2]>,
 }
 
 impl History {
-    /// Keeps what happened since the look before; the first has nothing to compare with.
+    /// Stores the changes since the previous values. The first values have nothing to be compared
+    /// with.
     pub fn note(&mut self, look: &Look) {
         let Some(before) = self.before.replace(look.clone()) else {
             self.spreads.push_back(look.spreads);
@@ -160,12 +162,12 @@ impl History {
         self.points.push_back(Point { at: look.at, values });
     }
 
-    /// The last second.
+    /// Returns the last second.
     pub fn last(&self) -> Option<Point> {
         self.points.back().copied()
     }
 
-    /// All points from `since` on: `t` and each column as a list.
+    /// Returns all points from `since` on as JSON: `t` and each column as a list.
     pub fn json(&self, since: Time) -> String {
         let points = || self.points.iter().filter(|point| point.at >= since);
         let mut json = String::from("{\"t\":[");
@@ -188,13 +190,13 @@ impl History {
     }
 }
 
-/// Adds a number with four digits, `null` if it is none.
+/// Appends a number with four digits, or `null` if it is not finite.
 pub fn push_number(json: &mut String, value: f32) {
     let value = rounded(value);
     let _ = if value.is_finite() { write!(json, "{value}") } else { write!(json, "null") };
 }
 
-/// To four digits: more than anybody sees.
+/// Rounds to four digits, which is more than a chart shows.
 fn rounded(value: f32) -> f32 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -219,8 +221,8 @@ fn since(now: &Spread, then: &Spread) -> Spread {
     std::array::from_fn(|at| now[at].saturating_sub(then[at]))
 }
 
-/// The value in seconds below which `part` of all lie, taken to lie evenly (as logarithms) between
-/// the bounds of their interval; not a number without any.
+/// Returns the value in seconds below which `part` of all values lie. Values are taken to lie
+/// evenly, on a logarithmic scale, between the bounds of their interval. NaN if there are none.
 fn percentile(spread: &Spread, part: f64) -> f64 {
     let all: u64 = spread.iter().sum();
     if all == 0 {
@@ -278,7 +280,7 @@ mod tests {
         assert_eq!(json["busy"], serde_json::json!([1.5]));
     }
 
-    /// The whole is never less than its part.
+    /// The total is never less than the part.
     #[test]
     fn what_is_charged_at_once_is_shown_as_it_was_used() {
         let mut history = History::default();

@@ -1,8 +1,8 @@
-//! Who watches. Each event is made once and handed to all.
+//! The watchers. Each event is made once and sent to all.
 //!
-//! A watcher that does not read is dropped: events wait for it in a short queue, and when that has
-//! been full for some seconds its connection is closed. So neither the number of watchers nor what
-//! waits for them grows.
+//! A watcher that does not read is dropped: events wait for it in a short queue, and if that has
+//! been full for some seconds, its connection is closed. So the number of watchers and the memory
+//! for their events are bounded.
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -11,14 +11,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot};
 
-/// The most who watch at once.
+/// The maximum number of watchers at once.
 pub const WATCHERS_MAX: usize = 16;
-/// Events that wait for one of them.
+/// The maximum number of events that wait for one watcher.
 const QUEUE: usize = 4;
-/// For so many events in a row there may be no room.
+/// The number of events in a row without room in its queue after which a watcher is dropped.
 const MISSED_MAX: u32 = 10;
 
-/// All who watch.
+/// All watchers.
 #[derive(Debug, Default)]
 pub struct Hub(Vec<Entry>);
 
@@ -30,21 +30,22 @@ struct Entry {
     _open: oneshot::Sender<()>,
 }
 
-/// What one of them is sent, as the body of its answer.
+/// The events for one watcher, as the body of its answer.
 #[derive(Debug)]
 pub struct Feed(mpsc::Receiver<Bytes>);
 
-/// Ends when a watcher is not to be served any more.
+/// Completes when a watcher is no longer served.
 pub type Watcher = oneshot::Receiver<()>;
 
 impl Hub {
-    /// Whether anybody watches.
+    /// Whether there is a watcher. Removes those that have disconnected.
     pub fn is_watched(&mut self) -> bool {
         self.0.retain(|entry| !entry.events.is_closed());
         !self.0.is_empty()
     }
 
-    /// One more, who gets `first` at once; `None`: there are as many as may be.
+    /// Adds a watcher, which gets `first` at once. Returns `None` if there are [`WATCHERS_MAX`]
+    /// already.
     pub fn join(&mut self, first: Bytes) -> Option<(Feed, Watcher)> {
         self.is_watched();
         if self.0.len() >= WATCHERS_MAX {
@@ -52,13 +53,13 @@ impl Hub {
         }
         let (events, feed) = mpsc::channel(QUEUE);
         let (open, watcher) = oneshot::channel();
-        // There is room for the first.
+        // A new queue has room for the first event.
         let _ = events.try_send(first);
         self.0.push(Entry { events, missed: 0, _open: open });
         Some((Feed(feed), watcher))
     }
 
-    /// Hands an event to all; who has not read for too long is dropped.
+    /// Sends an event to all watchers. Drops a watcher that has not read for too long.
     pub fn send(&mut self, event: &Bytes) {
         self.0.retain_mut(|entry| match entry.events.try_send(event.clone()) {
             Ok(()) => {

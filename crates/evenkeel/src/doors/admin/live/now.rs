@@ -1,6 +1,7 @@
-//! One second as it goes to pages that watch: what doors do, who costs most, what is said of whom.
+//! The event of one second for pages that watch: the load of the doors, the heaviest clients, and
+//! the overrides.
 //!
-//! The form alone; it is the page's (`page/`) and changes with it. What scripts ask for is
+//! This is only the format. It belongs to the page (`page/`) and changes with it. Scripts use
 //! `/api/top` (`watch::snapshot`).
 
 use super::ROWS;
@@ -16,15 +17,15 @@ use evenkeel_core::top;
 use evenkeel_core::units::{Nanos, Time};
 use serde::Serialize;
 
-/// Everything.
+/// The whole event.
 #[derive(Serialize)]
 pub struct Now {
-    /// In seconds since the Unix epoch.
+    /// The time in seconds since the Unix epoch.
     pub now: f64,
     pub version: &'static str,
-    /// What this machine calls itself.
+    /// The host name of this machine.
     pub host: String,
-    /// As `/readyz` says it.
+    /// The stage, as `/readyz` reports it.
     pub stage: &'static str,
     pub point: Option<Point>,
     pub doors: Vec<Door>,
@@ -39,11 +40,11 @@ pub struct Now {
 pub struct Door {
     #[serde(flatten)]
     load: Load,
-    /// How costs are known.
+    /// How costs are measured.
     measured: String,
 }
 
-/// What all doors do that have a backend.
+/// Returns the load of all doors that have a backend.
 pub fn doors(engines: &[DoorEngine]) -> Vec<Door> {
     let of = |door: &DoorEngine| {
         let work = door.engine.work()?;
@@ -52,20 +53,20 @@ pub fn doors(engines: &[DoorEngine]) -> Vec<Door> {
     engines.iter().filter_map(of).collect()
 }
 
-/// The heaviest clients of a limit, or the heaviest by something that no limit counts by.
+/// The heaviest clients of a limit, or of a view that no limit counts by.
 #[derive(Serialize)]
 pub struct Listed {
     pub door: String,
     pub name: String,
-    /// As in [`crate::watch::snapshot::Table`].
+    /// The unit, as in [`crate::watch::snapshot::Table`].
     pub unit: String,
-    /// What happens to who is over it; empty where it is no limit.
+    /// The action for clients over the limit; empty for a view.
     pub action: String,
-    /// Decided but not enforced.
+    /// Decisions are made but not enforced.
     pub shadow: bool,
-    /// Whether operators can say something of its clients.
+    /// Whether operators can override its clients.
     pub open: bool,
-    /// How many of those that were looked at are in debt.
+    /// The number of examined clients that are in debt.
     pub in_debt: usize,
     pub rows: Vec<Row>,
 }

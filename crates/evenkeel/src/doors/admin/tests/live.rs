@@ -1,4 +1,4 @@
-//! What watchers are sent, and what operators' orders change.
+//! Tests of what watchers are sent, and what operators' orders change.
 
 use super::*;
 use crate::doors::admin::live::WATCHERS_MAX;
@@ -21,7 +21,7 @@ fn stage(proxy: &Proxy) -> Stage {
     stage_after(proxy, |_| ())
 }
 
-/// The same, with what is asked before the door takes its first look.
+/// Like `stage`, with requests made before the door reads its counters for the first time.
 fn stage_after(proxy: &Proxy, asked: impl FnOnce(&Lane)) -> Stage {
     let clock = Clock::start();
     let watch = Arc::new(Watch::new(clock.now()));
@@ -69,7 +69,7 @@ fn watch(address: SocketAddr, count: usize) -> (BufReader<std::net::TcpStream>, 
     (lines, events)
 }
 
-/// Has two clients ask for the only slot over and over, and says whose turns the first were.
+/// Makes two clients ask for the only slot repeatedly, and returns the clients of the first turns.
 fn served_in_turns(lane: &Lane, count: usize) -> Vec<u8> {
     let ask = |last| match lane.ask(&From(IpAddr::from([192, 0, 2, last]))) {
         Asked::Pass(charge) => charge,
@@ -168,7 +168,7 @@ fn as_many_watch_as_may_and_who_leaves_makes_room() {
     assert!(status == 503 && head.contains("retry-after"), "{head}");
     assert_eq!(get(stage.address, "/healthz", "").0, 200, "others are served");
     all.clear();
-    // It is noticed with the next events.
+    // The door detects disconnected watchers with the next events.
     let mut came_in = false;
     for _ in 0..50 {
         let head = format!("GET /api/events HTTP/1.1\r\nHost: {}\r\n\r\n", stage.address);
@@ -185,7 +185,7 @@ fn as_many_watch_as_may_and_who_leaves_makes_room() {
     assert!(came_in);
 }
 
-/// Lets the door go through another second.
+/// Waits until the door has added another second.
 fn watch_a_second(address: SocketAddr) -> Value {
     let last = || {
         let (_, _, body) = get(address, "/api/history?seconds=60", "");
@@ -254,7 +254,7 @@ fn orders_that_make_no_sense_change_nothing() {
         (with("door", "line".into()), 404),
         (with("key", "192.0.2.77".into()), 404),
         (with("id", "xyz".into()), 404),
-        // An id as there may be, of somebody who never came.
+        // A possible id, of a client that never came.
         (with("id", "00000000000000ab".into()), 404),
         (with("for_seconds", 0.into()), 400),
         (with("for_seconds", 86_401.into()), 400),
@@ -286,7 +286,7 @@ fn a_client_that_weighs_less_is_served_less_often_where_requests_wait() {
     let queue = settings::Queue { concurrency: settings::Concurrency::Fixed(1), ..queue };
     let proxy = Proxy { action: Action::Queue, queue, ..proxy() };
     let stage = stage(&Proxy { limits: proxy.limits[..1].to_vec(), ..proxy });
-    // Both owe as much, so both are served in turns.
+    // Both have the same debt, so they are served in turns.
     charge(&stage.lane, 1, b"9s");
     charge(&stage.lane, 2, b"9s");
     let weigh = json!({"do": "weigh", "limit": "ip", "key": "192.0.2.1", "weight": 0.1});
@@ -336,7 +336,7 @@ fn who_was_pushed_off_the_list_while_its_request_ran_has_its_name_when_it_ends()
     let (_, _, body) = get(stage.address, "/api/top", "");
     let top: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!(top["limits"][0]["rows"][0]["key"], "192.0.2.1", "{top}");
-    // What it called itself is gone with its request.
+    // The name that the client gave itself is gone with its request.
     assert_eq!(top["limits"][1]["rows"][0]["key"], "<script>\u{fffd}[31m&\"'", "{top}");
 }
 
