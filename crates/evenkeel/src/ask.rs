@@ -1,11 +1,12 @@
-//! A client of the line door for programs on tokio, with the habits that a limiter asks of its
-//! clients: a short timeout, no answer means yes, and after a failure nothing is asked for a while.
+//! A client of the line door for programs on tokio. It never blocks its program for long: the
+//! timeout is short, a missing answer means yes, and after a failure the door is not asked for a
+//! while.
 //!
-//! All tasks of a program share one connection: questions of the same moment go out in one write.
-//! The connection belongs to a task of its own; when it fails, whoever waits is let through at
-//! once, and so is whoever asks until the pause is over. Everything is bounded: who asks when too
-//! many wait is let through as well. Nothing is counted or decided here. For services: `layer`; as
-//! a master says: `gatekeeper`.
+//! All tasks of a program share one connection, and queries made at the same time go out in one
+//! write. A separate task owns the connection. If it fails, all waiting callers get
+//! [`Answer::Unanswered`] at once, and so do all callers until the pause is over. Everything is
+//! bounded: if too many callers wait, further ones get the same answer at once. This file counts
+//! and decides nothing. For services: `layer`. As a gatekeeper of a master: `gatekeeper`.
 
 pub mod gatekeeper;
 pub mod layer;
@@ -20,21 +21,21 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Questions that wait to be sent, and as many that wait for their answer.
+/// The maximum number of queries that wait to be sent, and of those that wait for their answer.
 const WAITING_MAX: usize = 1024;
-/// The longest tag: what any door can be told to take.
+/// The maximum length of a tag in bytes: the largest that any door can be configured to accept.
 const TAG_BYTES_MAX: usize = 8192;
 
-/// Where the door listens.
+/// The address of a line door.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// `tcp://127.0.0.1:7070`; a name is looked up at each connect.
+    /// `tcp://127.0.0.1:7070`; a name is resolved at each connect.
     Tcp(String),
-    /// `unix:///run/evenkeel/line.sock`.
+    /// `unix:///run/evenkeel/line.sock`: a socket file.
     Unix(PathBuf),
 }
 
-/// The text is no address of a door.
+/// The error for a text that is not the address of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the address of a line door; write tcp://127.0.0.1:7070 or unix:///run/line.sock")]
 pub struct AddressFault;
@@ -57,15 +58,16 @@ impl FromStr for Address {
     }
 }
 
-/// How patient a client is.
+/// How long a client waits, and pauses after failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For an answer, and for a connection. Too short: a busy machine is taken for a dead one. Too
-    /// long: a dead one delays whoever asks first. Default: 50 ms.
+    /// The time limit for an answer, and for a connection. If it is too short, a busy machine is
+    /// taken for a dead one. If it is too long, a dead one delays the first caller. Default: 50 ms.
     pub timeout: Duration,
-    /// After a failure nothing is asked for so long; doubled with each that follows. Default: 1 s.
+    /// The pause after a failure, in which the door is not asked. It doubles with each further
+    /// failure. Default: 1 s.
     pub pause: Duration,
-    /// The longest pause. Default: 30 s.
+    /// The maximum of the pause. Default: 30 s.
     pub pause_max: Duration,
 }
 
@@ -79,18 +81,18 @@ impl Default for Patience {
     }
 }
 
-/// What came of a question.
+/// The result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The hit was served, and counted.
     Served,
-    /// It was not.
+    /// The hit was refused.
     Refused,
-    /// Nobody said. It may pass.
+    /// There was no answer. The hit may pass.
     Unanswered,
 }
 
-/// A client; its clones share one connection, which is closed when the last of them is dropped.
+/// A client. Its clones share one connection, which is closed when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     questions: mpsc::Sender<Question>,
@@ -103,8 +105,8 @@ struct Question {
 }
 
 impl Client {
-    /// A client of the door at `address`; it connects when it is first asked. To be called within
-    /// a tokio runtime that has IO and time.
+    /// Creates a client of the door at `address`. It connects when it is first used. Call this
+    /// within a tokio runtime that has IO and time enabled.
     #[must_use]
     pub fn new(address: Address, patience: Patience) -> Client {
         let (questions, asked) = mpsc::channel(WAITING_MAX);
@@ -112,7 +114,7 @@ impl Client {
         Client { questions }
     }
 
-    /// Asks whether a hit of `tag` may happen now, which charges it if so.
+    /// Asks whether a hit of `tag` may happen now, and charges it if so.
     pub async fn ask(&self, tag: &[u8]) -> Answer {
         if tag.len() > TAG_BYTES_MAX || tag.contains(&b'\n') {
             return Answer::Unanswered;
@@ -125,13 +127,13 @@ impl Client {
         answered.await.unwrap_or(Answer::Unanswered)
     }
 
-    /// Whether it may: all but a refusal.
+    /// Whether a hit of `tag` may pass: true except for a refusal. Charges it like [`Client::ask`].
     pub async fn allows(&self, tag: &[u8]) -> bool {
         self.ask(tag).await != Answer::Refused
     }
 }
 
-/// The task that has the connection.
+/// The task that owns the connection.
 struct Talk {
     address: Address,
     patience: Patience,
@@ -141,11 +143,11 @@ struct Talk {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The door closed it when nothing was asked.
+    /// The door closed it while no query was pending.
     Closed,
-    /// It did not answer, or not as it should; whether it ever had.
+    /// The door did not answer, or not correctly. `answered`: it had answered before.
     Failed { answered: bool },
-    /// There are no clients any more.
+    /// All clients have been dropped.
     Over,
 }
 
@@ -171,14 +173,14 @@ impl Talk {
         }
     }
 
-    /// Lets everybody through for so long. False: there is nobody any more.
+    /// Leaves all queries unanswered for `pause`. Returns false if all clients have been dropped.
     async fn rest(&mut self, pause: Duration) -> bool {
         let end = Clock::deadline(pause);
         loop {
             tokio::select! {
                 () = sleep_until(end) => return true,
                 question = self.asked.recv() => match question {
-                    // Its answer is dropped with it.
+                    // Dropping the query drops its sender, which makes the answer `Unanswered`.
                     Some(_) => {}
                     None => return false,
                 },
@@ -186,7 +188,7 @@ impl Talk {
         }
     }
 
-    /// Connects, asks `first` and what follows, until the connection ends.
+    /// Connects, then sends `first` and further queries until the connection ends.
     async fn connected(&mut self, first: Question) -> End {
         let failed = End::Failed { answered: false };
         match &self.address {
@@ -232,12 +234,12 @@ impl Talk {
     }
 }
 
-/// What is under way on a connection.
+/// The queries in transit on a connection.
 #[derive(Default)]
 struct Open {
     output: Vec<u8>,
     sent: usize,
-    /// Who waits for an answer, and until when.
+    /// The deadlines and senders of the queries that wait for an answer, in the order sent.
     waiting: VecDeque<(Instant, oneshot::Sender<Answer>)>,
     /// The beginning of an answer.
     partial: Vec<u8>,
@@ -267,7 +269,7 @@ impl Open {
         }
     }
 
-    /// Hands answers out; false: these are none, or nobody asked.
+    /// Delivers answers. Returns false if the bytes are not answers, or no query is pending.
     fn answered(&mut self, bytes: &[u8]) -> bool {
         self.partial.extend_from_slice(bytes);
         let mut answers = self.partial.chunks_exact(3);
@@ -279,14 +281,14 @@ impl Open {
             };
             let Some((_, asker)) = self.waiting.pop_front() else { return false };
             self.answered = true;
-            // Who has gone away meanwhile needs none.
+            // The caller may have stopped waiting in the meantime.
             let _ = asker.send(answer);
         }
         self.partial = answers.remainder().to_vec();
         true
     }
 
-    /// Until an answer is late.
+    /// Waits until the oldest pending answer is late.
     async fn late(&self) {
         match self.waiting.front() {
             Some((deadline, _)) => sleep_until(*deadline).await,
@@ -306,7 +308,7 @@ mod tests {
     #[test]
     fn fuzz_whatever_a_door_sends_is_an_answer_to_somebody_or_a_failure() {
         bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(asked, bytes)| {
-            // Answers often enough.
+            // Make answers frequent.
             let bytes: Vec<u8> =
                 bytes.iter().map(|byte| b"OK\nNO\nx"[usize::from(byte % 7)]).collect();
             let mut open = Open::default();

@@ -1,10 +1,11 @@
-//! A gatekeeper for tower services of HTTP: holds and refuses requests as a master says, and tells
-//! it of them. What the proxy does with the section `gatekeeper`, within the service itself.
+//! A gatekeeper for HTTP services with tower: it delays and refuses requests as a master orders,
+//! and reports them to the master. It does within a service what the section `gatekeeper` does in
+//! the proxy.
 //!
-//! A request is looked up in memory; nothing waits for the master, and while it is away everybody
-//! passes of whom nothing is known. What a request is called at the master is up to whoever makes
-//! the layer: there are no trusted proxies and no addresses here. What the frames look like, and
-//! what becomes of a request: docs/guide/gatekeeper.md.
+//! A request is looked up in memory and never waits for the master. While the master is
+//! unreachable, every request without a known order passes. The identifier of a request is chosen
+//! by the code that creates the layer: there are no trusted proxies and no addresses here. The
+//! format of the frames, and how a request is handled: docs/guide/gatekeeper.md.
 
 use super::layer::{self, EvenkeelLayer, seed};
 use crate::clock::Clock;
@@ -21,17 +22,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep_until;
 
-/// How requests are held.
+/// How requests are delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// Who would wait longer is refused. Too low: bursts of real users are refused. Too high:
-    /// their clients give up first. Default: 5 s.
+    /// A request that would wait longer is refused. If this is too low, bursts of real users are
+    /// refused. If it is too high, their clients give up first. Default: 5 s.
     pub max_delay: Duration,
-    /// Requests held at once; beyond it who would have to wait is refused. Default: 1024.
+    /// The maximum number of requests delayed at once. Beyond it, a request that would have to wait
+    /// is refused. Default: 1024.
     pub held_max: usize,
-    /// Identifiers that have to wait, as many as are remembered: 24 bytes each. Default: 65 536.
+    /// The maximum number of identifiers with orders that are remembered, at 24 bytes each.
+    /// Default: 65 536.
     pub keys_max: usize,
-    /// The master is told of one in so many refused requests; 0: of none. Default: 1.
+    /// The master gets a report of one in this number of refused requests; 0: of none. Default: 1.
     pub rejected_one_in: u64,
 }
 
@@ -42,16 +45,16 @@ impl Default for Holding {
     }
 }
 
-/// Why there is no gatekeeper.
+/// Why a gatekeeper could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The address of the master is none.
+    /// The address of the master is invalid.
     #[error("{0}")]
     Address(#[from] RemoteFault),
-    /// No domain is called so.
+    /// The name of the domain is invalid.
     #[error("the name of a domain has 1 to 255 bytes, none is NUL")]
     Domain,
-    /// The system gives no thread.
+    /// The system refuses a thread.
     #[error("{0}")]
     Thread(#[from] StartError),
     /// The system gives no random numbers.
@@ -59,8 +62,8 @@ pub enum Fault {
     Random(#[source] std::io::Error),
 }
 
-/// The gate of one domain. Its clones share one table and one connection, which is closed when the
-/// last of them is dropped.
+/// The gatekeeper of one domain. Its clones share one table and one thread with the connections to
+/// the master, which ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Gatekeeper(Arc<Gate>);
 
@@ -71,8 +74,8 @@ struct Gate {
 }
 
 impl Gatekeeper {
-    /// Keeps the gate of `domain` as the master at `master` says (`tcp://127.0.0.1:10004`; it tells
-    /// at the next port). The master need not be there. Starts a thread.
+    /// Creates the gatekeeper of `domain` for the master at `master` (`tcp://127.0.0.1:10004`; its
+    /// orders come from the next port). The master need not be reachable. Starts a thread.
     ///
     /// # Errors
     /// [`Fault`]; nothing is connected then.
@@ -82,7 +85,8 @@ impl Gatekeeper {
         Gatekeeper::between(master, control, domain, holding)
     }
 
-    /// The same, for a master that tells at another port than the next.
+    /// Like [`Gatekeeper::new`], for a master that sends its orders from another port than the next
+    /// one.
     ///
     /// # Errors
     /// As [`Gatekeeper::new`].
@@ -123,16 +127,17 @@ impl Gatekeeper {
         Ok(Gatekeeper(Arc::new(Gate { keeper, clock, _thread: thread })))
     }
 
-    /// Waits until a request of `identifier` may run, and has the master told; to be called within
-    /// a tokio runtime that has time. Who stops waiting frees its place.
+    /// Waits until a request of `identifier` may run, and reports it to the master. Call this
+    /// within a tokio runtime that has time enabled. Dropping the future gives up the place.
     ///
     /// # Errors
-    /// It may not run: for so long its client has to wait.
+    /// The request may not run. The duration is how long its client has to wait.
     pub async fn hold(&self, identifier: Vec<u8>) -> Result<(), Duration> {
         self.hold_noting(identifier, Vec::new()).await
     }
 
-    /// The same with a text that the master logs, of which it is sent at most 1024 bytes.
+    /// Like [`Gatekeeper::hold`], with a text that the master logs. At most 1024 bytes of it are
+    /// sent.
     ///
     /// # Errors
     /// As [`Gatekeeper::hold`].
@@ -155,8 +160,8 @@ impl Gatekeeper {
     }
 }
 
-/// The layer. `T` makes a request's identifier, or a pair of that and of a text for the master's
-/// log; `None`: it passes, and the master is not told.
+/// The layer. `T` returns a request's identifier, or a pair of the identifier and a text for the
+/// master's log. If it returns `None`, the request passes and is not reported.
 pub type GatekeeperLayer<T> = EvenkeelLayer<Gatekeeper, T>;
 
 impl layer::Gate<Vec<u8>> for Gatekeeper {

@@ -1,9 +1,10 @@
-//! A layer for tower services of HTTP: asks about each request, and answers 429 to those that are
-//! refused. A service needs no proxy in front of it then.
+//! A layer for HTTP services with tower: it asks about each request, and answers refused ones with
+//! 429. A service with this layer needs no proxy in front of it.
 //!
 //! It asks either a line door (`Client`), so that all services of a machine count together, or an
-//! engine of its own process. What a request's tag is, is up to whoever makes the layer: there are
-//! no trusted proxies and no addresses here. A request that nobody answers for passes.
+//! engine in its own process. The tag of a request is chosen by the code that creates the layer:
+//! there are no trusted proxies and no addresses here. A request for which there is no answer
+//! passes.
 
 use super::{Answer, Client};
 use crate::clock::Clock;
@@ -24,23 +25,23 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Who is asked.
+/// The limiter that is asked.
 #[derive(Clone)]
 pub enum Judge {
     /// A line door.
     Door(Client),
-    /// An engine of this process.
+    /// An engine in this process.
     Here(Arc<Here>),
 }
 
-/// An engine of this process, with limits as a configuration file has them.
+/// An engine in this process, with limits from a configuration.
 pub struct Here {
     lane: TagLane,
 }
 
 impl Here {
-    /// An engine with the limits of the `line` section of a configuration; where it listens does
-    /// not matter.
+    /// Creates an engine with the limits of the `line` section of a configuration. The addresses in
+    /// it are ignored.
     ///
     /// # Errors
     /// Everything that is wrong with the configuration; or the system gives no random numbers.
@@ -71,7 +72,7 @@ pub(super) fn seed() -> io::Result<Seed> {
 }
 
 impl Judge {
-    /// Asks about `tag`. Refused: how long it has to wait, as far as that is known.
+    /// Asks about `tag`. If it is refused, returns how long it has to wait, zero if unknown.
     async fn refuses(&self, tag: &[u8]) -> Option<Nanos> {
         match self {
             Judge::Door(client) => {
@@ -85,13 +86,13 @@ impl Judge {
     }
 }
 
-/// Who says whether a request may run that is called `N`.
+/// Decides whether a request with the name `N` may run.
 pub trait Gate<N>: Clone + Send + 'static {
-    /// What the answer to a refused request is.
+    /// The status of the answer to a refused request.
     const REFUSED: StatusCode;
 
-    /// Waits until a request that is called `name` may run. An error: it may not for so long, as
-    /// far as that is known.
+    /// Waits until a request with the name `name` may run. The error is how long it has to wait if
+    /// it may not, zero if unknown.
     fn admit(&self, name: N) -> impl Future<Output = Result<(), Nanos>> + Send;
 }
 
@@ -103,7 +104,8 @@ impl Gate<Vec<u8>> for Judge {
     }
 }
 
-/// The layer. `T` says what a request is called; `None`: it passes, and nobody is asked.
+/// The layer. `T` returns the name of a request. If it returns `None`, the request passes without a
+/// query.
 #[derive(Clone)]
 pub struct EvenkeelLayer<G, T> {
     gate: G,
@@ -111,7 +113,7 @@ pub struct EvenkeelLayer<G, T> {
 }
 
 impl<G, T> EvenkeelLayer<G, T> {
-    /// Asks `gate` about what `name` makes of each request.
+    /// Creates a layer that asks `gate` about the name that `name` returns for each request.
     pub fn new(gate: G, name: T) -> EvenkeelLayer<G, T> {
         EvenkeelLayer { gate, name }
     }
@@ -154,7 +156,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let name = (self.name)(&request);
         let gate = self.gate.clone();
-        // The one that said it was ready is the one to be called.
+        // The instance that was ready is the one that must be called.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         Box::pin(async move {
