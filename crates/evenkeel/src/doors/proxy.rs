@@ -50,7 +50,7 @@ use worker::{House, Worker};
 
 /// The maximum number of task polls between two looks at the system's event queue. Each poll takes
 /// microseconds, so timers are late by a millisecond or two at most. The runtime's default interval
-/// is shorter and costs a busy thread some percent of its time.
+/// is shorter and costs a busy thread a few percent of its time.
 const POLLS_PER_LOOK: u32 = 256;
 
 /// Why the proxy could not start.

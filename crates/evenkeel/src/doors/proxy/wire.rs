@@ -91,7 +91,7 @@ impl Far {
 
 /// A request on its way to the backend.
 pub(super) struct Request<'a> {
-    /// The head as it is written, without the fields that [`headers::introduce`] adds.
+    /// The head as it is written, without the fields that `headers::introduce` adds.
     pub(super) head: Parts,
     pub(super) peer: Peer<'a>,
     pub(super) body: Upload,
