@@ -1,8 +1,8 @@
-//! Answers in every form that a backend may give them, and connections that may not be used again.
+//! Answers in every form that a backend may send, and connections that must not be reused.
 
 use crate::stage::{Stage, Wire};
 
-/// Asks for `path`, on a connection to the backend that has been used before.
+/// Makes one request for `/before`, and returns the connection to the backend that it used.
 fn used(stage: &Stage, client: &mut Wire) -> Wire {
     client.get("/before");
     let mut backend = stage.backend();
@@ -12,7 +12,7 @@ fn used(stage: &Stage, client: &mut Wire) -> Wire {
     backend
 }
 
-/// The next request goes on a connection of its own.
+/// Checks that the next request goes over a new connection.
 fn a_fresh_one_is_taken(stage: &Stage, client: &mut Wire) {
     client.get("/fresh");
     let mut backend = stage.backend();
@@ -127,7 +127,7 @@ fn what_comes_unasked_is_nobodys_answer() {
         assert_eq!(client.message().text(), body);
         a_fresh_one_is_taken(&stage, &mut client);
     }
-    // Nor is what comes later, be it a moment before the next request.
+    // Bytes that arrive later are not passed on either, even just before the next request.
     for _ in 0..30 {
         let stage = Stage::open(|_| {});
         let mut client = stage.client();
@@ -165,7 +165,7 @@ fn a_closed_connection_is_noticed_before_a_request_is_sent_on_it() {
     let stage = Stage::open(|_| {});
     let mut client = stage.client();
     drop(used(&stage, &mut client));
-    // Not what may be sent twice.
+    // A POST, which must not be sent twice.
     client.send("POST /once HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\nx");
     let mut backend = stage.backend();
     assert_eq!(backend.message().text(), "x");
@@ -199,7 +199,7 @@ fn an_answer_before_the_end_of_a_request_leaves_the_connection_usable() {
     backend.expect("one");
     backend.answer("early");
     assert_eq!(client.message().text(), "early");
-    // Another request meanwhile does not come in between.
+    // Another request does not use the connection in the meantime.
     let mut other = stage.client();
     a_fresh_one_is_taken(&stage, &mut other);
     client.send("two");

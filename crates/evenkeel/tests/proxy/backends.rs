@@ -1,5 +1,5 @@
-//! Several servers behind, over TCP, TLS and socket files: who is asked, who is left out, what is
-//! sent again and what is not.
+//! Several backends over TCP, TLS and Unix sockets: how one is selected or left out, and which
+//! requests are sent again.
 
 mod ends;
 mod frames;
@@ -25,7 +25,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread;
 
-/// A server that answers every request with `name`, each on a connection of its own.
+/// A server that answers every request with `name`, each on a new connection.
 pub fn server(name: &'static str) -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = Backend::http(listener.local_addr().expect("an address").to_string());
@@ -42,7 +42,8 @@ pub fn server(name: &'static str) -> Backend {
     at
 }
 
-/// One that nobody listens at. The port is taken until the tests end, or another test could get it.
+/// An address without a listener. The port stays reserved until the tests end, so that no other
+/// test gets it.
 pub fn nobody() -> Backend {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
@@ -51,7 +52,7 @@ pub fn nobody() -> Backend {
     Backend::http(at.to_string())
 }
 
-/// One that takes requests and closes the connection.
+/// A server that reads requests and closes the connection.
 fn hangs_up() -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = Backend::http(listener.local_addr().expect("an address").to_string());
@@ -83,7 +84,7 @@ fn the_one_with_fewest_requests_is_asked() {
     let quick = server("quick");
     let stage = Stage::open(|settings| settings.backends.push(quick));
     let mut client = stage.client();
-    // One of two requests goes to the slow one, whose answer is the test's own.
+    // One of two requests goes to the slow server, which the test answers by hand.
     let mut slow = None;
     while slow.is_none() {
         client.get("/");
@@ -92,7 +93,8 @@ fn the_one_with_fewest_requests_is_asked() {
             client.message();
         }
     }
-    // Its thread has one request there; connections of others may be other threads'.
+    // Its thread has one request in flight to this server; later connections may belong to other
+    // threads.
     let mut slow = slow.expect("it is asked");
     slow.head();
     slow.answer("slow");
@@ -104,7 +106,7 @@ fn who_cannot_be_reached_costs_nobody_a_request() {
     let backends = vec![nobody(), server("a"), nobody()];
     let stage = Stage::open(|settings| settings.backends = backends);
     assert_eq!(asked(&stage, 8), ["a"; 8]);
-    // Nothing was sent when the connection was refused, so this may be sent elsewhere too.
+    // The connection was refused before anything was sent, so the request may go to another server.
     let mut client = stage.client();
     for _ in 0..8 {
         client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab");
@@ -164,7 +166,7 @@ fn a_socket_file_is_a_backend() {
     }
 }
 
-/// A server under TLS for `name`, which answers every request with `secured`.
+/// A TLS server for `name` that answers every request with `secured`.
 fn secured(authority: &Authority, name: &str) -> Backend {
     let (cert, key) = authority.sign(name);
     let cert = CertificateDer::from_pem_file(cert).expect("PEM");
@@ -192,7 +194,7 @@ fn answer_under_tls(stream: TcpStream, config: Arc<ServerConfig>) {
     let mut piece = [0; 4096];
     while let Ok(count @ 1..) = stream.read(&mut piece) {
         unread.extend_from_slice(&piece[..count]);
-        // Requests here have either no body or one that ends with "!".
+        // Requests in this test have either no body or one that ends with "!".
         if unread.ends_with(b"\r\n\r\n") || unread.ends_with(b"!") {
             unread.clear();
             let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nsecured";

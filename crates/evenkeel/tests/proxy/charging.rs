@@ -1,4 +1,4 @@
-//! Charging on the wire: holds, delays, refusals, and who pays when a client goes away.
+//! Charging on the wire: holds, delays, refusals, and the charge when a client disconnects.
 
 use crate::stage::{Stage, cpu_limit, hit_limit, until};
 use evenkeel::config::settings::CostSource;
@@ -6,7 +6,7 @@ use evenkeel_core::limit::Action;
 use evenkeel_core::units::{Cost, Nanos};
 use std::time::{Duration, Instant};
 
-/// What all requests have been charged, as the limits see it.
+/// The total charge of all requests, as the limits see it.
 fn total(stage: &Stage) -> Cost {
     stage.engine.load().1
 }
@@ -15,7 +15,8 @@ fn working(stage: &Stage) -> u32 {
     stage.engine.load().0
 }
 
-/// A proxy whose backend states its costs, with one CPU-second a second and `burst` to spare.
+/// A proxy with a backend that states its costs, and a limit of one CPU-second a second with the
+/// burst `burst`.
 fn stated(burst: Duration, action: Action) -> Stage {
     Stage::open(|settings| {
         settings.cost = CostSource::Header("x-cost".into());
@@ -40,7 +41,7 @@ fn t28_a_held_answer_shows_no_byte_before_its_time_whatever_its_size() {
     assert!(start.elapsed() >= Duration::from_millis(700), "{:?}", start.elapsed());
     assert!(!head.contains("x-cost"), "the cost was told: {head}");
     assert_eq!(client.take(body.len()), body.as_bytes());
-    // The connection to the backend is free again.
+    // The connection to the backend is idle again.
     client.get("/");
     backend.message();
 }
@@ -136,11 +137,11 @@ fn debt_beyond_max_delay_is_refused_with_503() {
     client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut backend = stage.backend();
     backend.message();
-    // Charged when the account is closed; the client does not wait to hear of it.
+    // The cost is charged when the account is closed; the client does not wait for it.
     drop(client);
     backend.send("HTTP/1.1 200 OK\r\nx-cost: 1000\r\n\r\n");
     until("the account is closed", || {
-        // Those of this loop that are let in are aborted, too.
+        // Requests of this loop that are admitted count as aborted too.
         stage.watch.proxy.aborted.get() >= 1 && {
             let mut client = stage.client();
             client.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
@@ -189,7 +190,7 @@ fn an_abort_before_the_head_is_charged_until_the_backend_answers() {
     until("the clock runs on", || total(&stage) > before);
     backend.answer("ok");
     until("the account is closed", || working(&stage) == 0);
-    // The answer was thrown away, and its connection can be used again.
+    // The answer was discarded, and its connection can be reused.
     let mut client = stage.client();
     client.get("/again");
     stage.backend_for("/again", backend);
@@ -260,7 +261,7 @@ fn a_slow_reader_does_not_run_the_clock() {
         backend
     });
     client.head();
-    // All buffers on the way fill up; then nobody waits for the backend.
+    // All buffers on the path fill up; then the proxy no longer waits for the backend.
     let mut last = Cost::ZERO;
     let mut same = 0;
     until("the clock rests", || {
@@ -317,7 +318,7 @@ fn clients_are_told_how_they_stand_if_asked_for() {
     assert_eq!(policy.as_deref(), Some("\"hits\";q=2;w=120"));
     let left = standing.as_deref().and_then(|told| told.strip_prefix("\"hits\";r=1;t="));
     let left: u64 = left.and_then(|left| left.parse().ok()).expect("seconds");
-    // As of the answer, which came within this time.
+    // The value is that of the answer, which arrived within this time.
     assert!((60 - begun.elapsed().as_secs()..=60).contains(&left), "{standing:?}");
     assert_eq!(policy_again, policy);
     let refused = refused.expect("told");

@@ -1,5 +1,5 @@
-//! Requests that the backend has a part of: whoever has it work at the head pays for that, and no
-//! more of them than slots go without one.
+//! Requests with a body that the backend has received in part: a client pays for the backend's work
+//! from the head on, and the number of such requests without a slot is at most the number of slots.
 
 use crate::stage::{LONG, Stage, Wire, cpu_limit, until};
 use evenkeel::config::settings::Concurrency;
@@ -7,21 +7,21 @@ use evenkeel_core::limit::Action;
 use evenkeel_core::units::Cost;
 use std::time::{Duration, Instant};
 
-/// How long the backend works here.
+/// The time that the backend works on a request.
 const WORK: Duration = Duration::from_millis(300);
 
-/// What all requests have been charged.
+/// The total charge of all requests.
 fn charged(stage: &Stage) -> Duration {
     let Cost(nanos) = stage.engine.load().1;
     Duration::from_nanos(nanos)
 }
 
-/// A POST that states a body and has none of it.
+/// Sends the head of a POST that states a body, without any of the body.
 fn half(client: &mut Wire, path: &str) {
     client.send(format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 70000\r\n\r\n"));
 }
 
-/// A proxy with so many slots.
+/// A proxy with `slots` slots.
 fn queueing(slots: usize) -> Stage {
     Stage::open(|settings| {
         settings.action = Action::Queue;
@@ -31,11 +31,11 @@ fn queueing(slots: usize) -> Stage {
     })
 }
 
-/// A backend works from now until this is dropped, or longer.
+/// Measures the work of a backend, from now on for at least [`WORK`].
 struct Working(Instant);
 
 impl Working {
-    /// How long it has worked, at least.
+    /// Waits until the work is done and calls `after`. Returns the time worked, at least.
     fn done(self, after: impl FnOnce()) -> Duration {
         until("the work is done", || self.0.elapsed() >= WORK);
         let worked = self.0.elapsed();
@@ -163,7 +163,7 @@ fn no_more_uploads_than_slots_go_without_one() {
     stage.backend_is_left_alone();
 }
 
-/// However slow they are: otherwise some telephones would close a site.
+/// However slow these uploads are: otherwise a few phones could block a site.
 #[test]
 fn uploads_that_come_in_keep_no_slot_while_the_backend_waits_for_them() {
     let stage = queueing(1);
@@ -190,7 +190,7 @@ fn uploads_that_come_in_keep_no_slot_while_the_backend_waits_for_them() {
     }
 }
 
-/// Nobody else waits for uploads of which nothing comes.
+/// Other clients do not wait for uploads that have stalled.
 #[test]
 fn an_upload_that_stalls_keeps_no_other_client_waiting() {
     let stage = Stage::open(|settings| {
@@ -208,7 +208,7 @@ fn an_upload_that_stalls_keeps_no_other_client_waiting() {
         backend.head();
         backends.push(backend);
     }
-    // One more of the same client waits for the slot that the second keeps.
+    // One more request of the same client waits for the slot that the second one keeps.
     half(&mut clients[2], "/");
     until("it waits", || stage.engine.crowd().is_some_and(|crowd| crowd.waiting == 1));
     stage.backend_is_left_alone();
@@ -224,7 +224,8 @@ fn an_upload_that_stalls_keeps_no_other_client_waiting() {
     assert_eq!(visitor.message().text(), "ok");
 }
 
-/// What holds a slot and sends next to nothing for five seconds makes room for its own client, too.
+/// An upload that holds a slot and sends almost nothing for five seconds makes room for its own
+/// client too.
 #[test]
 fn uploads_that_stall_make_room_for_requests_that_wait() {
     let stage = queueing(1);

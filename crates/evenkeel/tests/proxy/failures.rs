@@ -1,4 +1,4 @@
-//! Backends that are dead, slow or talk rubbish, and clients that are slow.
+//! Backends that are dead, slow or send nonsense, and slow clients.
 
 use crate::backends::nobody;
 use crate::stage::{Stage, until};
@@ -97,7 +97,7 @@ fn an_upload_may_take_longer_than_the_backend_has_for_its_answer() {
     backend.head();
     let began = std::time::Instant::now();
     for _ in 0..3 {
-        // Another request in between takes as long as the backend has.
+        // Another request in the meantime takes as long as the backend timeout.
         let mut other = stage.client();
         other.get("/silent");
         let mut silent = stage.backend();
@@ -109,14 +109,14 @@ fn an_upload_may_take_longer_than_the_backend_has_for_its_answer() {
     assert!(began.elapsed() > 2 * stage.settings.timeouts.backend);
     client.send([b'x'; 1000]);
     backend.take(1000);
-    // It has it all: from now on its time runs.
+    // The backend has the whole request; its timeout starts now.
     assert_eq!(client.message().status(), 504);
     backend.ends();
 }
 
 #[test]
 fn a_backend_that_takes_no_more_of_an_upload_is_504() {
-    // Longer than the client may be kept from sending.
+    // Longer than a busy machine may delay the client's data.
     let stage = Stage::open(|settings| settings.timeouts.idle = Duration::from_secs(2));
     let mut client = stage.client();
     let mut answers = client.again();
@@ -141,7 +141,8 @@ fn a_pooled_connection_that_was_closed_costs_the_client_nothing() {
     backend.message();
     backend.answer("one");
     client.message();
-    // It reads the next request, and closes without a word: the request may be sent again.
+    // The backend reads the next request and closes without an answer: the request may be sent
+    // again.
     client.get("/2");
     backend.message();
     drop(backend);
@@ -149,7 +150,7 @@ fn a_pooled_connection_that_was_closed_costs_the_client_nothing() {
     assert!(backend.message().head.starts_with("GET /2 "));
     backend.answer("two");
     assert_eq!(client.message().text(), "two");
-    // But not what might do something twice.
+    // A POST may have an effect twice, so it is not sent again.
     client.send("POST /3 HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\nx");
     backend.message();
     drop(backend);
@@ -171,19 +172,19 @@ fn a_fresh_connection_that_fails_is_not_tried_again() {
 
 #[test]
 fn a_client_that_is_slow_with_its_head_is_let_go() {
-    // Longer than a client may be kept from its first bytes.
+    // Longer than a busy machine may delay the first bytes of a client.
     let stage = Stage::open(|settings| settings.timeouts.header = Duration::from_secs(2));
     let mut silent = stage.client();
     let mut slow = stage.client();
     slow.send("GET / HTTP/1.1\r\n");
     silent.ends();
-    // Who has begun to ask is told.
+    // A client that has begun a request gets an answer.
     let answer = slow.message();
     assert_eq!((answer.status(), answer.header("connection")), (408, Some("close")));
     slow.ends();
-    // One that is closed and stays for long counts once more.
+    // A client that does not disconnect after that is counted once more.
     drop((silent, slow));
-    // The same between two requests.
+    // Does the same between two requests.
     let mut slow = stage.client();
     slow.get("/");
     let mut backend = stage.backend();
@@ -215,7 +216,7 @@ fn an_answer_that_ends_within_the_packet_of_its_head_is_502() {
             _ if status == 200 => "4\r\nhalf\r\n0\r\n\r\n",
             _ => "4\r\nhalf\r\n",
         };
-        // What is sent leaves together with the end.
+        // The answer leaves in one segment with the end of the connection.
         backend.cork();
         backend.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}"));
         backend.shut();

@@ -1,23 +1,24 @@
-//! Requests that two servers could read in two ways, each by name: refused, or brought into the
-//! one form that every backend reads alike. The backend never sees what was ambiguous.
+//! Ambiguous requests, which two servers could read in two ways, each by name: the proxy refuses
+//! them or rewrites them into the one form that every backend reads alike. The backend never sees
+//! the ambiguous form.
 
 use crate::stage::{Message, Stage};
 
-/// What became of one raw request.
+/// The result of one raw request.
 enum Fate {
-    /// The status that the client got; the backend saw nothing.
+    /// The client got this status, and the backend got nothing.
     Refused(u16),
-    /// What the backend saw.
+    /// The request as the backend received it.
     Passed(Message),
 }
 
-/// Sends `raw` and sees what comes out at one of the two ends.
+/// Sends `raw` and returns what arrives at the backend or at the client.
 fn fate(raw: &str) -> Fate {
     let stage = Stage::open(|_| {});
     let mut client = stage.client();
     client.send(raw);
-    // If the request passes, the backend's answer is the only one; if it does not, nobody
-    // connects to the backend, and the client is answered at once.
+    // If the request passes, the client gets the backend's answer only. If it does not, the proxy
+    // does not connect to the backend, and the client gets an answer at once.
     let backend = stage.backend_or_client(&mut client);
     match backend {
         Some(mut backend) => Fate::Passed(backend.message()),

@@ -1,7 +1,7 @@
-//! What is spoken in front: HTTP/2 with TLS and without, certificates, frames that no honest client
-//! sends.
+//! Protocols towards clients: HTTP/2 with and without TLS, certificates, and frames that no correct
+//! client sends.
 //!
-//! `http2.rs` has a client that speaks it properly, `frames.rs` one that writes any frame it likes.
+//! `http2.rs` has a correct HTTP/2 client, `frames.rs` one that writes arbitrary frames.
 
 mod aside;
 mod crowd;

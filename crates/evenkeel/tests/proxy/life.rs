@@ -1,10 +1,10 @@
-//! Starting, reloading, draining, and how many may come.
+//! Starting, reloading, draining, and the bound on connections.
 
 use crate::stage::{LONG, Stage, until};
 use evenkeel::doors::proxy::{self, StartError};
 use std::time::Duration;
 
-/// Waits for the door's end.
+/// Waits for the end of the door.
 fn ended(stage: &Stage) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime");
@@ -106,7 +106,7 @@ fn a_reload_takes_effect_for_the_next_request() {
     changed.backends = other.settings.backends.clone();
     changed.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
     stage.door.reload(&changed);
-    // The pooled connection is let go when the new backend is taken over.
+    // The pooled connection is closed when the new backend takes effect.
     backend.ends();
     client.send("GET /2 HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 9.9.9.9\r\n\r\n");
     let mut backend = other.backend();
@@ -127,7 +127,7 @@ fn connections_beyond_the_bound_wait_and_idle_ones_make_room() {
     assert!(second.is_silent());
     backend.answer("one");
     assert_eq!(first.message().text(), "one");
-    // The first is idle now: it is closed, and the second let in.
+    // The first connection is idle now: it is closed, and the second one is accepted.
     let mut backend = stage.backend_for("/2", backend);
     backend.answer("two");
     assert_eq!(second.message().text(), "two");

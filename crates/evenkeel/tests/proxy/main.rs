@@ -1,8 +1,8 @@
 //! The proxy on real sockets, byte by byte: each test starts the door on a port of its own and
 //! plays both the client and the backend.
 //!
-//! `stage.rs` has the players. Nothing waits for time to pass to be right: every step waits for
-//! the bytes, or the end of the connection, that it is about.
+//! `stage.rs` has both roles. No step relies on time passing: each one waits for the bytes, or for
+//! the end of the connection, that it checks.
 
 mod answers;
 mod backends;

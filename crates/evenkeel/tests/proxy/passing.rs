@@ -1,4 +1,4 @@
-//! What passes, unchanged or changed as HTTP says.
+//! Requests and answers that pass the proxy, unchanged or changed as HTTP demands.
 
 use crate::stage::Stage;
 

@@ -1,4 +1,4 @@
-//! Waiting for room on the wire: who goes next, who holds a slot, and who gives it back.
+//! The admission queue on the wire: the order of requests, and how slots are held and given back.
 
 use crate::stage::{Stage, Wire, cpu_limit, until};
 use evenkeel::config::settings::{Concurrency, CostSource, Proxy};
@@ -9,7 +9,7 @@ use evenkeel_core::limit::{Action, Limit, When};
 use evenkeel_core::units::{Nanos, Weight};
 use std::time::{Duration, Instant};
 
-/// A proxy before a backend that is sent one request at a time; all clients are named by a proxy.
+/// A proxy with one slot. It trusts the addresses of clients that a front proxy names.
 fn one_at_a_time(change: impl FnOnce(&mut Proxy)) -> Stage {
     Stage::open(|settings| {
         settings.action = Action::Queue;
@@ -120,7 +120,7 @@ fn a_client_that_asks_many_times_at_once_is_charged_for_all_of_them_at_once() {
     let mut second = stage.client();
     ask(&mut second, "192.0.2.1", "/page/2");
     let _second = stage.backend_for("/page/2", backend);
-    // What the page probably costs is charged while it runs: 1 s less 0.6 less 0.6.
+    // The expected cost of the page is charged while it runs: 1 s less 0.6 less 0.6.
     let owes = || stage.engine.top(0).first().is_some_and(|row| row.level < Some(-190_000_000));
     until("the second is charged", owes);
 }
@@ -155,7 +155,7 @@ fn who_asks_for_little_goes_beside_what_is_there() {
     clients[2].message();
 }
 
-/// Two clients with as much to do; one of them shows the cookie of a class with four times the
+/// Two clients with the same load; one of them sends the cookie of a class with four times the
 /// weight.
 #[test]
 fn a_class_with_more_weight_has_more_turns() {
@@ -388,7 +388,7 @@ fn in_shadow_nobody_waits() {
     assert!(text.contains(behind), "{text}");
 }
 
-/// The rest of an upload waits for a slot while its backend has answered without it.
+/// The rest of an upload waits for a slot although its backend has already answered.
 #[test]
 fn a_slot_for_the_rest_of_a_request_that_is_answered_is_given_back() {
     for answered in ["HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", EVENTS] {

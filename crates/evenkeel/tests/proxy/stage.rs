@@ -1,4 +1,4 @@
-//! The players: a door with its settings, a client and a backend that say what the test tells them.
+//! The test stage: a door with its settings, and a client and a backend that the test controls.
 
 use evenkeel::clock::Clock;
 use evenkeel::config::settings::hosts::Hosts;
@@ -18,7 +18,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on the slowest machine; only a failing test waits so long.
+/// Longer than any step takes on the slowest machine; only a failing test waits that long.
 pub const LONG: Duration = Duration::from_secs(20);
 
 /// A proxy in front of one backend.
@@ -31,7 +31,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// With the settings as `change` leaves them.
+    /// A proxy with the default settings, changed by `change`.
     pub fn open(change: impl FnOnce(&mut Proxy)) -> Stage {
         let backend = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = backend.local_addr().expect("an address");
@@ -45,7 +45,7 @@ impl Stage {
         Stage { door, engine, watch, settings, backend }
     }
 
-    /// A client that has connected.
+    /// A connected client.
     pub fn client(&self) -> Wire {
         Wire::new(TcpStream::connect(self.door.addresses()[0]).expect("the door takes us in"))
     }
@@ -55,8 +55,8 @@ impl Stage {
         Wire::new(self.backend.accept().expect("a connection").0)
     }
 
-    /// The connection on which the request for `path` comes: a new one, or `old`, used again. Its
-    /// head has been read.
+    /// The connection on which the request for `path` arrives: a new one, or `old`, reused. The
+    /// head of the request has been read.
     pub fn backend_for(&self, path: &str, old: impl Into<Option<Wire>>) -> Wire {
         let (mut wire, mut old) = (None, old.into());
         until("a request comes", || {
@@ -69,7 +69,8 @@ impl Stage {
         wire
     }
 
-    /// The connection that the proxy opens to the backend, or `None` if the client hears first.
+    /// The connection that the proxy opens to the backend, or `None` if the client gets an answer
+    /// first.
     pub fn backend_or_client(&self, client: &mut Wire) -> Option<Wire> {
         let mut wire = None;
         until("something comes", || {
@@ -88,7 +89,7 @@ impl Stage {
         Some(Wire::new(stream))
     }
 
-    /// Nobody has connected to the backend.
+    /// Checks that the proxy has not connected to the backend.
     pub fn backend_is_left_alone(&self) {
         assert!(self.backend_if_any().is_none(), "the backend was connected to");
     }
@@ -111,7 +112,7 @@ fn settings(backend: SocketAddr) -> Proxy {
         trusted_proxies: Vec::new(),
         client_address: ClientAddress::XForwardedFor,
         timeouts: Timeouts::default(),
-        // Bodies are passed on as they come, unless a test wants them kept.
+        // Bodies are streamed, unless a test wants them buffered.
         bounds: Bounds { body_buffer: 0, ..Bounds::default() },
         exempt: Vec::new(),
         exempt_when: Vec::new(),
@@ -123,7 +124,7 @@ fn settings(backend: SocketAddr) -> Proxy {
     }
 }
 
-/// A limit per address in CPU time: `rate` CPU-seconds a second, full at `burst`.
+/// A limit per address in CPU time: `rate` CPU-seconds a second with the burst `burst`.
 pub fn cpu_limit(rate: f64, burst: Duration) -> Limit {
     let rate = Rate::per(Cost((rate * 1e9) as u64), Nanos::from_secs(1)).expect("a rate");
     limit("cpu", Unit::Cpu, Debt::new(rate, Cost(burst.as_nanos() as u64)))
@@ -155,7 +156,7 @@ pub struct Wire {
     unread: Vec<u8>,
 }
 
-/// A message as it came over the wire.
+/// A message as received over the wire.
 #[derive(Debug)]
 pub struct Message {
     pub head: String,
@@ -169,13 +170,13 @@ impl Message {
         code.parse().expect("a status")
     }
 
-    /// All values of a header, by lower-case name.
+    /// All values of a header, given its name in lower case.
     pub fn all(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
         fields.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
     }
 
-    /// The only value of a header.
+    /// The only value of a header; `None` if it is missing.
     pub fn header(&self, name: &str) -> Option<&str> {
         let all = self.all(name);
         assert!(all.len() <= 1, "{name} came several times: {}", self.head);
@@ -195,7 +196,7 @@ impl Wire {
         Wire { stream, unread: Vec::new() }
     }
 
-    /// The same connection once more, for another thread.
+    /// A second handle of this connection, for another thread.
     pub fn again(&self) -> Wire {
         Wire::new(self.stream.try_clone().expect("a descriptor"))
     }
@@ -205,18 +206,19 @@ impl Wire {
         self
     }
 
-    /// A request without a body.
+    /// Sends a GET request without a body.
     pub fn get(&mut self, path: &str) -> &mut Wire {
         self.send(format!("GET {path} HTTP/1.1\r\nhost: site.example\r\n\r\n"))
     }
 
-    /// An answer with a length.
+    /// Sends an answer with a `Content-Length`.
     pub fn answer(&mut self, body: &str) -> &mut Wire {
         let length = body.len();
         self.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}"))
     }
 
-    /// Writes `size` bytes, or as many as are taken before the connection ends.
+    /// Writes `size` bytes, or as much as the peer accepts before the connection ends. Returns the
+    /// number of bytes written.
     pub fn pour(&mut self, size: usize) -> usize {
         let chunk = vec![b'x'; 1 << 16];
         let mut poured = 0;
@@ -244,7 +246,7 @@ impl Wire {
         count
     }
 
-    /// Exactly these bytes come next.
+    /// Checks that exactly these bytes arrive next.
     pub fn expect(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         assert_eq!(
@@ -260,12 +262,12 @@ impl Wire {
         self.unread.drain(..count).collect()
     }
 
-    /// Sends as far as it is taken; false if the connection ends meanwhile.
+    /// Sends bytes; returns false if the connection ends before all are sent.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// The next bytes, or `None` if the connection ends before.
+    /// The next `count` bytes, or `None` if the connection ends before.
     pub fn try_take(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.unread.len() < count {
             if self.more() == 0 {
@@ -275,7 +277,7 @@ impl Wire {
         Some(self.unread.drain(..count).collect())
     }
 
-    /// The next head, or `None` if the connection ends before.
+    /// The next message head, or `None` if the connection ends before.
     pub fn try_head(&mut self) -> Option<String> {
         while !self.unread.windows(4).any(|w| w == b"\r\n\r\n") {
             if self.more() == 0 {
@@ -285,17 +287,17 @@ impl Wire {
         Some(self.head())
     }
 
-    /// Keeps back what is sent until the end of the connection.
+    /// Delays everything that is sent until the end of the connection.
     pub fn cork(&mut self) {
         rustix::net::sockopt::set_tcp_cork(&self.stream, true).expect("a mode");
     }
 
-    /// Sends nothing more, and reads on.
+    /// Ends the sending direction; reading stays possible.
     pub fn shut(&mut self) {
         self.stream.shutdown(std::net::Shutdown::Write).expect("it is open");
     }
 
-    /// The next head, up to its empty line.
+    /// The next message head, up to its empty line.
     pub fn head(&mut self) -> String {
         loop {
             let end = self.unread.windows(4).position(|w| w == b"\r\n\r\n");
@@ -307,7 +309,8 @@ impl Wire {
         }
     }
 
-    /// The next message, whole, by its length, its chunks, or the end of the connection.
+    /// The next complete message, delimited by its length, its chunks, or the end of the
+    /// connection.
     pub fn message(&mut self) -> Message {
         let head = self.head();
         let mut message = Message { head, body: Vec::new() };
@@ -347,19 +350,19 @@ impl Wire {
         }
     }
 
-    /// Everything until the other side closes.
+    /// All bytes until the peer closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         while self.more() > 0 {}
         std::mem::take(&mut self.unread)
     }
 
-    /// The other side closes without another byte.
+    /// Checks that the peer closes the connection without another byte.
     pub fn ends(&mut self) {
         let rest = self.rest();
         assert!(rest.is_empty(), "still came: {:?}", String::from_utf8_lossy(&rest));
     }
 
-    /// Nothing has come so far.
+    /// Whether no byte has arrived so far.
     pub fn is_silent(&mut self) -> bool {
         self.stream.set_nonblocking(true).expect("a mode");
         let mut byte = [0];
@@ -369,7 +372,7 @@ impl Wire {
     }
 }
 
-/// Asks again and again until it is so; for what shows only in a counter.
+/// Calls `is_so` repeatedly until it holds; for effects that show only in a counter.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {

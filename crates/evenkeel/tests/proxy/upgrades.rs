@@ -1,5 +1,5 @@
-//! Connections on which something else than HTTP is spoken after a request: WebSockets, and what is
-//! not let through as one.
+//! Connections that switch from HTTP to another protocol after a request: WebSockets, and requests
+//! that are refused as upgrades.
 
 use crate::stage::{LONG, Stage, until};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\
 fn bytes_pass_both_ways_after_a_switch() {
     let stage = Stage::open(|_| {});
     let mut client = stage.client();
-    // What follows the head at once is not lost.
+    // Bytes that follow the head immediately are not lost.
     client.send([ASKED, "early up"].concat());
     let mut backend = stage.backend();
     let head = backend.head();

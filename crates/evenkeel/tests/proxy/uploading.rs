@@ -1,11 +1,11 @@
-//! Requests' bodies that are read before the backend is asked, and those that are not.
+//! Request bodies that are read before the backend is contacted, and those that are not.
 
 use crate::stage::{Stage, Wire, until};
 use evenkeel::config::settings::{Concurrency, Proxy};
 use evenkeel_core::limit::Action;
 use std::time::{Duration, Instant};
 
-/// A proxy that keeps up to `bound` bytes of each body.
+/// A proxy that buffers up to `bound` bytes of each body.
 fn keeping(bound: usize, change: impl FnOnce(&mut Proxy)) -> Stage {
     Stage::open(|settings| {
         settings.action = Action::Queue;
@@ -16,13 +16,13 @@ fn keeping(bound: usize, change: impl FnOnce(&mut Proxy)) -> Stage {
     })
 }
 
-/// A client that has sent half a request, which the proxy has, and a connection to the backend that
-/// another one's was answered on.
+/// A client that has sent half a request, which the proxy has read, and a connection to the backend
+/// on which the request of another client was answered.
 fn half(stage: &Stage, text: &str) -> (Wire, Wire) {
     let mut client = stage.client();
     client.send(text);
     until("the proxy has the head", || stage.watch.proxy.requests.get() == 1);
-    // Whatever another client has an answer to, the half was there before.
+    // When another client gets its answer, the proxy has read the half before.
     let mut other = stage.client();
     other.get("/other");
     let mut backend = stage.backend();
@@ -99,7 +99,7 @@ fn long_bodies_are_passed_on_at_once() {
     assert_eq!(client.message().text(), "ok");
 }
 
-/// HTTP/1.1 has no calls in which both sides talk by turns, whatever a client says.
+/// HTTP/1.1 has no bidirectional calls, whatever content type a client sends.
 #[test]
 fn the_content_type_of_a_call_keeps_no_body_from_being_kept_back() {
     let stage = keeping(6, |_| {});
@@ -112,7 +112,7 @@ fn the_content_type_of_a_call_keeps_no_body_from_being_kept_back() {
     assert_eq!(client.message().text(), "done");
 }
 
-/// A client that sends next to nothing for five seconds makes room for those who wait.
+/// A client that sends almost nothing for five seconds makes room for waiting ones.
 #[test]
 fn a_body_that_trickles_makes_room_for_another_connection() {
     let stage = keeping(1 << 16, |settings| {
@@ -129,7 +129,7 @@ fn a_body_that_trickles_makes_room_for_another_connection() {
     let mut backend = None;
     let (begun, mut sent) = (Instant::now(), 0);
     until("the visitor's request comes", || {
-        // A byte now and then is not enough.
+        // One byte now and then is not enough.
         if begun.elapsed() > sent * Duration::from_millis(100) {
             trickling.iter_mut().for_each(|client| _ = client.try_send(b"x"));
             sent += 1;

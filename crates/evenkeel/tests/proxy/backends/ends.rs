@@ -1,5 +1,5 @@
-//! How connections to servers of HTTP/2 end: idle, announced, at once; and that the next request
-//! neither waits for what has ended nor is lost with it. Answers that are cut off.
+//! Connections to HTTP/2 servers that end while idle, with an announcement, or at once. The next
+//! request neither waits for such a connection nor is lost with it. Also: answers that are cut off.
 
 use super::frames::{Behind, all_closed, streams};
 use super::http2::Server;
@@ -11,11 +11,11 @@ use http::{Request, StatusCode};
 use std::net::TcpListener;
 use std::thread;
 
-/// What HTTP/2 calls a reset without a fault.
+/// HTTP/2's code of a reset without an error.
 const NO_ERROR: u32 = 0;
 
-/// A stage before streams, a client all of whose requests are one thread's, and the connection on
-/// which its first request was answered, on this stream.
+/// A stage with an HTTP/2 backend, a client with one connection, the connection to the backend on
+/// which its first request was answered, and the stream of that request.
 fn answered_once() -> (Stage, Http2, Behind, u32) {
     let stage = Stage::open(streams);
     let client = Http2::connect(stage.door.addresses()[0]);
@@ -27,7 +27,7 @@ fn answered_once() -> (Stage, Http2, Behind, u32) {
     (stage, client, behind, stream)
 }
 
-/// Several requests at once, one of them with a body, reach one more connection.
+/// Checks that several requests at once, one of them with a body, all use one new connection.
 fn the_next_ones_go_elsewhere(stage: &Stage, client: &Http2) -> Behind {
     let mut post = client.begin(Request::post("http://site.example/p"));
     post.give("sent");
@@ -57,7 +57,7 @@ fn a_connection_that_was_closed_while_idle_is_not_waited_for() {
         all_closed(&stage);
         behind = the_next_ones_go_elsewhere(&stage, &client);
     }
-    // Nobody has noticed yet.
+    // The proxy has not noticed the end yet.
     drop(behind);
     let asked = client.get("/");
     let mut other = Behind::accept(&stage, None);
@@ -69,11 +69,11 @@ fn a_connection_that_was_closed_while_idle_is_not_waited_for() {
 #[test]
 fn nor_is_one_whose_server_has_said_that_it_goes() {
     let (stage, client, mut behind, stream) = answered_once();
-    // It leaves the closing to us.
+    // The server leaves closing the connection to the proxy.
     behind.goes_away(stream);
     assert!(behind.try_next().is_none(), "it is closed");
     let mut behind = the_next_ones_go_elsewhere(&stage, &client);
-    // It closes too.
+    // The server also closes the connection.
     behind.goes_away(19);
     drop(behind);
     all_closed(&stage);
@@ -97,7 +97,7 @@ fn who_says_so_with_an_answer_or_before_it_is_heard_out() {
     drop(other);
 }
 
-/// A server that closes each connection as soon as it is there.
+/// A server that closes each connection as soon as it is accepted.
 fn shuts() -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("an address").to_string();
@@ -114,7 +114,7 @@ fn who_closes_at_once_has_failed_at_once() {
         asked.iter().for_each(|asked| assert_eq!(asked.head().status, StatusCode::BAD_GATEWAY));
     }
     until("all is closed", || stage.watch.proxy.backend_connections.get() == 0);
-    // Another server is asked instead.
+    // Another server gets the requests instead.
     let server = Server::open();
     let both = vec![shuts(), server.at.clone()];
     let stage = Stage::open(|settings| settings.backends = both);
@@ -134,7 +134,7 @@ fn an_answer_that_is_cut_off_without_an_error_is_not_whole() {
     assert!(matches!(asked.next(), Part::Data(_)));
     behind.reset(stream, NO_ERROR);
     assert!(matches!(asked.next(), Part::Failed));
-    // After its end it only says that no more of the request is wanted.
+    // After a complete answer, the reset only means that the rest of the request is not wanted.
     let asked = client.begin(Request::post("http://site.example/p"));
     asked.give("begun");
     let stream = behind.request();

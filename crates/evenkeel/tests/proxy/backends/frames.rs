@@ -1,4 +1,4 @@
-//! A backend that speaks HTTP/2 and writes any frame it likes.
+//! An HTTP/2 backend that can write arbitrary frames.
 
 use crate::front::frames::{
     DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, fields, frame,
@@ -6,12 +6,12 @@ use crate::front::frames::{
 use crate::stage::{Stage, Wire, until};
 use evenkeel::config::settings::{Proxy, Scheme};
 
-/// Settings that have the stage's backend spoken with in HTTP/2.
+/// Makes the proxy use HTTP/2 to the stage's backend.
 pub fn streams(settings: &mut Proxy) {
     settings.backends[0].scheme = Scheme::H2c;
 }
 
-/// A frame of the proxy's.
+/// A frame sent by the proxy.
 #[derive(Debug)]
 pub struct Frame {
     pub kind: u8,
@@ -25,17 +25,17 @@ impl Frame {
         self.flags & END_STREAM != 0
     }
 
-    /// The code of a reset.
+    /// The error code of a RST_STREAM frame.
     pub fn code(&self) -> u32 {
         u32::from_be_bytes(self.payload[..4].try_into().expect("a code"))
     }
 }
 
-/// A connection that the proxy has opened.
+/// A connection opened by the proxy, seen from the backend.
 pub struct Behind(pub Wire);
 
 impl Behind {
-    /// Takes the next one in, and says how many streams may run there, if there is a bound.
+    /// Accepts the next connection, and announces the maximum number of streams, if any.
     pub fn accept(stage: &Stage, streams: Option<u32>) -> Behind {
         Behind::on(stage.backend(), streams)
     }
@@ -51,7 +51,7 @@ impl Behind {
         Behind(wire)
     }
 
-    /// The next frame that is about a stream; `None` when the connection ends.
+    /// The next frame that belongs to a stream; `None` when the connection ends.
     pub fn try_next(&mut self) -> Option<Frame> {
         loop {
             let header = self.0.try_take(9)?;
@@ -75,7 +75,7 @@ impl Behind {
         head.stream
     }
 
-    /// The same, after whatever is said of streams that have ended.
+    /// The stream of the next request's head, after skipping frames of streams that have ended.
     pub fn next_request(&mut self) -> u32 {
         loop {
             let frame = self.next();
@@ -86,7 +86,7 @@ impl Behind {
         }
     }
 
-    /// The rest of a request's body, of which nothing else comes meanwhile.
+    /// The rest of a request's body. No frame of another stream may arrive in the meantime.
     pub fn body(&mut self, stream: u32) -> String {
         let mut body = Vec::new();
         loop {
@@ -103,7 +103,7 @@ impl Behind {
         self.send(&[head(stream, 0, &[])])
     }
 
-    /// Sends frames so that they come together.
+    /// Sends frames in one write.
     pub fn send(&mut self, frames: &[Vec<u8>]) -> &mut Behind {
         self.0.send(frames.concat());
         self
@@ -123,19 +123,19 @@ impl Behind {
         self.0.send(frame(RST_STREAM, 0, stream, &code.to_be_bytes()));
     }
 
-    /// Says that it goes, and up to which stream it has looked at them.
+    /// Sends GOAWAY with the last stream that was processed.
     pub fn goes_away(&mut self, last: u32) {
         self.0.send(frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat()));
     }
 }
 
-/// The head of an answer, with these fields besides.
+/// The head of an answer with status 200 and these additional fields.
 pub fn head(stream: u32, flags: u8, lines: &[(&str, &str)]) -> Vec<u8> {
     let lines = fields(&[&[(":status", "200")], lines].concat());
     frame(HEADERS, END_HEADERS | flags, stream, &lines)
 }
 
-/// Until the proxy has nothing open to any backend.
+/// Waits until the proxy has no open connection to any backend.
 pub fn all_closed(stage: &Stage) {
     until("it is closed", || stage.watch.proxy.backend_connections.get() == 0);
 }

@@ -1,5 +1,5 @@
-//! A server that goes away whole, with a request on a connection that was kept open: it is asked
-//! again in vain, and then the others are, for what may be sent again at all.
+//! A server that disappears with a request on a kept-alive connection. One attempt to reconnect
+//! fails, and then other servers get the request, if it may be sent again at all.
 
 use super::frames::Behind;
 use super::http2::Server;
@@ -12,7 +12,7 @@ use http::{Request, StatusCode};
 use std::net::TcpListener;
 use std::thread;
 
-/// A server that answers its first request with `a`, and is gone with its second.
+/// A server that answers its first request with `a`, and disappears at its second one.
 pub fn goes() -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = Backend::http(listener.local_addr().expect("an address").to_string());
@@ -26,15 +26,16 @@ pub fn goes() -> Backend {
     at
 }
 
-/// How a server of HTTP/2 goes.
+/// The way in which an HTTP/2 server disappears.
 #[derive(Clone, Copy)]
 pub enum Going {
     Silently,
-    /// It says that it has not looked at the request.
+    /// It announces with GOAWAY that it has not processed the request.
     Announced,
 }
 
-/// The same in HTTP/2, all on one connection; its second request has a body if it is a POST.
+/// An HTTP/2 server that answers its first request with `a`, and disappears at its second one on
+/// the same connection. If the second request is a POST, its body is read first.
 pub fn goes_in_streams(going: Going) -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("an address").to_string();
@@ -86,19 +87,20 @@ fn who_has_been_tried_before_is_not_asked_again() {
     let stage = Stage::open(|settings| settings.backends = backends);
     let mut client = stage.client();
     assert_eq!(client.get("/").message().text(), "a");
-    // It is the other's turn.
+    // The other server is next.
     assert_eq!(client.get("/").message().status(), 502);
     assert_eq!(failures(&stage), (2, 0), "each of them, once");
 }
 
-/// What becomes of a request, with a body if there is one, with which its server goes so.
+/// Sends a request, with a body if there is one, to a server that disappears with it. Returns the
+/// status, the body of the answer, and the failure counts.
 fn gone(going: Going, body: Option<&'static str>) -> (StatusCode, String, (u64, u64)) {
     let server = Server::open();
     let backends = vec![goes_in_streams(going), server.at.clone()];
     let stage = Stage::open(|settings| settings.backends = backends);
     let client = Http2::connect(stage.door.addresses()[0]);
     assert_eq!(client.get("/").whole().1, "a");
-    // The other one sends back what it gets.
+    // The other server returns the body that it gets.
     assert_eq!(client.get("/").whole().1, "");
     let asked = ask(&client, body);
     let (head, said) = asked.whole();

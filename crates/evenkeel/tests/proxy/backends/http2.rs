@@ -1,4 +1,4 @@
-//! A backend that speaks HTTP/2 as servers do (hyper's), and notes what it is asked.
+//! An HTTP/2 backend that behaves like a usual server (it uses hyper), and records its requests.
 
 use crate::front::Authority;
 use bytes::Bytes;
@@ -24,10 +24,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 
-/// The length of what lies at `/big`, in bytes: more than any window.
+/// The length of the body at `/big`, in bytes: more than any window.
 pub const BIG: usize = 3 << 20;
 
-/// What a request looked like.
+/// A request as received by the server.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub method: String,
@@ -36,8 +36,8 @@ pub struct Asked {
     pub headers: HeaderMap,
 }
 
-/// A server. `/big` is large; whatever else is asked for gets back the body that came with it,
-/// piece by piece, and its trailers.
+/// A server. `/big` is large; every other path returns the body of the request piece by piece, with
+/// its trailers.
 pub struct Server {
     pub at: Backend,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -45,7 +45,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Over TCP.
+    /// A server over TCP.
     pub fn open() -> Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let place = listener.local_addr().expect("an address").to_string();
@@ -57,7 +57,7 @@ impl Server {
         })
     }
 
-    /// Over a socket that is a file.
+    /// A server over a Unix socket.
     pub fn open_file(path: &Path) -> Server {
         let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
         listener.set_nonblocking(true).expect("a mode");
@@ -70,7 +70,7 @@ impl Server {
         })
     }
 
-    /// Under TLS, for `name`, with these protocols.
+    /// A TLS server for `name` with these protocols.
     pub fn open_tls(authority: &Authority, name: &str, protocols: &[&str]) -> Server {
         let (cert, key) = authority.sign(name);
         let cert = CertificateDer::from_pem_file(cert).expect("PEM");
@@ -111,12 +111,12 @@ impl Server {
         Server { at, asked, connections }
     }
 
-    /// The requests so far.
+    /// The requests received so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().expect("whole").clone()
     }
 
-    /// Connections so far.
+    /// The number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -138,7 +138,7 @@ impl Served {
         self.connections.fetch_add(1, Ordering::SeqCst);
         let service = service_fn(move |request| std::future::ready(self.answer(request)));
         let builder = http2::Builder::new(TokioExecutor::new());
-        // Whoever hangs up has what it wanted.
+        // A client that disconnects early has got what it wanted.
         let _ = builder.serve_connection(TokioIo::new(stream), service).await;
     }
 

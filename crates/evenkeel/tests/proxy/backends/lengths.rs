@@ -1,5 +1,5 @@
-//! Answers over HTTP/2 that are not as long as they say: told while the client can be told, and
-//! else never taken for whole.
+//! HTTP/2 answers with a wrong length: the client gets an error while that is still possible, and
+//! never takes the answer for complete.
 
 use super::frames::{Behind, head, streams};
 use crate::front::frames::{DATA, END_STREAM, frame};
@@ -17,7 +17,7 @@ fn until_counted(stage: &Stage) {
     until("it is counted", || failures() == 1);
 }
 
-/// Answers of which the first frame tells, by name.
+/// Answers with an error that their first frames show, by name.
 pub fn broken(stream: u32) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let three = [("content-length", "3")];
     let begun = head(stream, 0, &three);
@@ -46,7 +46,7 @@ fn what_contradicts_its_length_from_the_start_is_502() {
         assert_eq!(client.message().status(), 502, "{name}");
         until_counted(&stage);
         assert_eq!(stage.engine.load().0, 0, "{name}: its account is closed");
-        // Both connections go on.
+        // Both connections stay usable.
         client.get("/next");
         let stream = behind.next_request();
         behind.answer(stream, "next");
@@ -88,8 +88,8 @@ fn what_contradicts_it_later_is_never_taken_for_whole() {
     }
 }
 
-/// Nothing at all would look like a connection that was closed before its request came, and such a
-/// request is sent once more.
+/// If no byte were passed on, the client would assume that the connection was closed before its
+/// request arrived, and would send the request again.
 #[test]
 fn what_came_of_a_broken_answer_is_passed_on() {
     let frames = |stream| {

@@ -1,5 +1,5 @@
-//! A server of HTTP/2 some of whose answers are none, and clients that break off: what goes wrong
-//! on one stream ends that stream. Those beside it run on, and the next ones use their connection.
+//! An HTTP/2 server that sends invalid answers, and clients that break off: an error on one stream
+//! ends that stream. The others continue, and new requests use the same connection.
 
 use super::frames::{Behind, head, streams};
 use super::lengths::{broken, data};
@@ -10,7 +10,7 @@ use evenkeel::watch::counts::BackendFault;
 use http::{Request, StatusCode};
 use std::time::Duration;
 
-/// Answers of which the library says that their stream has erred, by name.
+/// Answers for which the HTTP/2 library reports a stream error, by name.
 fn strays(stream: u32) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let no_status = frame(HEADERS, END_HEADERS, stream, &fields(&[("x-a", "b")]));
     let reset = |code: u32| frame(RST_STREAM, 0, stream, &code.to_be_bytes());
@@ -26,7 +26,8 @@ fn strays(stream: u32) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     strays
 }
 
-/// A head of some 80 kB in a few hundred bytes: the same field many times (RFC 7541, 6.2.1, 6.1).
+/// A head of some 80 kB, encoded in a few hundred bytes: the same field many times (RFC 7541,
+/// 6.2.1, 6.1).
 fn long_head(stream: u32) -> Vec<u8> {
     let mut lines = fields(&[(":status", "200")]);
     lines.extend([0x40, 1, b'x', 126]);
@@ -35,12 +36,12 @@ fn long_head(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &lines)
 }
 
-/// A client all of whose requests are one thread's.
+/// A client with one connection, so that one thread of the proxy handles all its requests.
 fn client(stage: &Stage) -> Http2 {
     Http2::connect(stage.door.addresses()[0])
 }
 
-/// The client has been told that there is no answer, or that it is not whole.
+/// Whether the client got an error, or an incomplete answer.
 fn has_failed(asked: &Exchange) -> bool {
     match asked.next() {
         Part::Head(head) if head.status == StatusCode::BAD_GATEWAY => true,
@@ -68,7 +69,7 @@ fn an_answer_that_is_none_ends_its_own_stream() {
         behind.send(&frames);
         let ended = name == "data after the end";
         assert_eq!(has_failed(&asked), !ended, "{name}");
-        // The next one is on the same connection.
+        // The next request uses the same connection.
         let next = client.get("/next");
         let stream = behind.next_request();
         behind.answer(stream, "next");
@@ -89,7 +90,7 @@ fn a_client_that_breaks_off_ends_its_own_stream() {
     let stays = client.get("/stays");
     let mut behind = Behind::accept(&stage, None);
     let first = behind.request();
-    // One says too much, and one takes its request back, each when it has begun.
+    // One request exceeds the body limit, and one is reset by its client, both after they began.
     let long = client.begin(Request::post("http://site.example/long"));
     long.give("as much");
     behind.next_request();
@@ -108,7 +109,8 @@ fn a_client_that_breaks_off_ends_its_own_stream() {
     stage.backend_is_left_alone();
 }
 
-/// The library would end the connection, and all on it, at four times as many.
+/// With four times as many errors, the HTTP/2 library would end the connection with all its
+/// streams.
 #[test]
 fn who_errs_without_end_gets_another_connection_before_the_others_suffer() {
     let stage = Stage::open(streams);

@@ -1,5 +1,5 @@
-//! HTTP/2 to the backend: what it sees of a request and the client of its answer, how many share a
-//! connection, what is sent again, and how an end of one touches the others.
+//! HTTP/2 to the backend: the request and the answer on both sides, requests that share a
+//! connection, requests that are sent again, and the effect of one stream's end on the others.
 
 use super::frames::{Behind, all_closed, streams};
 use super::http2::{BIG, Server};
@@ -13,13 +13,13 @@ use evenkeel::watch::counts::BackendFault;
 use http::{HeaderMap, Request, StatusCode, Version};
 use std::time::Duration;
 
-/// What HTTP/2 calls the codes of resets.
+/// The HTTP/2 error codes of resets.
 const INTERNAL_ERROR: u32 = 2;
 const CANCEL: u32 = 8;
 
 const BAD_GATEWAY: StatusCode = StatusCode::BAD_GATEWAY;
 
-/// A client all of whose requests are one thread's.
+/// A client with one connection, so that one thread of the proxy handles all its requests.
 fn client(stage: &Stage) -> Http2 {
     Http2::connect(stage.door.addresses()[0])
 }
@@ -69,7 +69,7 @@ fn a_request_and_its_answer_pass_as_they_are() {
     assert_eq!(client.message().status(), 200);
     client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n");
     assert_eq!(Wire::head(&mut client).split(' ').nth(1), Some("200"));
-    // A host that no target can hold.
+    // A host that is not valid in a target URI.
     client.send("GET /h HTTP/1.1\r\nhost: a%zz\r\n\r\n");
     client.message();
     let asked = server.asked();
@@ -87,7 +87,7 @@ fn a_call_talks_both_ways_and_its_trailers_pass() {
     let mut call = client.begin(call.header("content-type", "application/grpc"));
     call.give("ping");
     assert_eq!(call.head().headers["x-a"], "b");
-    // The answer to what was said comes before anything else is said.
+    // The backend answers the first message before the client sends the next one.
     assert!(matches!(call.next(), Part::Data(data) if data == "ping"));
     call.give("pong");
     assert!(matches!(call.next(), Part::Data(data) if data == "pong"));
@@ -119,7 +119,7 @@ fn requests_share_connections_as_far_as_both_sides_allow() {
     let mut heard: Vec<String> = asked.iter().map(|asked| asked.whole().1).collect();
     heard.sort();
     assert_eq!(heard, ["first", "first", "second"]);
-    // They are used again.
+    // The connections are reused.
     let again = client.get("/");
     let stream = first.request();
     first.answer(stream, "again");
@@ -136,7 +136,7 @@ fn the_backends_own_bound_is_kept() {
     let stream = one.request();
     one.answer(stream, "1");
     first.whole();
-    // By now its settings are known.
+    // The proxy knows the settings of the connection by now.
     let (second, third) = (client.get("/"), client.get("/"));
     let stream = one.request();
     let mut two = Behind::accept(&stage, Some(1));
@@ -166,7 +166,7 @@ fn it_is_kept_by_all_who_come_at_once_before_it_is_known() {
 fn what_the_backend_has_not_looked_at_is_sent_again_whatever_it_is() {
     let stage = Stage::open(streams);
     let client = client(&stage);
-    // It refuses the stream.
+    // The server refuses the stream.
     let asked = post(&client, "twice");
     let mut behind = Behind::accept(&stage, None);
     let stream = behind.request();
@@ -176,7 +176,8 @@ fn what_the_backend_has_not_looked_at_is_sent_again_whatever_it_is() {
     assert_eq!(behind.body(stream), "twice");
     behind.answer(stream, "at last");
     assert_eq!(asked.whole().1, "at last");
-    // It goes away before it has come to it. What it has come to goes on.
+    // The server sends GOAWAY before it has processed the later stream. The earlier stream
+    // continues.
     let (early, late) = (client.get("/early"), post(&client, "late"));
     let (early_on, late_on) = (behind.request(), behind.request());
     assert_eq!(behind.body(late_on), "late");
@@ -201,7 +202,7 @@ fn what_it_may_have_done_is_not() {
     assert_eq!(behind.body(both[1]), "once");
     both.iter().for_each(|stream| behind.reset(*stream, INTERNAL_ERROR));
     assert_eq!((get.head().status, sent.head().status), (BAD_GATEWAY, BAD_GATEWAY));
-    // A connection that breaks: only what does no harm twice goes to the next one.
+    // The connection breaks: only an idempotent request goes to the next connection.
     let (get, sent) = (client.get("/"), post(&client, "once"));
     let both = [behind.request(), behind.request()];
     assert_eq!(behind.body(both[1]), "once");
@@ -210,7 +211,7 @@ fn what_it_may_have_done_is_not() {
     let stream = other.request();
     other.answer(stream, "got");
     assert_eq!((get.whole().1, sent.head().status), ("got".into(), BAD_GATEWAY));
-    // An answer that has begun is not begun again.
+    // An answer that has begun is not requested again.
     let get = client.get("/");
     let stream = other.request();
     other.head(stream).data(stream, "half", false);
@@ -227,7 +228,7 @@ fn a_client_that_reads_nothing_holds_up_nobody() {
     let server = Server::open();
     let stage = before(&server);
     let client = client(&stage);
-    // None of these is read further than the client's own windows go.
+    // The client reads none of these answers beyond its own flow control windows.
     let stuck: Vec<Exchange> = (0..20).map(|_| client.get("/big")).collect();
     stuck.iter().for_each(|stuck| assert_eq!(stuck.head().status, 200));
     let mut other = stage.client();
@@ -280,7 +281,7 @@ fn a_connection_that_went_silent_gets_no_more_requests() {
 fn a_body_that_the_backend_does_not_take_is_not_waited_for() {
     let stage = Stage::open(|settings| {
         streams(settings);
-        // Longer than the client may be kept from sending.
+        // Longer than a busy machine may delay the client's data.
         settings.timeouts.idle = Duration::from_secs(2);
     });
     let mut client = stage.client();
@@ -293,7 +294,7 @@ fn a_body_that_the_backend_does_not_take_is_not_waited_for() {
     assert_eq!(client.message().status(), 504);
     drop(client);
     assert!(poured.join().expect("it ends") <= length);
-    // No more came than the window that there is at first.
+    // No more than the initial window arrived.
     let mut came = 0;
     while let Some(frame) = behind.try_next().filter(|frame| frame.kind != RST_STREAM) {
         came += frame.payload.len();
@@ -338,7 +339,7 @@ fn what_is_spoken_under_tls_is_agreed_on() {
         assert_eq!(scheme, (spoken == Version::HTTP_2).then(|| "https".to_owned()));
         assert_eq!(server.connections(), 1);
     }
-    // What may become another protocol has a connection of its own.
+    // A request to upgrade gets a connection of its own.
     let server = Server::open_tls(&authority, "app.example", &both);
     let stage = open(&server, Protocol::Auto);
     let mut client = stage.client();
@@ -349,7 +350,7 @@ fn what_is_spoken_under_tls_is_agreed_on() {
     let versions: Vec<Version> = server.asked().iter().map(|asked| asked.version).collect();
     assert_eq!(versions, [Version::HTTP_11, Version::HTTP_2]);
     assert_eq!(server.asked()[0].headers["upgrade"], "websocket");
-    // Who knows only the one that is not spoken.
+    // A server that offers only the protocol that the settings rule out.
     let server = Server::open_tls(&authority, "app.example", &["http/1.1"]);
     let stage = open(&server, Protocol::Http2);
     assert_eq!(stage.client().get("/").message().status(), 502);
@@ -388,7 +389,7 @@ fn one_attempt_to_connect_is_everybodys() {
     let asked: Vec<Exchange> = (0..50).map(|_| client.get("/")).collect();
     asked.iter().for_each(|asked| assert_eq!(asked.whole().0.status, 200));
     assert_eq!(server.connections(), 1);
-    // And everybody's failure.
+    // A failed attempt also counts for all requests that wait for it.
     let nobody = super::nobody();
     let stage = Stage::open(|settings| {
         settings.backends = vec![nobody];

@@ -1,5 +1,5 @@
-//! Servers of both versions of HTTP in one list: what may be sent again is said in the version of
-//! whoever is asked next, with its body where there is one, and is otherwise the same.
+//! Servers of both HTTP versions in one list: a request that is sent again is written in the
+//! version of the next server, with its body if it has one, and is otherwise the same.
 
 use super::gone::{Going, goes, goes_in_streams};
 use super::http2::Server;
@@ -12,8 +12,8 @@ use http::{HeaderMap, Request, StatusCode, Version};
 use std::net::TcpListener;
 use std::thread;
 
-/// A server of HTTP/1.1 that goes with its second request, and one of HTTP/2, which has answered
-/// one.
+/// A stage with an HTTP/1.1 server that disappears at its second request, and an HTTP/2 server that
+/// has answered one request.
 fn before_streams() -> (Stage, Server, Wire) {
     let server = Server::open();
     let backends = vec![goes(), server.at.clone()];
@@ -85,7 +85,7 @@ fn it_goes_on_to_a_server_of_either_version() {
     }
 }
 
-/// One that closes the connection when a request has come.
+/// An HTTP/2 server that closes the connection when a request arrives.
 fn hangs_up_in_streams() -> Backend {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("an address").to_string();
@@ -97,8 +97,9 @@ fn hangs_up_in_streams() -> Backend {
     Backend { scheme: Scheme::H2c, place }
 }
 
-/// A stage with a server that goes so and the stage's own, of HTTP/1.1, and what becomes of a
-/// request that the first takes with it.
+/// A stage with an HTTP/2 server that disappears, and the stage's own HTTP/1.1 backend. Also
+/// returns the client, the request with which the first server disappears, and a connection to the
+/// second one.
 fn gone(going: Going, ask: impl FnOnce(&Http2) -> Exchange) -> (Stage, Http2, Exchange, Wire) {
     let goes = goes_in_streams(going);
     let stage = Stage::open(|settings| settings.backends.insert(0, goes));
@@ -142,7 +143,7 @@ fn what_was_said_in_the_second_version_is_said_in_the_first() {
 
 #[test]
 fn a_body_that_nobody_has_looked_at_goes_along() {
-    // With a length, in pieces, and with trailers.
+    // Bodies with a length, without one, and with trailers.
     for (length, trailers) in [(Some("4"), false), (None, false), (None, true)] {
         let ask = |client: &Http2| {
             let request = Request::post("http://site.example/p");
@@ -178,7 +179,7 @@ fn a_body_that_nobody_has_looked_at_goes_along() {
     }
 }
 
-/// A body, and whether there is something after it.
+/// A chunked body, and whether trailers follow it.
 fn body_in_chunks(wire: &mut Wire) -> (String, bool) {
     let mut body = String::new();
     loop {
@@ -205,7 +206,7 @@ fn a_body_that_may_have_been_looked_at_does_not() {
     };
     let (stage, client, asked, mut wire) = gone(Going::Silently, ask);
     assert_eq!(asked.head().status, StatusCode::BAD_GATEWAY);
-    // What comes to the other server is the next request.
+    // The other server gets the next request, not this one.
     let next = client.get("/next");
     assert!(wire.head().starts_with("GET /next "));
     wire.answer("next");

@@ -1,5 +1,5 @@
-//! Streams that wait for their client keep a connection to the backend and have no slot: there are
-//! no more of them than half of the room for connections.
+//! Streams that wait for their client keep a connection to the backend but no slot. Their number is
+//! bounded by half of the maximum number of connections.
 
 use super::http2::{Exchange, Http2, Part};
 use crate::stage::{Stage, until};
@@ -7,7 +7,7 @@ use evenkeel::doors::proxy::threads;
 use http::Request;
 use std::cell::Cell;
 
-/// A call whose body does not come.
+/// A call that never sends its body.
 fn call(client: &Http2) -> Exchange {
     let head = Request::post("http://site.example/").header("content-type", "application/grpc");
     client.begin(head)
@@ -15,7 +15,7 @@ fn call(client: &Http2) -> Exchange {
 
 #[test]
 fn they_have_half_of_the_room_and_the_connection_with_most_of_them_makes_some() {
-    // Each thread has room for 32.
+    // Each thread has room for 32 such streams.
     let stage = Stage::open(|proxy| proxy.bounds.connections = 64 * threads());
     let address = stage.door.addresses()[0];
     let greedy = Http2::connect(address);
@@ -28,7 +28,7 @@ fn they_have_half_of_the_room_and_the_connection_with_most_of_them_makes_some() 
     };
     until("those without room are ended", || failed_so_far() == 8);
     until("the others are left", || stage.door.connections() == 1 + 32);
-    // Some of these are with the same thread.
+    // Some of these connections belong to the same thread.
     let modest: Vec<_> = (0..12 * threads()).map(|_| Http2::connect(address)).collect();
     let kept: Vec<_> = modest.iter().map(call).collect();
     until("they are given room", || failed_so_far() > 8);

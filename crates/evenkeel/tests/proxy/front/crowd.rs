@@ -1,5 +1,5 @@
-//! Everybody at once: a flood of resets, clients that dawdle in every way, and a visitor who wants
-//! a page.
+//! Everything at once: a flood of resets, clients that are slow in every way, and a visitor who
+//! wants a page.
 
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, fields, frame};
 use crate::backends::server;
@@ -12,10 +12,10 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// Clients that dawdle.
+/// The number of slow clients.
 const SLOW: usize = 500;
 
-/// Each takes a descriptor here and one in the proxy, which is in this process too.
+/// Each connection takes two file descriptors, as the proxy runs in this process too.
 fn allow_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(8192, |maximum| maximum.min(8192));
@@ -24,8 +24,8 @@ fn allow_descriptors() {
     }
 }
 
-/// Opens streams and takes them back in the same breath, until it is told to end. Counts how often
-/// its connection was ended for it.
+/// Opens streams and resets them at once, until `stop`. Counts in `ended` how often its connection
+/// was closed for that.
 fn reset_in_a_hurry(stage: &Stage, stop: &AtomicBool, ended: &AtomicUsize) {
     let head = fields(&[
         (":method", "GET"),
@@ -50,7 +50,7 @@ fn reset_in_a_hurry(stage: &Stage, stop: &AtomicBool, ended: &AtomicUsize) {
     }
 }
 
-/// Ends the flood, whatever becomes of the test.
+/// Ends the flood when dropped, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -59,7 +59,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A client that is slow with its head, with its body, or to take its answer.
+/// A client that is slow with its head, with its body, or with reading its answer.
 fn slow(stage: &Stage, index: usize) -> Wire {
     let mut wire = stage.client();
     let from = format!("host: a\r\nx-forwarded-for: 198.51.100.{}\r\n", 2 + index % 100);
@@ -81,7 +81,7 @@ fn a_visitor_is_served_whatever_others_do() {
         settings.queue.concurrency = Concurrency::Fixed(2);
         settings.queue.reserve = 0;
         settings.bounds.body_buffer = 64 * 1024;
-        // However long this takes, nobody is closed for being slow.
+        // No client is closed for being slow, however long the test takes.
         (settings.timeouts.header, settings.timeouts.idle) = (10 * LONG, 10 * LONG);
         settings.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
     });

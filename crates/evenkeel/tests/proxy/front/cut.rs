@@ -1,5 +1,5 @@
-//! Bodies that a client of HTTP/2 breaks off, with any reset code: the backend never takes what
-//! came of one for the whole, and what follows on its connection is nobody else's request.
+//! Bodies that an HTTP/2 client breaks off, with any reset code: the backend never takes the
+//! received part for the whole body, and its connection carries no other client's request after it.
 
 use super::frames::{
     DATA, END_HEADERS, Fate, HEADERS, PING, RST_STREAM, begun, fate, fields, frame,
@@ -9,10 +9,10 @@ use crate::stage::{Stage, Wire, until};
 const NO_ERROR: u32 = 0;
 const CANCEL: u32 = 8;
 
-/// The length of a frame that resets a stream.
+/// The length of a RST_STREAM frame, in bytes.
 const RESET_BYTES: usize = 13;
 
-/// The frames of a POST that states `length`, sends `sent` and breaks off with `code`.
+/// The frames of a POST that states `length`, sends `sent` and is reset with `code`.
 fn cut(length: Option<usize>, sent: &[u8], code: u32) -> Vec<u8> {
     let stated = length.map(|length| length.to_string());
     let mut lines =
@@ -24,7 +24,7 @@ fn cut(length: Option<usize>, sent: &[u8], code: u32) -> Vec<u8> {
     bytes
 }
 
-/// The payload of the next frame of that kind.
+/// The payload of the next frame of the kind `kind`.
 fn next_of(wire: &mut Wire, kind: u8) -> Vec<u8> {
     loop {
         let header = wire.take(9);
@@ -36,7 +36,7 @@ fn next_of(wire: &mut Wire, kind: u8) -> Vec<u8> {
     }
 }
 
-/// The connection of the cut request ends, or carries no other request.
+/// Checks that the connection of the cut request ends, or carries no other request.
 fn carries_nothing_else(mut backend: Wire) {
     let rest = backend.rest();
     let rest = String::from_utf8_lossy(&rest);
@@ -56,7 +56,7 @@ fn a_cut_body_that_is_passed_on_ends_the_backend_connection() {
             client.send(request);
             let mut backend = stage.backend();
             assert!(backend.head().starts_with("POST /cut "));
-            // An answer that does not wait for the body, as most errors of a server are.
+            // An answer before the end of the body, as servers send most errors.
             backend.answer("early");
             assert_eq!(fate(&mut client, 1), Fate::Answered);
             client.send(reset).send(frame(PING, 0, 0, &[0; 8]));

@@ -1,5 +1,5 @@
-//! What strangers write of who they are: none of it reaches the limits or the backend, in whichever
-//! version, place or spelling.
+//! Forged headers about the client's identity: none of them affects the limits or reaches the
+//! backend, in any HTTP version, place or spelling.
 
 use super::http2::Http2;
 use crate::stage::{Message, Stage, hit_limit, until};
@@ -7,7 +7,7 @@ use evenkeel::config::settings::{ClientAddress, Proxy};
 use http::{HeaderMap, HeaderValue, Request};
 
 const OWN: &str = "cf-connecting-ip";
-/// Names that some backend reads as that of the client's address, or as `HTTP_PROXY`.
+/// Names that some backends read as the client's address or as `HTTP_PROXY`.
 const NAMES: [&str; 14] = [
     "cf-connecting-ip",
     "cf_connecting_ip",
@@ -26,7 +26,7 @@ const NAMES: [&str; 14] = [
 ];
 const FORGED: &str = "6.6.6.6";
 
-/// Clients of `network` are believed.
+/// Trusts the clients of `network`.
 fn believes(network: &str) -> impl Fn(&mut Proxy) {
     let network = network.parse().expect("a network");
     move |settings| {
@@ -35,7 +35,7 @@ fn believes(network: &str) -> impl Fn(&mut Proxy) {
     }
 }
 
-/// A request over HTTP/1.1 as the backend gets it.
+/// Sends a request over HTTP/1.1 and returns it as the backend received it.
 fn plain(stage: &Stage, lines: &str) -> Message {
     let mut client = stage.client();
     client.send(format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}\r\n"));
@@ -46,7 +46,7 @@ fn plain(stage: &Stage, lines: &str) -> Message {
     request
 }
 
-/// The same over HTTP/2.
+/// Sends a request over HTTP/2 and returns it as the backend received it.
 fn stream(stage: &Stage, lines: &[(&str, &str)]) -> Message {
     let client = Http2::connect(stage.door.addresses()[0]);
     let request = Request::get("http://a/");
@@ -120,7 +120,7 @@ fn trailers_say_nothing_that_a_head_must_say() {
     let mut backend = stage.backend();
     backend.head();
     backend.expect("1\r\na\r\n0\r\nx-sum: 1\r\n\r\n");
-    // The backend's own address header is not in an answer, so it names nothing there.
+    // The backend's own address header has no meaning in an answer.
     let answered = fields.lines().filter(|line| !line.starts_with("cf"));
     let answered: String = answered.map(|line| format!("{line}\r\n")).collect();
     backend.send(format!(
@@ -154,8 +154,8 @@ fn trailers_say_nothing_that_a_head_must_say() {
     assert_eq!(names, ["grpc-status"]);
 }
 
-/// A stranger behind a trusted front, which appends his true address, on the same line or on a new
-/// one. Each of his requests names another victim.
+/// A client behind a trusted front proxy that appends the client's true address, to the same line
+/// or as a new one. Each request names another victim.
 #[test]
 fn an_open_quotation_forges_no_address() {
     for (before, after) in [

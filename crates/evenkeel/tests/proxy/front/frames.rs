@@ -1,5 +1,5 @@
-//! Frames that no honest client sends, each case by name: the stream or the connection ends, the
-//! backend sees nothing of it, and nothing of it is kept.
+//! Frames that no correct client sends, each case by name: the stream or the connection ends, the
+//! backend gets nothing, and the proxy keeps nothing.
 
 use crate::stage::{Stage, Wire, hit_limit, until};
 use evenkeel::config::settings::Concurrency;
@@ -18,7 +18,7 @@ const CONTINUATION: u8 = 9;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
-/// What HTTP/2 calls the codes that are looked for.
+/// The HTTP/2 error codes that the tests expect.
 const PROTOCOL_ERROR: u32 = 1;
 pub const REFUSED_STREAM: u32 = 7;
 const ENHANCE_YOUR_CALM: u32 = 11;
@@ -32,7 +32,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A field as it stands in a head, neither indexed nor compressed (RFC 7541, 6.2.2).
+/// A header field, neither indexed nor compressed (RFC 7541, 6.2.2).
 fn field(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
@@ -50,25 +50,25 @@ pub fn fields(lines: &[(&str, &str)]) -> Vec<u8> {
 const PROPER: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
-/// A connection that has begun with the preface and settings.
+/// A connection on which the preface and SETTINGS were sent.
 pub fn begun(stage: &Stage) -> Wire {
     let mut wire = stage.client();
     wire.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").send(frame(SETTINGS, 0, 0, &[]));
     wire
 }
 
-/// What became of it.
+/// The end of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fate {
     Answered,
-    /// The stream was reset, for this reason.
+    /// The stream was reset with this code.
     Reset(u32),
-    /// The connection ends, for this reason.
+    /// The connection was ended with this code.
     Ended(u32),
     Cut,
 }
 
-/// Reads frames until one tells what became of `stream`, or of the connection.
+/// Reads frames until `stream` or the connection ends, and returns how it ended.
 pub fn fate(wire: &mut Wire, stream: u32) -> Fate {
     loop {
         let Some(header) = wire.try_take(9) else { return Fate::Cut };
@@ -85,7 +85,7 @@ pub fn fate(wire: &mut Wire, stream: u32) -> Fate {
     }
 }
 
-/// Asks for another protocol.
+/// The head of an extended CONNECT request for another protocol.
 pub fn connect(protocol: &'static str) -> Vec<(&'static str, &'static str)> {
     [&PROPER[1..], &[(":method", "CONNECT"), (":protocol", protocol)]].concat()
 }
@@ -143,7 +143,7 @@ fn heads_that_are_not_proper_are_refused() {
         let stage = Stage::open(|_| {});
         let mut wire = begun(&stage);
         wire.send(request(1, &lines));
-        // A refusal of our own is an answer, and it must be all that happens.
+        // A refusal by the proxy itself is an answer, and the backend must not get anything.
         let fate = fate(&mut wire, 1);
         stage.backend_is_left_alone();
         assert!(fate != Fate::Cut, "{name}: {fate:?}");
@@ -265,7 +265,7 @@ fn who_takes_back_what_it_asks_for_is_charged_and_loses_the_connection() {
     for stream in 0..100 {
         let stream = 2 * stream + 1;
         wire.send(request(stream, &PROPER));
-        // It is with the backend before it is taken back.
+        // The proxy has the request before the client resets it.
         until("it is asked", || stage.watch.proxy.requests.get() == u64::from(stream).div_ceil(2));
         wire.try_send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
@@ -285,7 +285,8 @@ fn a_connection_that_asks_nothing_is_closed_whatever_else_it_says() {
     });
     let mut wire = stage.client();
     let ping = frame(PING, 0, 0, &[0; 8]);
-    // The first goes with what a connection begins with: it may be closed before the next.
+    // The first ping goes with the preface, because the connection may be closed before the next
+    // one.
     let begin = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[]), &ping];
     wire.send(begin.concat());
     while wire.try_send(&ping) {
@@ -294,8 +295,8 @@ fn a_connection_that_asks_nothing_is_closed_whatever_else_it_says() {
     assert_eq!(fate(&mut wire, u32::MAX), Fate::Cut);
 }
 
-/// A window of zero from the start: nothing of an answer can go out. The backend may work on behind
-/// the head all the same, and only when it does not is the slot free.
+/// With a window of zero from the start, no byte of an answer's body can be sent. The backend may
+/// still work after it sent the head, and the slot is free only when it does not.
 #[test]
 fn a_closed_window_hides_no_work_and_keeps_no_slot_after_it() {
     let stage = Stage::open(|settings| {

@@ -1,24 +1,24 @@
-//! Heads that some bytes expand to: what all of them take together is bounded, and a connection
-//! always has room for one.
+//! Heads that expand from a few bytes: their total size is bounded, and each connection always has
+//! room for one.
 
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, begun, fields, frame};
 use crate::stage::{Stage, Wire, until};
 
-/// How long the cookie is that every head repeats, and how often.
+/// The length in bytes of the cookie that each head repeats `COOKIES` times.
 const COOKIE_BYTES: usize = 3_000;
 const COOKIES: usize = 18;
 
-/// Streams on each connection.
+/// The number of streams on each connection.
 const STREAMS: u32 = 90;
 
-/// A length with a prefix of seven bits, the eighth not set (RFC 7541, 5.1).
+/// A length with a prefix of seven bits, with the Huffman bit cleared (RFC 7541, 5.1).
 fn length(of: usize) -> Vec<u8> {
     let rest = of.checked_sub(127).expect("longer than the prefix holds");
     vec![127, (rest % 128) as u8 | 128, (rest / 128) as u8]
 }
 
-/// The head of a request in which the same cookie stands many times; `first` puts it into the
-/// table, and from then on it takes a byte.
+/// The head of a request that repeats one cookie many times. With `first`, it adds the cookie to
+/// the dynamic table; after that, each repetition takes one byte.
 fn head(method: &str, path: &str, first: bool) -> Vec<u8> {
     let lines = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "a")];
     let mut bytes = fields(&lines);
@@ -32,7 +32,7 @@ fn head(method: &str, path: &str, first: bool) -> Vec<u8> {
     bytes
 }
 
-/// Opens streams whose body never comes.
+/// Opens streams without ever sending their bodies.
 fn stalled(stage: &Stage) -> Wire {
     let mut wire = begun(stage);
     for stream in 0..STREAMS {
@@ -50,7 +50,7 @@ fn heads_are_bounded_in_sum_and_each_connection_has_room_for_one() {
     });
     let counts = &stage.watch.proxy;
     let mut connections = Vec::new();
-    // 50 kB each: more than all threads have room for.
+    // At 50 kB each, these are more heads than all threads have room for.
     let threads = evenkeel::doors::proxy::threads();
     let all = threads as u64 * (8 << 20) / (COOKIES * COOKIE_BYTES) as u64;
     while counts.requests.get() <= all + u64::from(STREAMS) {

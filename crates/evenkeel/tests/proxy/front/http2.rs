@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/2, on a thread of its own: hyper's, driven step by step.
+//! An HTTP/2 client on a thread of its own: it uses hyper and is driven step by step.
 
 use crate::stage::LONG;
 use bytes::Bytes;
@@ -19,11 +19,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Parts of an answer that are kept for whoever reads late, however small they come: more than what
-/// several megabytes may be cut into. Beyond that the connection stands still.
+/// The maximum number of parts of an answer that are buffered for a late reader, of any size. It is
+/// more than several megabytes may be cut into. Beyond it, the connection stalls.
 const PARTS_MAX: usize = 1_024;
 
-/// A body that the test gives piece by piece.
+/// A body that the test sends piece by piece.
 pub struct Given(tokio::sync::mpsc::Receiver<Frame<Bytes>>);
 
 impl http_body::Body for Given {
@@ -42,18 +42,18 @@ impl http_body::Body for Given {
     }
 }
 
-/// What comes of an answer, in order.
+/// The parts of an answer, in order of arrival.
 #[derive(Debug)]
 pub enum Part {
     Head(Box<http::response::Parts>),
     Data(Bytes),
     Trailers(HeaderMap),
     End,
-    /// It broke off.
+    /// The stream failed before its end.
     Failed,
 }
 
-/// A request on its way.
+/// A request in flight.
 pub struct Exchange {
     body: Option<tokio::sync::mpsc::Sender<Frame<Bytes>>>,
     parts: mpsc::Receiver<Part>,
@@ -61,7 +61,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Sends some of the body.
+    /// Sends a piece of the body.
     pub fn give(&self, data: &'static str) -> &Exchange {
         let body = self.body.as_ref().expect("not ended");
         body.blocking_send(Frame::data(Bytes::from(data))).expect("taken");
@@ -79,7 +79,7 @@ impl Exchange {
         body.blocking_send(Frame::trailers(trailers)).expect("taken");
     }
 
-    /// Takes the request back.
+    /// Resets the stream of the request.
     pub fn reset(mut self) {
         self.dropped.take().expect("once").send(()).expect("it runs");
         self.parts.recv_timeout(LONG).expect_err("no answer comes");
@@ -89,7 +89,7 @@ impl Exchange {
         self.parts.recv_timeout(LONG).expect("something of an answer")
     }
 
-    /// Something of an answer, if there is something by now.
+    /// The next part of the answer, if it has arrived by now.
     pub fn try_next(&self) -> Option<Part> {
         self.parts.try_recv().ok()
     }
@@ -126,19 +126,19 @@ struct Job {
     dropped: tokio::sync::oneshot::Receiver<()>,
 }
 
-/// A connection.
+/// A client connection.
 pub struct Http2 {
     jobs: tokio::sync::mpsc::Sender<Job>,
     ended: mpsc::Receiver<()>,
 }
 
 impl Http2 {
-    /// In clear, with prior knowledge.
+    /// Connects without TLS, with prior knowledge.
     pub fn connect(to: SocketAddr) -> Http2 {
         Http2::over(async move || TcpStream::connect(to).await.expect("it listens"))
     }
 
-    /// Under TLS.
+    /// Connects over TLS.
     pub fn connect_tls(to: SocketAddr, config: Arc<ClientConfig>, name: &'static str) -> Http2 {
         Http2::over(async move || {
             let stream = TcpStream::connect(to).await.expect("it listens");
@@ -175,7 +175,7 @@ impl Http2 {
         Http2 { jobs, ended }
     }
 
-    /// Begins a request whose body is given later.
+    /// Begins a request; its body is sent later.
     pub fn begin(&self, request: http::request::Builder) -> Exchange {
         let (body, given) = tokio::sync::mpsc::channel(16);
         let (parts, heard) = mpsc::sync_channel(PARTS_MAX);
@@ -186,7 +186,7 @@ impl Http2 {
         Exchange { body: Some(body), parts: heard, dropped: Some(drop) }
     }
 
-    /// A request without a body.
+    /// Sends a GET request without a body.
     pub fn get(&self, path: &str) -> Exchange {
         self.bodyless(Request::get(format!("http://site.example{path}")))
     }
@@ -200,7 +200,7 @@ impl Http2 {
         Exchange { body: None, parts: heard, dropped: Some(drop) }
     }
 
-    /// The other side ends the connection.
+    /// Waits until the peer ends the connection.
     pub fn ends(&self) {
         self.ended.recv_timeout(LONG).expect("an end");
     }
@@ -248,7 +248,7 @@ async fn exchange(
     }
 }
 
-/// What follows a CONNECT that succeeded.
+/// Copies the data of a tunnel after a successful CONNECT.
 async fn tunnel(
     Given(mut up): Given,
     mut answer: http::Response<hyper::body::Incoming>,

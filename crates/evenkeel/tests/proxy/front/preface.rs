@@ -1,5 +1,5 @@
-//! The PROXY protocol on real connections: who must begin with it, who may not, what follows from
-//! it.
+//! The PROXY protocol on real connections: clients that must send its header, clients that must
+//! not, and its effect on the client's address.
 
 use crate::stage::{Stage, until};
 use evenkeel::config::settings::{ClientAddress, Proxy};
@@ -12,7 +12,7 @@ fn trusting(settings: &mut Proxy) {
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 6.6.6.6\r\n\r\n";
 
-/// A header of version 2 for 2001:db8::7, who speaks TLS.
+/// A version 2 header for 2001:db8::7 over TLS.
 fn binary() -> Vec<u8> {
     let mut bytes = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x2c".to_vec();
     bytes.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -32,7 +32,7 @@ fn the_client_is_who_the_front_says() {
     ] {
         let stage = Stage::open(trusting);
         let mut wire = stage.client();
-        // In two pieces, and what follows with the second.
+        // The header arrives in two pieces, and the request with the second one.
         let (begin, end) = preface.split_at(7);
         wire.send(begin);
         wire.send([end, REQUEST.as_bytes()].concat());
@@ -42,7 +42,7 @@ fn the_client_is_who_the_front_says() {
         assert_eq!(request.header("x-forwarded-proto"), Some(proto));
         backend.answer("ok");
         assert_eq!(wire.message().text(), "ok");
-        // It holds for the connection.
+        // The header applies to the whole connection.
         wire.send(REQUEST);
         assert_eq!(backend.message().header("x-forwarded-for"), Some(client));
     }
@@ -100,7 +100,7 @@ fn an_address_has_no_more_connections_than_it_may_have() {
     until("it is counted", || stage.watch.proxy.turned(Turned::Address).get() == 1);
     let _another = from("192.0.2.2");
     let _third = stage.backend();
-    // One that ends makes room.
+    // A connection that ends makes room.
     for mut backend in backends {
         backend.head();
         backend.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");

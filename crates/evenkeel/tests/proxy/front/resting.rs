@@ -1,16 +1,17 @@
-//! Connections that are idle for a while: they hold hardly anything, and nobody notices.
+//! Connections that are idle for a while: they take hardly any memory, and clients do not notice a
+//! difference.
 
 use super::tls::{Authority, connect, front, under};
 use crate::stage::{LONG, Stage, Wire, until};
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// Until so many connections rest.
+/// Waits until `count` connections are parked.
 fn until_resting(stage: &Stage, count: i64) {
     until("so many rest", || stage.watch.proxy.resting.get() == count);
 }
 
-/// A client that has asked once and rests, and the backend that answered it.
+/// A client with a parked connection after one request, and the backend that answered it.
 fn resting(stage: &Stage) -> (Wire, Wire) {
     let mut client = stage.client();
     client.get("/");
@@ -38,13 +39,13 @@ fn it_goes_on_when_bytes_come() {
         backend = answer(&stage, &mut client, backend, path);
         until_resting(&stage, 1);
     }
-    // A request that comes in pieces.
+    // A request that arrives in pieces.
     client.send("GET /pieces HTTP/1.1\r\nho");
     until_resting(&stage, 0);
     client.send("st: a\r\n\r\n");
     backend = answer(&stage, &mut client, backend, "/pieces");
     until_resting(&stage, 1);
-    // One whose beginning came with the one before is waited for like any head.
+    // If the beginning of a request arrived with the previous one, the rest is awaited as usual.
     client.send("GET /one HTTP/1.1\r\nhost: a\r\n\r\nGET /two HTTP/1.1\r\nhost: ");
     backend = answer(&stage, &mut client, backend, "/one");
     client.send("a\r\n\r\n");
@@ -71,11 +72,11 @@ fn a_longer_head_than_is_read_at_first_is_whole() {
 
 #[test]
 fn it_is_closed_like_any_other() {
-    // By its timeout.
+    // Closed by its timeout.
     let stage = Stage::open(|settings| settings.timeouts.idle = Duration::from_secs(4));
     let (mut client, _backend) = resting(&stage);
     client.ends();
-    // To make room.
+    // Closed to make room.
     let stage = Stage::open(|settings| settings.bounds.connections = 1);
     let (mut client, backend) = resting(&stage);
     let mut other = stage.client();
@@ -83,7 +84,7 @@ fn it_is_closed_like_any_other() {
     client.ends();
     answer(&stage, &mut other, backend, "/other");
     assert_eq!(stage.watch.proxy.shed.get(), 1);
-    // When the door closes.
+    // Closed with the door.
     let stage = Stage::open(|_| {});
     let (mut client, _backend) = resting(&stage);
     stage.door.drain(LONG);
@@ -114,7 +115,8 @@ fn it_rests_under_tls() {
     for path in ["/1", "/2"] {
         let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
         stream.write_all(head.as_bytes()).expect("taken");
-        // Its head is read before it is answered: what comes unasked ends a connection.
+        // The backend reads the head before it answers: an answer without a request would end the
+        // connection.
         let mut wire = stage.backend_for(path, backend.take());
         wire.answer("under TLS");
         let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! HTTP/2 in clear: streams are exchanges of their own, behind which HTTP/1.1 is spoken.
+//! HTTP/2 without TLS: each stream is an exchange of its own, and the backend gets HTTP/1.1.
 
 use super::http2::{Http2, Part};
 use crate::stage::{LONG, Stage, cpu_limit, hit_limit, until};
@@ -156,7 +156,7 @@ fn a_request_that_is_taken_back_is_charged() {
     assert_eq!(stage.engine.load().0, 1, "it runs on");
     backend.answer("nobody hears it");
     until("it is over", || stage.engine.load().0 == 0);
-    // The connection to the backend is whole, and the client's goes on.
+    // The backend connection is intact, and the client's connection stays open.
     let next = client.get("/next");
     backend.message();
     backend.answer("ok");

@@ -1,5 +1,5 @@
-//! TLS in front: which certificate is shown, what is spoken then, renewed certificates, and those
-//! who do not speak it.
+//! TLS towards clients: the certificate presented, the protocol agreed on, renewed certificates,
+//! and clients without TLS.
 
 use super::http2::Http2;
 use crate::stage::{Stage, until};
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An authority, with a folder for what it signs.
+/// A certificate authority, with a folder for the certificates that it signs.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: tempfile::TempDir,
@@ -39,7 +39,7 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// Writes a certificate for `dns` and its key, under that name.
+    /// Writes a certificate for `dns` and its key, and returns their paths.
     pub fn sign(&self, dns: &str) -> (PathBuf, PathBuf) {
         let params = CertificateParams::new([dns.to_owned()]).expect("names");
         let key = KeyPair::generate().expect("a key");
@@ -50,7 +50,7 @@ impl Authority {
         paths
     }
 
-    /// A client that believes this authority, speaks these protocols, and shows that certificate.
+    /// A client that trusts this authority, offers these protocols, and presents that certificate.
     pub fn client(&self, protocols: &[&str], shows: Option<&str>) -> Arc<ClientConfig> {
         let pem = |name: &str| fs::read(self.path(name)).expect("a file");
         let mut roots = RootCertStore::empty();
@@ -81,7 +81,7 @@ pub fn front(certificates: Vec<(PathBuf, PathBuf)>) -> FrontTls {
     FrontTls { plain: 0, certificates, clients: None, tls12: true }
 }
 
-/// A handshake for a name; the certificate that was shown.
+/// Does a TLS handshake for a name, and returns the certificate that the server presented.
 pub fn connect(
     to: SocketAddr,
     config: &Arc<ClientConfig>,
@@ -160,7 +160,7 @@ fn a_renewed_certificate_is_shown_and_a_broken_one_is_not() {
     let client = authority.client(&[], None);
     let shown = || connect(stage.door.addresses()[0], &client, "a.example").expect("tls").1;
     let first = shown();
-    // Files that change from look to look are still being written.
+    // While the files differ between two checks, they are still being written.
     let look = || (0..3).for_each(|second| stage.door.look(Time(second)));
     fs::write(&certificate.0, "rubbish").expect("written");
     look();
@@ -198,7 +198,7 @@ fn who_speaks_no_tls_is_told_and_who_says_nothing_is_closed() {
     let certificates = vec![authority.sign("a.example")];
     let stage = Stage::open(|settings| {
         settings.tls = Some(front(certificates));
-        // Longer than a client may be kept from its first bytes.
+        // Longer than a busy machine may delay the first bytes of a client.
         settings.timeouts.header = Duration::from_secs(2);
     });
     let mut plain = stage.client();

@@ -1,5 +1,4 @@
-//! WebSockets on a stream of HTTP/2 (RFC 8441): before the backend they are what they are with
-//! HTTP/1.1.
+//! WebSockets on an HTTP/2 stream (RFC 8441): the backend sees the same upgrade as with HTTP/1.1.
 
 use super::frames::{self, frame};
 use super::http2::{Exchange, Http2, Part};
@@ -12,7 +11,7 @@ use http::{Method, Request};
 use hyper::ext::Protocol;
 use std::time::{Duration, Instant};
 
-/// Asks for a WebSocket.
+/// Requests a WebSocket.
 fn ask(client: &Http2, path: &str) -> Exchange {
     client.begin(asked(path, "websocket"))
 }
@@ -26,7 +25,7 @@ fn asked(path: &str, protocol: &'static str) -> http::request::Builder {
         .header("sec-websocket-protocol", "chat")
 }
 
-/// What a server answers that has read the key in `head`.
+/// The answer of a server that has read the key in `head`.
 fn switched(head: &str) -> String {
     let key = head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: "));
     let text = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", key.expect("a key"));
@@ -37,7 +36,7 @@ fn switched(head: &str) -> String {
     )
 }
 
-/// A tunnel, and its backend's end.
+/// An open tunnel, and its end at the backend.
 fn open(stage: &Stage, client: &Http2) -> (Exchange, Wire) {
     let tunnel = ask(client, "/chat");
     let mut backend = stage.backend();
@@ -92,7 +91,7 @@ fn a_websocket_passes_on_a_stream() {
         backend.send(text);
         hears(&tunnel, text);
     }
-    // Others have the connection meanwhile.
+    // Other requests use the client's connection in the meantime.
     let page = client.get("/page");
     let mut other = stage.backend();
     other.message();
@@ -162,7 +161,7 @@ fn megabytes_pass() {
     let client = Http2::connect(stage.door.addresses()[0]);
     let (mut tunnel, mut backend) = open(&stage, &client);
     let piece: &'static str = "0123456789abcdef".repeat(4096).leak();
-    // As much as the client keeps for whoever reads late.
+    // The number of pieces that the test client can buffer for a late reader.
     let count = 48;
     let mut down = backend.again();
     let poured = std::thread::spawn(move || down.pour(count * piece.len()));
@@ -205,7 +204,7 @@ fn a_client_that_takes_nothing_is_let_go() {
     let mut backend = stage.backend();
     let head = backend.head();
     backend.send(switched(&head));
-    // More than its window has room for, and than anybody keeps for it.
+    // More than the window and all buffers have room for.
     backend.pour(64 << 20);
     backend.ends();
 }
@@ -217,7 +216,7 @@ fn a_backend_may_decline() {
     for (said, expected) in [
         ("403 Forbidden", 403),
         ("426 Upgrade Required", 426),
-        // Success would say that there is a tunnel.
+        // A successful status would mean that the tunnel is open.
         ("200 OK", 501),
         ("204 No Content", 501),
     ] {
@@ -322,11 +321,12 @@ fn who_is_idle_makes_room() {
     idle.message();
     drop(backend);
     let client = Http2::connect(stage.door.addresses()[0]);
-    // At once if both are on the same thread, else when the other one has looked around.
+    // It succeeds at once if both connections belong to the same thread, otherwise after the other
+    // thread has checked for idle connections.
     let mut tunnel = ask(&client, "/");
     let (mut backend, mut asked) = (None, Instant::now());
     until("there is room", || {
-        // Not as often as it can: many streams that are taken back in vain are a flood.
+        // Not as often as possible: many streams that are reset in vain count as a flood.
         if asked.elapsed() > Duration::from_millis(20) {
             match tunnel.try_next() {
                 Some(Part::Head(head)) => {
