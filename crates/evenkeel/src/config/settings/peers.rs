@@ -17,7 +17,7 @@ pub struct Peers {
     /// `default`.
     pub cluster: String,
     /// File with the secret that all instances share, a token of 16 to 1024 visible characters.
-    /// Messages without it are not accepted. Default: none.
+    /// Peers without it are not accepted. Default: none.
     pub secret_file: Option<PathBuf>,
     /// Certificates of the instances, instead of a secret or in addition to it. With NATS it is the
     /// certificate that this instance shows to the server. Default: none.

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Maximum number of rules of one door.
+/// Maximum number of rules of one door, without the rule of the empty prefix.
 pub const RULES_MAX: usize = 1_000_000;
 /// Name of the limit that all rules without a limit of their own share.
 pub const SHARED: &str = "prefixes";
@@ -36,7 +36,7 @@ pub enum Refill {
 pub struct Numbers {
     /// The rate at which tokens are refilled.
     pub pace: Pace,
-    /// Maximum number of tokens that can be saved up, 1 to 10^9.
+    /// Maximum number of tokens that can be saved up; the configuration allows 1 to 10^9.
     pub burst: u64,
     /// How tokens are refilled.
     pub refill: Refill,
