@@ -1,10 +1,10 @@
-//! `evenkeel replay`: access logs before the limits, on their own clock: who would have been held,
-//! delayed, queued or refused, when and for how long.
+//! `evenkeel replay`: plays access logs against the limits, on their own clock, and reports which
+//! requests would have been held, delayed, queued or refused, when and for how long.
 //!
-//! The way of a line: `files` opens and unpacks, `reader` makes entries of lines by their `format`,
-//! `merge` puts the entries of all logs in order, `play` finds out what each needed and asks the
-//! engine about it, `tally` counts, `people` judges, `report` shows. Nothing is looked up and
-//! nothing is sent anywhere.
+//! `files` opens and decompresses the logs, `reader` parses lines into entries with a `format`,
+//! `merge` sorts the entries of all logs, `play` finds the CPU time of each request and asks the
+//! engine, `tally` counts, `people` classifies clients, and `report` shows the results. A replay
+//! looks up no names and sends no data.
 
 pub mod entry;
 pub mod files;
@@ -39,36 +39,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tally::Tally;
 
-/// What a replay is asked to do.
+/// The options of `evenkeel replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Access logs, packed by gzip or zstd or not; `-` is standard input
+    /// Access logs, plain or compressed by gzip or zstd; `-` is standard input
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
-    /// The configuration whose limits decide [default: the default limits]
+    /// The configuration file with the limits [default: the default limits]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// CPU-seconds per second to share out, where the configuration does not say [default: this
-    /// machine's, which need not be those of the site]
+    /// CPU-seconds per second to share out, if the configuration does not say [default: those of
+    /// this machine, which may differ from those of the site]
     #[arg(long, value_name = "N")]
     pub cpus: Option<String>,
     /// What happens to a client in debt: queue, hold, delay or reject [default: queue]
     #[arg(long, value_name = "ACTION", conflicts_with = "config")]
     pub action: Option<String>,
-    /// Whose X-Forwarded-For is believed: networks, with commas between [default: nobody's]
+    /// Proxies with a trusted X-Forwarded-For: networks, separated by commas [default: none]
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "config")]
     pub trusted_proxies: Vec<String>,
-    /// The CPU time of a page, where the log does not say how long requests took
+    /// The CPU time of a page, for logs without the durations of requests
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = page_cost)]
     pub page_cost: Nanos,
-    /// How many clients are listed
+    /// The maximum number of clients in each list
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rows: u16,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
-    /// Write the report as a page into this file, besides
+    /// Also write the report as an HTML page to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
@@ -84,7 +84,8 @@ fn page_cost(text: &str) -> Result<Nanos, String> {
 /// Plays the logs and prints the report.
 ///
 /// # Errors
-/// The configuration is faulty, nothing can be read, or the report cannot be written.
+/// Returns an error if the configuration is faulty, no request can be read, or the report cannot be
+/// written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let clock = Clock::start();
     let begun = clock.now();
@@ -106,16 +107,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Writes a made-up log to standard output.
+/// Writes a generated log to standard output.
 ///
 /// # Errors
-/// It cannot be written.
+/// Returns an error if standard output cannot be written to.
 pub fn sample(options: sample::Options) -> anyhow::Result<()> {
     sample::make(options, io::BufWriter::with_capacity(1 << 16, io::stdout().lock()))?;
     Ok(())
 }
 
-/// The limits that decide, and what is to be told of them.
+/// The proxy section with the limits, and the warnings about it.
 fn proxy(options: &Options) -> anyhow::Result<(Proxy, Vec<String>)> {
     let here = cpus::available();
     let mut told = Vec::new();
@@ -144,10 +145,10 @@ fn proxy(options: &Options) -> anyhow::Result<(Proxy, Vec<String>)> {
     Ok((proxy, told))
 }
 
-/// Plays the logs. Returns what there is to report, and how many lines were read.
+/// Plays the logs. Returns the report and the number of lines read.
 ///
 /// # Errors
-/// The configuration is faulty, or nothing can be read.
+/// Returns an error if the configuration is faulty or no request can be read.
 pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
     let (proxy, mut warnings) = proxy(options)?;
     let trust = Trust::new(&proxy.trusted_proxies, &proxy.client_address);
@@ -206,7 +207,7 @@ pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
     Ok((Report::new(&tally, about), lines))
 }
 
-/// Whether somebody looks on who wants to know how far it is.
+/// Whether a person watches the progress on a terminal.
 fn is_watched(json: bool) -> bool {
     io::stderr().is_terminal() && !json
 }
@@ -217,7 +218,7 @@ fn bar(places: &[Place], json: bool) -> Option<Progress> {
     sizes.filter(|_| is_watched(json)).map(Progress::new)
 }
 
-/// Why there is no report.
+/// The error message that says why there is no report.
 fn nothing(merge: &Merge) -> String {
     let each = merge.accounts.iter().map(|account| {
         let why = account.fault.clone().or_else(|| {
@@ -229,7 +230,7 @@ fn nothing(merge: &Merge) -> String {
     each.collect::<Vec<_>>().join("\n")
 }
 
-/// What keeps results from being what they would be in front of the site.
+/// Warnings about facts that make the results differ from those in front of the site.
 fn doubts(merge: &Merge, past: &Past, tally: &Tally, proxy: &Proxy) -> Vec<String> {
     let mut doubts = Vec::new();
     let (tells, requests) = (merge.tells(), tally.totals.requests);
@@ -294,7 +295,7 @@ fn doubts(merge: &Merge, past: &Past, tally: &Tally, proxy: &Proxy) -> Vec<Strin
     doubts
 }
 
-/// What limits count by, and the logs do not have.
+/// The fields that limits count by and that the logs do not have.
 fn missing(proxy: &Proxy, tells: entry::Tells) -> Vec<String> {
     let mut missing = Vec::new();
     let parts = proxy.limits.iter().flat_map(|limit| {

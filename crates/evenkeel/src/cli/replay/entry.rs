@@ -1,8 +1,8 @@
-//! One request of an access log, whatever program wrote it.
+//! One request of an access log, independent of the program that wrote the log.
 //!
-//! A parser fills in a [`Draft`], which borrows from the line; what is kept of it is an [`Entry`],
-//! with all its words in one piece of memory. What a log does not say stays unknown here; what is
-//! made of that is up to whoever plays it.
+//! A parser fills in a [`Draft`], which borrows from the line. The part that is kept is an
+//! [`Entry`], with all its texts in one allocation. Fields that a log does not have stay unknown
+//! here; the player of the entries decides what to assume.
 
 use crate::client::address::Trust;
 use evenkeel_core::classify::Attributes;
@@ -11,79 +11,79 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// The longest time that a request is taken to have been worked on; what is longer is a connection
-/// that was kept open. The default of `timeouts.backend`.
+/// The longest time for which a request counts as running. A longer time in a log means a
+/// connection that was kept open. This is the default of `timeouts.backend`.
 pub const TOOK_MAX: Nanos = Nanos::from_secs(300);
 
-/// How long the backend is taken to work on a request that switches protocols.
+/// The assumed time that the backend works on a request that switches protocols.
 const SWITCHED: Nanos = Nanos::from_millis(1);
 
-/// Which moment of a request a log writes down.
+/// The moment of a request that a log records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stamp {
-    /// When it came.
+    /// The arrival of the request.
     Start,
-    /// When its answer was over.
+    /// The end of the answer.
     #[default]
     End,
 }
 
-/// What a line says, as far as it was understood.
+/// The content of a line, as far as the parser understood it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft<'a> {
-    /// The moment that the line names.
+    /// The time in the line.
     pub time: Time,
-    /// Which moment that is.
+    /// The moment to which `time` belongs.
     pub stamp: Stamp,
-    /// Whether the log knows times to the second only.
+    /// Whether the log records times to the second only.
     pub coarse: bool,
-    /// How long the backend worked on it, or whatever comes nearest to that.
+    /// How long the backend worked on the request, or the closest value that the log has.
     pub took: Option<Nanos>,
-    /// How long it took in all, where that is another thing.
+    /// The duration of the whole request, if the log has it separately.
     pub total: Option<Nanos>,
-    /// What the backend said that it cost.
+    /// The cost that the backend reported.
     pub cost: Option<Cow<'a, str>>,
-    /// The peer's address.
+    /// The address of the peer.
     pub peer: Option<IpAddr>,
-    /// What the peer said whom it asks for.
+    /// The forwarded header with which the peer named its client.
     pub forwarded: Option<Cow<'a, str>>,
-    /// The method.
+    /// The method of the request.
     pub method: Cow<'a, str>,
     /// Path and query, or a whole URL.
     pub target: Cow<'a, str>,
-    /// The host that was asked for.
+    /// The requested host.
     pub host: Option<Cow<'a, str>>,
-    /// `User-Agent`.
+    /// The `User-Agent` header.
     pub agent: Option<Cow<'a, str>>,
-    /// `Referer`.
+    /// The `Referer` header.
     pub referrer: Option<Cow<'a, str>>,
-    /// Whether the log has that field at all.
+    /// The fields that this log has.
     pub tells: Tells,
-    /// Status of the answer; 0: there was none.
+    /// The status of the answer; 0 if there was no answer.
     pub status: u16,
-    /// A cache in front has answered it.
+    /// Whether a cache in front of the site answered the request.
     pub cached: bool,
-    /// Other headers, names in lower case.
+    /// Other headers, with names in lower case.
     pub headers: Vec<(String, String)>,
 }
 
-/// Which fields lines of a log have, be they empty or not.
+/// The fields that the lines of a log have, empty or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tells {
-    /// `User-Agent`.
+    /// The log has the `User-Agent` header.
     pub agent: bool,
-    /// `Referer`.
+    /// The log has the `Referer` header.
     pub referrer: bool,
-    /// The host that was asked for.
+    /// The log has the requested host.
     pub host: bool,
-    /// How long requests took.
+    /// The log has the durations of requests.
     pub took: bool,
-    /// All headers of requests.
+    /// The log has all headers of requests.
     pub headers: bool,
 }
 
 impl Tells {
-    /// What either of two has.
+    /// The fields that at least one of the two has.
     #[must_use]
     pub fn or(self, other: Tells) -> Tells {
         Tells {
@@ -96,23 +96,24 @@ impl Tells {
     }
 }
 
-/// Where a word lies in an entry's text.
+/// Start and end of a word in an entry's text, in bytes.
 type Span = (u32, u32);
 
-/// One request.
+/// One request of a log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// When it came.
+    /// The time at which the request arrived.
     pub start: Time,
-    /// How long the backend worked on it, if the log says so.
+    /// How long the backend worked on the request, if the log has it.
     pub took: Option<Nanos>,
-    /// What the backend said that it cost.
+    /// The cost that the backend reported.
     pub cost: Option<Box<str>>,
-    /// Who asked.
+    /// The address of the client.
     pub address: IpAddr,
-    /// Whether the log names somebody behind that address who was not believed.
+    /// Whether the log names a client behind that address that was not believed, because the
+    /// address is not a trusted proxy.
     pub forwarded: bool,
-    /// Status of the answer; 0: there was none.
+    /// The status of the answer; 0 if there was no answer.
     pub status: u16,
     /// Whether its times are known to the second only.
     pub coarse: bool,
@@ -126,7 +127,7 @@ pub struct Entry {
     headers: Vec<(Span, Span)>,
 }
 
-/// The pieces of an entry's text as they are put together.
+/// The text of an entry while its words are joined.
 #[derive(Default)]
 struct Text(String);
 
@@ -139,19 +140,19 @@ impl Text {
 }
 
 impl Draft<'_> {
-    /// What is kept of it; `trust`: whose word is taken on who asks.
+    /// Makes the entry; `trust` decides which proxies may name the client.
     ///
     /// # Errors
-    /// It names nobody who asked.
+    /// Returns an error message if the line has no client address.
     pub fn entry(self, trust: &Trust) -> Result<Entry, &'static str> {
         let peer = self.peer.ok_or("no client address")?.to_canonical();
-        // A log that has all headers has the one that is to be believed among them.
+        // If the log has all headers, the one that names the client is among them.
         let named = |(name, _): &&(String, String)| trust.written_in() == Some(name.as_str());
         let written = self.headers.iter().find(named).map(|(_, value)| value.as_str());
         let forwarded = written.or(self.forwarded.as_deref()).filter(|text| names_somebody(text));
         let address = forwarded.map_or(peer, |text| behind(peer, text, trust));
         let took = self.took.map(|took| took.min(TOOK_MAX));
-        // A connection that was kept open for something else than HTTP is off the clock by then.
+        // A connection that was switched to another protocol no longer counts as running.
         let took = if self.status == 101 { took.map(|took| took.min(SWITCHED)) } else { took };
         let total = self.total.map_or(took, |total| Some(total.min(TOOK_MAX)));
         let start = match self.stamp {
@@ -192,25 +193,25 @@ impl Entry {
         self.word(self.query)
     }
 
-    /// `User-Agent`; empty where there is none.
+    /// The `User-Agent` header; empty if there is none.
     #[must_use]
     pub fn agent(&self) -> &str {
         self.word(self.agent)
     }
 
-    /// `Referer`; empty where there is none.
+    /// The `Referer` header; empty if there is none.
     #[must_use]
     pub fn referrer(&self) -> &str {
         self.word(self.referrer)
     }
 
-    /// When its answer was over, as far as the log knows.
+    /// The time at which the answer ended, as far as the log has it.
     #[must_use]
     pub fn end(&self) -> Time {
         self.start.plus(self.took.unwrap_or_default())
     }
 
-    /// The second that it came in.
+    /// The second in which the request arrived.
     #[must_use]
     pub fn second(&self) -> u64 {
         self.start.0 / SECOND
@@ -247,12 +248,12 @@ impl Attributes for Entry {
     }
 }
 
-/// Whether a forwarded header is there at all: servers write a hyphen where it is not.
+/// Whether a forwarded header has a value: servers write a hyphen for an absent one.
 fn names_somebody(text: &str) -> bool {
     !matches!(text.trim(), "" | "-")
 }
 
-/// Who asks, by what a peer says.
+/// The address of the client, from the peer and its forwarded header.
 fn behind(peer: IpAddr, text: &str, trust: &Trust) -> IpAddr {
     let mut headers = HeaderMap::new();
     let name = trust.written_in().and_then(|name| HeaderName::try_from(name).ok());
@@ -262,7 +263,7 @@ fn behind(peer: IpAddr, text: &str, trust: &Trust) -> IpAddr {
     trust.client(peer, &headers).to_canonical()
 }
 
-/// Host, path and query of what was asked for; the host only where it is a whole URL.
+/// Host, path and query of a target; the host only if the target is a whole URL.
 fn parts(target: &str) -> (Option<&str>, &str, &str) {
     let (host, rest) = match target.find("://").filter(|at| *at <= 8) {
         Some(at) => {
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!((entry.start, entry.end()), (Time(7 * SECOND), Time(10 * SECOND)));
         let start = Draft { took, stamp: Stamp::Start, ..draft("/") };
         assert_eq!(start.entry(&nobody()).expect("it has one").start, Time(10 * SECOND));
-        // The backend had it for a part of the time only.
+        // The backend worked on the request for only a part of the time.
         let part = Draft { took: Some(Nanos::from_secs(1)), total: took, ..draft("/") };
         let part = part.entry(&nobody()).expect("it has one");
         assert_eq!((part.start, part.end()), (Time(7 * SECOND), Time(8 * SECOND)));

@@ -1,9 +1,7 @@
-//! The only place where a replay touches the disk: logs that are opened, and a report that is
-//! written.
+//! The only disk access of a replay: opens logs and writes the report.
 //!
-//! Logs may be packed by gzip or zstd (`packed`), in several pieces one behind the other; that is
-//! seen by their first bytes, whatever their names. A line is never longer than [`LINE_BYTES_MAX`]:
-//! what is longer is read past.
+//! Logs may be compressed by gzip or zstd (`packed`), also in several concatenated pieces; the
+//! first bytes decide, not the name. Lines longer than [`LINE_BYTES_MAX`] are skipped.
 
 mod packed;
 
@@ -14,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The longest line that is read.
+/// The maximum length of a line, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
-/// What is read at once.
+/// The size of the read buffer, in bytes.
 const BUFFER: usize = 256 * 1024;
 
-/// A log, before it is opened.
+/// The source of a log, before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A file.
@@ -29,7 +27,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// As it was typed.
+    /// The source that an argument of the command line names.
     #[must_use]
     pub fn of(path: &Path) -> Place {
         match path.as_os_str().as_encoded_bytes() {
@@ -38,7 +36,7 @@ impl Place {
         }
     }
 
-    /// For people.
+    /// The name for people.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -47,7 +45,7 @@ impl Place {
         }
     }
 
-    /// How many bytes it has, if that is known.
+    /// The size in bytes, if it is known.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         match self {
@@ -56,10 +54,10 @@ impl Place {
         }
     }
 
-    /// Opens it; what is read of it is added to `count`.
+    /// Opens the log; the bytes read from it are added to `count`.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns the error of the system if the log cannot be read.
     pub fn open(&self, count: &Arc<AtomicU64>) -> io::Result<Lines> {
         let bytes: Box<dyn Read + Send> = match self {
             Place::File(path) => Box::new(File::open(path)?),
@@ -69,15 +67,15 @@ impl Place {
     }
 }
 
-/// Writes a report, whole or not at all.
+/// Writes a report, completely or not at all.
 ///
 /// # Errors
-/// It cannot be written.
+/// Returns the error of the system if the file cannot be written.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// Says how much was read.
+/// A reader that counts the bytes read.
 struct Counted {
     bytes: Box<dyn Read + Send>,
     count: Arc<AtomicU64>,
@@ -97,20 +95,20 @@ pub struct Lines {
     line: Vec<u8>,
 }
 
-/// A line that was read.
+/// One line of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// It, without its end.
+    /// A whole line, without its line end.
     Whole(&'a [u8]),
-    /// It was too long.
+    /// A line longer than [`LINE_BYTES_MAX`].
     TooLong,
 }
 
 impl Lines {
-    /// The lines of what may be packed.
+    /// Makes the lines of bytes that may be compressed.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns the error of `bytes` if it cannot be read.
     pub fn new(bytes: impl Read + Send + 'static) -> io::Result<Lines> {
         let mut bytes = BufReader::with_capacity(BUFFER, bytes);
         let bytes: Box<dyn BufRead + Send> = match bytes.fill_buf()? {
@@ -126,7 +124,7 @@ impl Lines {
     /// The next line; `None` at the end.
     ///
     /// # Errors
-    /// What is packed is broken, or it cannot be read on.
+    /// Returns an error if the log cannot be read further or its compressed data is damaged.
     pub fn read(&mut self) -> io::Result<Option<Line<'_>>> {
         self.line.clear();
         let (mut any, mut too_long) = (false, false);

@@ -1,8 +1,8 @@
-//! The formats of access logs, and which one a log has: all are tried on its first lines, and the
-//! one that can read most of them is it.
+//! The formats of access logs, and their detection: all parsers try the first lines of a log, and
+//! the one that can read most of them is used.
 //!
-//! A parser answers with what a line says, or with nothing; it never fails otherwise, whatever the
-//! bytes. What fields mean is in each parser's own file.
+//! A parser returns the content of a line, or no value; it has no other errors, whatever the bytes.
+//! The meaning of the fields is described in the file of each parser.
 
 mod columns;
 mod common;
@@ -17,7 +17,7 @@ use super::entry::Draft;
 use columns::Columns;
 use common::Whole;
 
-/// How a log is to be read.
+/// The format in which a log is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format(Kind);
 
@@ -34,14 +34,14 @@ enum Kind {
 /// Why a line is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is empty or a comment.
+    /// The line is empty or a comment.
     Nothing,
-    /// It cannot be read.
+    /// The line cannot be parsed.
     Faulty,
 }
 
 impl Format {
-    /// The format of a log that begins with these lines; `None` if no line of them can be read.
+    /// The format of a log that begins with these lines; `None` if no parser can read any of them.
     #[must_use]
     pub fn of(lines: &[String]) -> Option<Format> {
         let whole = common::whole(lines.iter().map(String::as_str));
@@ -61,10 +61,10 @@ impl Format {
         (read(&best) > 0).then_some(Format(best))
     }
 
-    /// One line; a comment may say how the next ones are to be read.
+    /// Parses one line. A comment may change how the next lines are parsed.
     ///
     /// # Errors
-    /// It is no request.
+    /// Returns [`Unread`] if the line is no request.
     pub fn read<'a>(&mut self, line: &'a str) -> Result<Draft<'a>, Unread> {
         if line.trim().is_empty() {
             return Err(Unread::Nothing);
@@ -86,7 +86,7 @@ impl Format {
         draft.ok_or(Unread::Faulty)
     }
 
-    /// What people call it.
+    /// The name of the format for people.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match &self.0 {

@@ -1,9 +1,9 @@
-//! The requests of all logs, in the order in which they came.
+//! Merges the requests of all logs in the order of their arrival.
 //!
-//! Logs are written when requests end, so each is out of order by as long as requests take. A
-//! request is handed on when every log has been read to a minute behind it; one that turns up
-//! later counts from then on, and is counted as late. A log is opened when its time comes: of a
-//! month of daily logs one or two are read at once.
+//! Logs are written when requests end, so each is out of order by up to the duration of requests. A
+//! request is returned when every log has been read to a minute beyond it. A request that appears
+//! later than that is played at the current position, and counted as late. A log is opened only
+//! when its time comes: of a month of daily logs, one or two are open at once.
 
 use super::entry::{Entry, Tells};
 use super::files::Place;
@@ -16,30 +16,30 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Receiver;
 
-/// How far logs are read ahead.
+/// How far each log is read beyond a request before the request is returned.
 const WINDOW: Nanos = Nanos::from_secs(60);
-/// Requests that wait for others to be read; of more the first goes on.
+/// The maximum number of requests in memory; beyond it, the first is returned without waiting.
 const WAITING_MAX: usize = 500_000;
-/// A request that comes so much later than those handed on is told of as late.
+/// A request that is older than the last returned one by more than this counts as late.
 const LATE: Nanos = Nanos::from_secs(1);
 
-/// All logs, merged.
+/// An iterator over the requests of all logs.
 pub struct Merge {
     feeds: Vec<Feed>,
     waiting: BinaryHeap<Reverse<Waiting>>,
     numbered: u64,
     last: Time,
-    /// Requests that turned up too late to be put in order.
+    /// The number of requests that appeared too late to be put in order.
     pub late: u64,
     trust: Arc<Trust>,
     count: Arc<AtomicU64>,
-    /// What became of the logs.
+    /// The results of the logs that were read or could not be opened.
     pub accounts: Vec<Account>,
 }
 
 struct Feed {
     state: State,
-    /// Up to where it has been read.
+    /// The time up to which the log has been read.
     until: Time,
 }
 
@@ -80,8 +80,8 @@ impl Ord for Waiting {
 }
 
 impl Merge {
-    /// Looks at the beginning of each log; what cannot be read has its account at once. `count`:
-    /// the bytes that were read.
+    /// Detects the format of each log; a log that cannot be read gets its account at once. `count`
+    /// counts the bytes that were read.
     #[must_use]
     pub fn new(places: &[Place], trust: Trust, count: Arc<AtomicU64>) -> Merge {
         let (mut feeds, mut accounts) = (Vec::new(), Vec::new());
@@ -106,14 +106,14 @@ impl Merge {
         }
     }
 
-    /// What all logs have, when all have been read.
+    /// The fields that at least one log has. The result is complete when all logs have been read.
     #[must_use]
     pub fn tells(&self) -> Tells {
         let all = self.accounts.iter().map(|account| account.tells);
         all.fold(Tells::default(), Tells::or)
     }
 
-    /// Reads on in the log that is behind the others.
+    /// Reads the next batch of the log at index `at`, and opens the log if necessary.
     fn pull(&mut self, at: usize) {
         let feed = &mut self.feeds[at];
         if let State::Closed(_) = feed.state {

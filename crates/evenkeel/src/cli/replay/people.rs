@@ -1,9 +1,9 @@
-//! Who looks like a person and who does not, by what a log shows of them, with the reasons.
+//! Classifies clients by their behaviour in a log: people, robots or unclear, with the reasons.
 //!
-//! Nothing here decides about anybody: the limits know nothing of it. It is told beside what they
-//! would have done, so that whoever runs a site sees whom that would have met. Each sign is a point
-//! for or against; two points are a judgement, less is none. A sign that the log cannot show (it
-//! has no referrers; the site has no images) is none.
+//! The classification decides nothing: the limits do not use it. The report shows it next to the
+//! results, so that the operator sees which clients the limits would have affected. Each sign is a
+//! point for or against; two points make a classification, fewer do not. A sign that the log cannot
+//! show does not count, for example if it has no referrers or the site has no images.
 
 use super::tally::Tally;
 use super::tally::visitor::Visitor;
@@ -12,20 +12,20 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// What somebody looks like.
+/// What a client looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A person with a browser.
     People,
-    /// Too little is known.
+    /// There are too few signs.
     Unclear,
     /// A program.
     Robot,
 }
 
 impl Kind {
-    /// For people.
+    /// The name in text reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,25 +36,25 @@ impl Kind {
     }
 }
 
-/// What somebody looks like, and why.
+/// The classification of a client, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// What it looks like.
+    /// What the client looks like.
     pub kind: Kind,
-    /// The signs for that.
+    /// The signs for the classification.
     pub why: Vec<&'static str>,
 }
 
-/// Which signs a log can show at all.
+/// The signs that a log can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signs {
-    /// Files beside pages.
+    /// The log has requests for files that belong to pages.
     pub files: bool,
-    /// Where requests came from.
+    /// The log has referrers.
     pub referrers: bool,
 }
 
-/// Parts of names that programs give themselves.
+/// Parts of the names with which programs identify themselves.
 const PROGRAMS: [&str; 24] = [
     "bot",
     "crawl",
@@ -81,18 +81,18 @@ const PROGRAMS: [&str; 24] = [
     "ruby",
     "preview",
 ];
-/// Pages from which on habits show.
+/// The minimum number of pages for signs of behaviour.
 const PAGES_MIN: u32 = 5;
 
 impl Signs {
-    /// Of this log: a sign that one in fifty requests has is there.
+    /// The signs that this log can show: those that more than one in fifty requests has.
     #[must_use]
     pub fn of(tally: &Tally) -> Signs {
         let often = |count: u64| count > tally.totals.requests / 50;
         Signs { files: often(tally.totals.files), referrers: often(tally.totals.referred) }
     }
 
-    /// What a client looks like that calls itself `agent`.
+    /// Classifies a client with the `User-Agent` `agent`.
     #[must_use]
     pub fn judge(self, visitor: &Visitor, agent: &str) -> Judgement {
         let lower = agent.to_ascii_lowercase();
@@ -120,7 +120,7 @@ impl Signs {
         Judgement { kind, why: why.collect() }
     }
 
-    /// Each sign: whether it is there, what it weighs, and how it is told.
+    /// All signs: whether the client shows it, its weight, and its text.
     fn signs(self, visitor: &Visitor, agent: &str) -> [(bool, i32, &'static str); 11] {
         let Visitor { requests, pages, files, referred, gaps, hours, .. } = *visitor;
         let many = pages >= PAGES_MIN;
@@ -143,22 +143,22 @@ impl Signs {
     }
 }
 
-/// Many addresses that behave as one.
+/// Many addresses that behave as one client.
 #[derive(Clone, Debug)]
 pub struct Swarm {
-    /// What they have in common, for people.
+    /// The common network or agent, for people.
     pub name: String,
-    /// Who they are.
+    /// The addresses.
     pub members: Vec<IpAddr>,
 }
 
-/// Fewer are no swarm.
+/// The minimum number of addresses of a swarm.
 const MEMBERS_MIN: usize = 8;
-/// A swarm has needed at least so much of all CPU time, one in so many.
+/// A swarm needs more than this part of all CPU time: one in `PART_MIN`.
 const PART_MIN: u64 = 100;
 
-/// The swarms among those who do not look like people: those of one network first, of the others
-/// those who call themselves the same.
+/// The swarms among the clients that do not look like people: first those of one network, then,
+/// among the remaining clients, those with the same agent.
 #[must_use]
 pub fn swarms(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<Swarm> {
     let suspects: Vec<(IpAddr, &Visitor)> = tally
@@ -184,7 +184,7 @@ pub fn swarms(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Vec<Swarm> {
     found
 }
 
-/// Groups of those who have something in common, and behave like one program.
+/// Groups of clients with the same value of `common` that behave like one program.
 fn alike(
     tally: &Tally,
     suspects: &[(IpAddr, &Visitor)],
@@ -201,7 +201,7 @@ fn alike(
         let pages: u64 = members.iter().map(|(_, visitor)| u64::from(visitor.pages)).sum();
         let files: u64 = members.iter().map(|(_, visitor)| u64::from(visitor.files)).sum();
         let heavy = needed > tally.totals.needed.0 / PART_MIN;
-        // One crawler with some strangers around it is no swarm.
+        // One crawler with some unrelated clients is no swarm.
         let even = largest < needed / 2;
         if members.len() >= MEMBERS_MIN && heavy && even && files * 5 < pages {
             let members = members.into_iter().map(|(address, _)| *address).collect();
@@ -248,7 +248,7 @@ mod tests {
     fn who_did_little_is_not_judged() {
         let once = Visitor { requests: 2, pages: 2, ..Visitor::default() };
         assert_eq!(ALL.judge(&once, BROWSER).kind, Kind::Unclear);
-        // A log without files and referrers shows less; what it cannot show is no sign.
+        // A log without files and referrers shows fewer signs; absent ones do not count.
         let none = Signs { files: false, referrers: false };
         let slow = Visitor { gaps: Gaps { quick: 0, ..crawler().gaps }, ..crawler() };
         assert_eq!(none.judge(&slow, BROWSER).kind, Kind::Unclear);

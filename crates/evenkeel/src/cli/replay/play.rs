@@ -1,12 +1,12 @@
-//! Requests of the past before the engine that decides on those of the present, on their own clock.
+//! Plays recorded requests against a real engine, on their own clock.
 //!
-//! The engine is the proxy's: limits, keys, learned costs, meter and queue are those that would
-//! have stood in front of the site. Here it is driven as the proxy drives it: ask, wait, ask for
-//! room, work, head of the answer, hold, settle. What takes time is simulated: the site's
-//! processors ([`processors`]) and what each request needs of them, as found out from the log
-//! ([`was`]).
+//! The engine is that of the proxy: the limits, keys, learned costs, meter and queue that would
+//! have stood in front of the site. This file calls it as the proxy does: ask, wait, ask for a
+//! slot, work, head of the answer, hold, settle. Time is simulated: the processors of the site
+//! ([`processors`]), and the CPU time that each request needs, derived from the log ([`was`]).
 //!
-//! Not simulated: that who waits asks later for the next page, and clients that go away.
+//! Two things are not simulated: a client that waits would request its next page later, and a
+//! client may disconnect.
 
 pub mod processors;
 pub mod was;
@@ -28,45 +28,45 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use was::{RUNNING_MAX, Was};
 
-/// How often who has waited for too long is refused, as the proxy looks for them.
+/// The interval of the search for requests that have waited too long, as in the proxy.
 const EXPIRE_EVERY: Nanos = Nanos::from_millis(250);
-/// Results shall be the same each time.
+/// The seed of the key hashes is fixed, so that results are the same each time.
 const SEED: Seed = Seed([0x74; 16]);
 
-/// What became of a request.
+/// The result of one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Which one in turn it was, from 0.
+    /// The position of the request in the order of arrival, from 0.
     pub number: u64,
-    /// It, and how it went without limits.
+    /// The request, and how it went without limits.
     pub was: Was,
-    /// What was decided on it, in that order, by limits in shadow as well; nothing if it passed at
-    /// once and no limit minded.
+    /// The decisions on it in their order, including those of limits in shadow mode; empty if it
+    /// passed at once and no limit objected.
     pub notes: Vec<Note>,
-    /// Whether it was refused.
+    /// Whether the request was refused.
     pub refused: bool,
-    /// For how long it was delayed, queued and held.
+    /// The total time for which the request was delayed, queued and held.
     pub waited: Nanos,
-    /// When its answer went out, or it was refused.
+    /// The time at which its answer ended, or at which it was refused.
     pub ended: Time,
 }
 
 impl Outcome {
-    /// What decided most on it: a refusal, else what was decided last. Limits in shadow have no
-    /// say.
+    /// The decision with the most effect: a refusal, or else the last decision. Limits in shadow
+    /// mode are ignored.
     #[must_use]
     pub fn decisive(&self) -> Option<&Note> {
         self.notes.iter().rfind(|note| !note.shadow)
     }
 
-    /// From its coming to its answer.
+    /// The time from the arrival of the request to its answer.
     #[must_use]
     pub fn took(&self) -> Nanos {
         self.ended.since(self.was.entry.start)
     }
 }
 
-/// The engine, and all requests on their way.
+/// The engine and all requests in progress.
 pub struct Play {
     engine: Arc<Engine>,
     lane: Lane,
@@ -76,20 +76,21 @@ pub struct Play {
     planned: u64,
     numbered: u64,
     now: Time,
-    /// How many wait for room, and when who waits for too long is refused.
+    /// The number of requests in the queue; the next field is the time of the next search for
+    /// requests that have waited too long.
     turns: usize,
     expire: Time,
     rung: Arc<Mutex<Vec<u64>>>,
     over: Vec<Outcome>,
-    /// The most that ran at once, and the most that waited for room.
+    /// The maximum number of requests that ran at once, and that were in the queue at once.
     pub peak: (usize, usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A delay is over.
+    /// The delay of a request is over.
     Enter(u64),
-    /// A held answer goes out.
+    /// A held answer is sent.
     Release(u64),
 }
 
@@ -99,11 +100,11 @@ struct Flight {
     turn: Option<Turn>,
     notes: Vec<Note>,
     waited: Nanos,
-    /// When it began to wait for room.
+    /// The time at which the request entered the queue.
     since: Time,
 }
 
-/// Rings when the turn of a request has come.
+/// A waker that records the id of a request when its turn comes.
 struct Bell {
     id: u64,
     rung: Arc<Mutex<Vec<u64>>>,
@@ -116,13 +117,13 @@ impl Wake for Bell {
 }
 
 impl Play {
-    /// Before the limits of this proxy. Names of clients are not looked up. A whole door in shadow
-    /// is played as if it were not, to show what it would do; single limits in shadow stop nobody,
-    /// as they do in front of the site.
+    /// Makes an engine with the limits of this proxy. Host names of clients are not looked up. If
+    /// the whole door is in shadow mode, it is played as if it were not, to show the effect of the
+    /// limits. A single limit in shadow mode stops no request, as in front of the site.
     #[must_use]
     pub fn new(proxy: &Proxy) -> Play {
         let shadow = false;
-        // Who is heaviest is found out elsewhere.
+        // The heaviest clients are determined elsewhere.
         let names_max = 1;
         let hosts = Hosts::default();
         let proxy = Proxy { shadow, names_max, hosts, ..proxy.clone() };
@@ -146,18 +147,18 @@ impl Play {
         }
     }
 
-    /// What decides.
+    /// The engine that decides.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// What became of requests since this was last asked.
+    /// The results of requests since the last call.
     pub fn outcomes(&mut self) -> std::vec::Drain<'_, Outcome> {
         self.over.drain(..)
     }
 
-    /// A request comes; none came later before.
+    /// Plays the arrival of a request. Invariant: the calls are in the order of arrival.
     pub fn push(&mut self, was: Was) {
         self.go_on(Some(was.entry.start));
         self.at(was.entry.start);
@@ -180,7 +181,7 @@ impl Play {
         self.ring();
     }
 
-    /// No more requests come: what is on its way is brought to its end.
+    /// Plays all requests in progress to their ends; no further request arrives.
     pub fn finish(&mut self) {
         self.go_on(None);
     }
@@ -201,7 +202,7 @@ impl Play {
         self.agenda.push(Reverse((at, self.planned, event)));
     }
 
-    /// Everything happens that is due by `until`.
+    /// Plays all events that are due by `until`; without `until`, all events.
     fn go_on(&mut self, until: Option<Time>) {
         while let Some(next) = self.next().filter(|next| until.is_none_or(|until| *next <= until)) {
             self.at(next);
@@ -243,7 +244,7 @@ impl Play {
         }
     }
 
-    /// It asks for room.
+    /// The request asks for a slot at the backend.
     fn enter(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         match flight.charge.enter() {
@@ -261,7 +262,7 @@ impl Play {
         }
     }
 
-    /// Whoever's turn has come goes on.
+    /// Continues the requests that were woken because their turn came.
     fn ring(&mut self) {
         loop {
             let rung = std::mem::take(&mut *self.rung.lock());
@@ -272,7 +273,7 @@ impl Play {
         }
     }
 
-    /// Looks whether a turn has come.
+    /// Checks whether the turn of a request has come.
     fn look(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let Some(turn) = &mut flight.turn else { return };
@@ -291,18 +292,18 @@ impl Play {
         }
     }
 
-    /// The site has it.
+    /// The backend starts to work on the request.
     fn work(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         flight.charge.work();
-        // Where so many run, nothing is true any more; it is counted by who brings it here.
+        // With more running requests the simulation is no longer realistic; the caller counts them.
         let room = self.processors.running() < RUNNING_MAX;
         let needed = if room { flight.was.needed } else { Nanos::ZERO };
         self.processors.begin(id, needed, self.now);
         self.peak.0 = self.peak.0.max(self.processors.running());
     }
 
-    /// The site is done with it.
+    /// The backend has finished the request.
     fn worked(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let stated = flight.was.entry.cost.as_deref().map(str::as_bytes);
@@ -318,7 +319,7 @@ impl Play {
         }
     }
 
-    /// It is over.
+    /// Ends the request and records its result.
     fn end(&mut self, number: u64, refused: bool) {
         let Some(flight) = self.flights.remove(&number) else { return };
         let Flight { was, charge, mut notes, waited, .. } = flight;

@@ -1,9 +1,9 @@
-//! One log, read by a thread of its own: lines become entries, in batches, as fast as somebody
-//! takes them.
+//! Reads one log in a thread of its own, which turns lines into entries and sends them in batches.
 //!
-//! Where a log knows the second only, those of one second are spread over it in the order of their
-//! lines: else a page and all its images would ask at the same moment. A time that lies a day ahead
-//! of the line before, and of the line behind it, is a mistake. What cannot be read is counted.
+//! If a log records times to the second only, the entries of one second are spread over it in the
+//! order of their lines; otherwise a page and all its images would arrive at the same moment. A
+//! time that is more than a day ahead of the line before, and ahead of the line after, is a
+//! mistake. Unreadable lines are counted.
 
 use super::entry::{Entry, Tells};
 use super::files::{Line, Lines, Place};
@@ -17,72 +17,72 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Lines by which a format is recognised.
+/// The number of lines from which the format is detected.
 const SAMPLE: usize = 64;
-/// Entries that are handed over at once.
+/// The number of entries in a batch.
 const BATCH: usize = 512;
-/// Batches that wait to be taken.
+/// The number of batches that wait for the receiver; then the thread waits.
 const BATCHES: usize = 8;
-/// Lines of one second that are spread over it; more are spread in parts.
+/// The maximum number of lines of one second that are spread together; more are spread in parts.
 const GROUP_MAX: usize = 50_000;
-/// No log is silent for so long and then goes back again.
+/// A time further ahead of the line before than this may be a mistake.
 const LEAP: Nanos = Nanos::from_secs(86_400);
-/// Neighbouring lines are not farther apart where times are right.
+/// Correct times of neighbouring lines go back by this at most.
 const DISORDER: Nanos = Nanos::from_secs(3_600);
-/// What is shown of a line that cannot be read, in characters.
+/// The maximum length of the excerpt of an unreadable line, in characters.
 const EXAMPLE_MAX: usize = 160;
 
-/// What reading a log came to.
+/// The result of reading a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Its name.
+    /// The name of the log.
     pub name: String,
-    /// Its format, if it has one that is known.
+    /// The format of the log; `None` if it is unknown.
     pub format: Option<&'static str>,
-    /// Lines, comments and empty ones left out.
+    /// The number of lines, without comments and empty ones.
     pub lines: u64,
-    /// Lines that are requests.
+    /// The number of lines that are requests and are played.
     pub requests: u64,
-    /// Lines that could not be read.
+    /// The number of lines that could not be read.
     pub unread: u64,
-    /// The first of them: its number and how it begins.
+    /// The line number and the beginning of the first unreadable line.
     pub example: Option<(u64, String)>,
-    /// Requests that a cache had answered.
+    /// The number of requests that a cache had answered; they are not played.
     pub cached: u64,
-    /// Why it could not be read to its end.
+    /// Why the log could not be read to its end.
     pub fault: Option<String>,
-    /// Which fields it has.
+    /// The fields that the log has.
     pub tells: Tells,
 }
 
-/// What a reader hands over.
+/// A message from the thread of a log.
 pub enum Message {
-    /// Requests, about in the order of their ends.
+    /// Requests, approximately in the order of their ends.
     Batch(Vec<Entry>),
-    /// There are no more.
+    /// The end of the log; no further message follows.
     End(Account),
 }
 
-/// A log whose format is known, and which can be read from its beginning.
+/// A log of a known format that is ready to be read from its beginning.
 pub struct Log {
     place: Place,
     format: Format,
-    /// What was read of standard input already, which cannot be read again.
+    /// The lines already read from standard input, which cannot be read again, and the rest of it.
     read: Option<(Vec<String>, Lines)>,
-    /// The earliest time of its first lines.
+    /// The earliest time in its first lines.
     pub first: Time,
 }
 
-/// Looks at the first lines of a log.
+/// Detects the format of a log from its first lines.
 ///
 /// # Errors
-/// It cannot be read, or none of them is a request; then this is what there is to say.
+/// Returns the account of the log, with the reason, if it cannot be read or has no known format.
 pub fn open(place: &Place, trust: &Trust, count: &Arc<AtomicU64>) -> Result<Log, Box<Account>> {
     let told = |fault: String| {
         let (name, fault) = (place.name(), Some(fault));
         Box::new(Account { name, fault, ..Account::default() })
     };
-    // What is looked at here is read again later.
+    // The bytes read here are read again later, so they are not counted yet.
     let beside = Arc::new(AtomicU64::new(0));
     let seen = if *place == Place::Standard { count } else { &beside };
     let mut lines = place.open(seen).map_err(|why| told(why.to_string()))?;
@@ -118,10 +118,10 @@ fn excerpt(line: &str) -> String {
 }
 
 impl Log {
-    /// Reads it to its end, by a thread that waits while nobody takes what it has.
+    /// Starts a thread that reads the log to its end. The thread waits while the receiver is slow.
     ///
     /// # Errors
-    /// It cannot be opened again, or there is no thread to be had.
+    /// Returns an error if the log cannot be opened again or the thread cannot be created.
     pub fn start(self, trust: Arc<Trust>, count: &Arc<AtomicU64>) -> io::Result<Receiver<Message>> {
         let (sender, receiver) = sync_channel(BATCHES);
         let (begun, lines) = match self.read {
@@ -149,7 +149,7 @@ impl Log {
     }
 }
 
-/// Entries of one moment that are still to be spread over its second.
+/// Entries with the same time that have yet to be spread over its second.
 #[derive(Default)]
 struct Group {
     at: Time,
@@ -162,14 +162,14 @@ struct Reader {
     account: Account,
     number: u64,
     group: Group,
-    /// A group whose time may be a mistake: the next one will show.
+    /// A group with a time that may be a mistake; the next group decides.
     held: Option<Group>,
     last: Option<Time>,
     batch: Vec<Entry>,
     sender: SyncSender<Message>,
 }
 
-/// Nobody takes entries any more.
+/// The receiver of entries was dropped.
 struct Gone;
 
 impl Reader {
@@ -252,7 +252,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A group is whole; `next` is when the next one is.
+    /// Completes a group; `next` is the time of the next group.
     fn close(&mut self, mut group: Group, next: Option<Time>) -> Result<(), Gone> {
         if group.entries.is_empty() {
             return Ok(());
@@ -267,7 +267,7 @@ impl Reader {
         self.emit(group)
     }
 
-    /// A group that was held back is right, unless what follows lies far before it.
+    /// Sends the group that was held back, or discards it if `next` is far before it.
     fn release(&mut self, next: Option<Time>) -> Result<(), Gone> {
         let Some(held) = self.held.take() else { return Ok(()) };
         if next.is_some_and(|next| next.plus(DISORDER) < held.at) {
@@ -300,7 +300,7 @@ impl Reader {
 }
 
 impl Group {
-    /// Gives each its own part of the second.
+    /// Gives each coarse entry its own part of the second.
     fn spread(&mut self) {
         let count = self.entries.len() as u64;
         for (place, entry) in self.entries.iter_mut().enumerate() {

@@ -1,8 +1,8 @@
-//! What a replay says when all is over, ready to be shown: as text ([`text`]), as JSON, as a page
-//! ([`html`]).
+//! The report of a replay, ready to be shown: as text ([`text`]), as JSON, or as a page ([`html`]).
 //!
-//! The fields are the JSON's; docs/guide/replay.md has what they mean. Lengths are in seconds,
-//! times in seconds since 1970. [`SCHEMA`] goes up when a field changes its meaning or goes away.
+//! The fields are those of the JSON; docs/guide/replay.md explains them. Durations are in seconds,
+//! times in seconds since 1970. [`SCHEMA`] increases when a field changes its meaning or is
+//! removed.
 
 mod chart;
 pub mod html;
@@ -20,267 +20,268 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use suggest::Suggestion;
 
-/// The version of the JSON.
+/// The version of the JSON format.
 pub const SCHEMA: u32 = 1;
 
-/// Who waits for so long altogether is told of, even if no single request waited noticeably.
+/// A client that waited for this long in total is listed, even if no single wait was noticeable.
 const MUCH: Nanos = Nanos::from_secs(10);
 
-/// Everything that is said.
+/// The whole report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// The version of the format: [`SCHEMA`].
     pub schema: u32,
     /// The version of this program.
     pub version: &'static str,
-    /// The logs, and what could not be read of them.
+    /// The logs, and the lines in them that could not be read.
     pub logs: Vec<Log>,
-    /// What was played against.
+    /// The site against which the logs were played.
     pub site: Site,
-    /// What must be known to believe the rest.
+    /// Warnings about facts that limit the value of the report.
     pub warnings: Vec<String>,
-    /// All requests.
+    /// The sums over all requests.
     pub all: Sum,
-    /// Clients by what they look like.
+    /// Clients grouped by what they look like.
     pub kinds: Vec<KindRow>,
-    /// Who would have been refused or have waited noticeably, a second at once or ten seconds in
-    /// all; those first who would have felt it most.
+    /// Clients that would have been refused or would have waited noticeably (a second at once, or
+    /// ten seconds in total); the most affected first.
     pub clients: Vec<Client>,
-    /// How many more clients there are of whom that is true.
+    /// The number of such clients that are not listed.
     pub clients_left_out: usize,
-    /// Who needed most, whatever became of them.
+    /// The clients that needed most CPU time, whatever their results.
     pub heaviest: Vec<Client>,
-    /// Many addresses that behave as one.
+    /// Groups of many addresses that behave as one.
     pub swarms: Vec<SwarmRow>,
-    /// What each limit decided.
+    /// The decisions of each limit.
     pub limits: Vec<LimitRow>,
     /// The busiest minute.
     pub busiest: Busiest,
-    /// Shares for this site.
+    /// Suggested shares for this site.
     pub suggestion: Suggestion,
-    /// Figures over time.
+    /// The numbers over time.
     pub series: Series,
 }
 
 /// One log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Log {
-    /// As it was named.
+    /// The name on the command line.
     pub name: String,
-    /// What it was recognised as.
+    /// The detected format; `null` if it is unknown.
     pub format: Option<&'static str>,
-    /// Lines that are no comments.
+    /// The number of lines, without comments and empty ones.
     pub lines: u64,
     /// Requests that were played.
     pub requests: u64,
     /// Lines that could not be read.
     pub unread: u64,
-    /// The number and the beginning of the first of them.
+    /// The line number and the beginning of the first unreadable line.
     pub example: Option<(u64, String)>,
     /// Requests that a cache had answered; they are not played.
     pub cached: u64,
-    /// Why it could not be read to its end.
+    /// Why the log could not be read to its end.
     pub fault: Option<String>,
 }
 
-/// What requests were played against.
+/// The site against which the logs were played.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Site {
-    /// The configuration's file; `null`: the default limits.
+    /// The configuration file; `null`: the default limits.
     pub config: Option<String>,
-    /// Processors to share out.
+    /// The processors to share out.
     pub cpus: f64,
-    /// What happens to a client in debt.
+    /// The action for a client in debt.
     pub action: &'static str,
-    /// How costs are known: `measured` by the log, `estimated`, or `mixed`.
+    /// The source of the costs: `measured` by the log, `estimated`, or `mixed`.
     pub costs: &'static str,
-    /// Requests whose cost had to be guessed.
+    /// The number of requests with a guessed cost.
     pub guessed: u64,
 }
 
-/// All requests together.
+/// The sums over all requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sum {
-    /// When the first came.
+    /// The arrival of the first request.
     pub from: f64,
-    /// When the last came.
+    /// The arrival of the last request.
     pub until: f64,
-    /// How many.
+    /// The number of requests.
     pub requests: u64,
-    /// CPU time that they needed.
+    /// The CPU time that they needed.
     pub cpu_seconds: f64,
-    /// Clients.
+    /// The number of clients.
     pub clients: u64,
-    /// Requests that no limit looked at twice.
+    /// Requests that no limit held up or refused.
     pub passed: u64,
-    /// What became of the others.
+    /// The results of the others.
     pub fate: FateRow,
-    /// The most that ran at once with the limits.
+    /// The maximum number of requests that ran at once with the limits.
     pub running_max: usize,
-    /// The most that waited for room at once.
+    /// The maximum number of requests in the queue at once.
     pub waiting_max: usize,
 }
 
-/// What became of requests.
+/// The results of a group of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FateRow {
-    /// Refused.
+    /// Requests that were refused.
     pub refused: u32,
-    /// Answers held.
+    /// Requests with a held answer.
     pub held: u32,
-    /// Delayed before they ran.
+    /// Requests that were delayed before they ran.
     pub delayed: u32,
-    /// Waited for room.
+    /// Requests that waited in the queue.
     pub queued: u32,
-    /// Waited for a second or longer.
+    /// Requests that waited for a second or longer.
     pub noticed: u32,
-    /// All waits together.
+    /// The sum of all waits.
     pub waited_seconds: f64,
-    /// The longest.
+    /// The longest wait of a request.
     pub longest_seconds: f64,
-    /// The first that was refused or waited for a second; `null`: none.
+    /// The time of the first request that was refused or waited for a second; `null`: none.
     pub first: Option<f64>,
-    /// The last.
+    /// The time of the last such request; `null`: none.
     pub last: Option<f64>,
-    /// In how many minutes that was.
+    /// The number of minutes with such a request.
     pub minutes: u32,
 }
 
-/// Clients that look alike.
+/// A group of clients that look alike.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindRow {
-    /// What they look like.
+    /// What the clients look like.
     pub kind: Kind,
-    /// How many.
+    /// The number of clients.
     pub clients: u64,
-    /// How many of them were refused or waited for a second at least once.
+    /// The number of them that were refused or waited for a second at least once.
     pub affected: u64,
-    /// Their requests.
+    /// The number of their requests.
     pub requests: u64,
-    /// What these needed.
+    /// The CPU time that these needed.
     pub cpu_seconds: f64,
-    /// What became of them.
+    /// The results of these requests.
     pub fate: FateRow,
 }
 
 /// One client.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Client {
-    /// Its address.
+    /// The address of the client.
     pub address: IpAddr,
-    /// What it calls itself.
+    /// The `User-Agent` of the client.
     pub agent: String,
-    /// What it looks like.
+    /// What the client looks like.
     pub kind: Kind,
-    /// Why.
+    /// The signs for this classification.
     pub why: Vec<&'static str>,
-    /// All it asked for.
+    /// The number of its requests.
     pub requests: u32,
-    /// What was no file beside a page.
+    /// The number of its requests without those for files that belong to pages.
     pub pages: u32,
-    /// CPU time.
+    /// The CPU time that its requests needed.
     pub cpu_seconds: f64,
-    /// What became of it.
+    /// The results of its requests.
     pub fate: FateRow,
 }
 
-/// Many addresses that behave as one.
+/// Many addresses that behave as one client.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwarmRow {
-    /// What they have in common.
+    /// The network or the agent that they have in common.
     pub name: String,
-    /// How many.
+    /// The number of addresses.
     pub addresses: usize,
-    /// What most of them call themselves.
+    /// The `User-Agent` of most of them.
     pub agent: String,
-    /// Their requests.
+    /// The number of their requests.
     pub requests: u64,
-    /// What these needed.
+    /// The CPU time that these needed.
     pub cpu_seconds: f64,
-    /// What became of them.
+    /// The results of these requests.
     pub fate: FateRow,
 }
 
-/// What a limit decided.
+/// The decisions of a limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitRow {
-    /// Its name.
+    /// The name of the limit.
     pub name: String,
-    /// What it does.
+    /// The action of the limit.
     pub action: &'static str,
-    /// Whether it only decides, and keeps nobody.
+    /// Shadow mode: the limit decides, but does not act.
     pub shadow: bool,
-    /// How many buckets decided something.
+    /// The number of buckets that made a decision.
     pub buckets: u64,
-    /// How many requests it would have kept or refused, were it not in shadow.
+    /// The number of requests that it would have held up or refused if it were not in shadow mode.
     pub would: u64,
-    /// Those that decided most.
+    /// The buckets with most decisions.
     pub first: Vec<BucketRow>,
 }
 
-/// What a bucket decided.
+/// The decisions of a bucket.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketRow {
-    /// What it counts by.
+    /// The name of the bucket, made of the values that the limit counts by.
     pub key: String,
-    /// What became of requests because of it.
+    /// The results of the requests on which it decided.
     pub fate: FateRow,
-    /// How many requests it would have kept or refused, were its limit not in shadow.
+    /// The number of requests that it would have held up or refused if its limit were not in shadow
+    /// mode.
     pub would: u32,
 }
 
 /// The busiest minute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Busiest {
-    /// When it begins.
+    /// The beginning of the minute.
     pub at: f64,
-    /// Requests that came.
+    /// The number of requests that arrived.
     pub requests: u64,
-    /// What these needed.
+    /// The CPU time that these needed.
     pub cpu_seconds: f64,
-    /// Of what there was, 1 is all.
+    /// The fraction of all available CPU time; 1 means all of it.
     pub load: f64,
-    /// The most that ran at once, as it was.
+    /// The maximum number of requests that ran at once without limits.
     pub running_max: usize,
-    /// How it went for those who look like people.
+    /// The results of clients that look like people.
     pub people: Sides,
-    /// How it went for all others.
+    /// The results of all other clients.
     pub others: Sides,
 }
 
-/// How requests went without limits, and with them.
+/// A comparison of requests without and with limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Sides {
-    /// How many.
+    /// The number of requests.
     pub requests: usize,
-    /// As it was.
+    /// The durations without limits, as in the log.
     pub without: Latency,
-    /// With the limits.
+    /// The durations with the limits.
     pub with: Latency,
-    /// How many would have been refused.
+    /// The number of requests that would have been refused.
     pub refused: usize,
 }
 
-/// From request to answer, in seconds.
+/// The time from request to answer, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// Half of all are faster.
+    /// The median.
     pub p50: f64,
-    /// Nineteen in twenty are.
+    /// The 95th percentile.
     pub p95: f64,
-    /// The slowest.
+    /// The maximum.
     pub max: f64,
 }
 
-/// Figures over time.
+/// Numbers over time, in slots of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Series {
-    /// When the first slot begins.
+    /// The beginning of the first slot.
     pub begins: u64,
-    /// How many seconds a slot has.
+    /// The length of a slot in seconds.
     pub seconds: u64,
-    /// Of each: requests, CPU-seconds, CPU-seconds of those that nothing kept, requests that waited
-    /// for a second, requests refused.
+    /// For each slot: requests, CPU-seconds, CPU-seconds of requests that passed without a
+    /// noticeable wait, requests that waited for a second, requests refused.
     pub slots: Vec<(u64, f64, f64, u64, u64)>,
 }
 
@@ -302,34 +303,34 @@ impl From<&Fate> for FateRow {
     }
 }
 
-/// A time, in seconds since 1970.
+/// A time in seconds since 1970.
 fn seconds(time: Time) -> f64 {
     (time.0 / 1_000_000) as f64 / 1_000.0
 }
 
-/// A length in seconds, to a tenth of a millisecond.
+/// A duration in seconds, rounded to a tenth of a millisecond.
 fn short(length: Nanos) -> f64 {
     (length.as_secs_f64() * 1e4).round() / 1e4
 }
 
-/// What a report is made of besides the tally.
+/// The input of a report, apart from the tally.
 pub struct Circumstances {
-    /// The logs.
+    /// The results of reading the logs.
     pub accounts: Vec<Account>,
-    /// What was played against.
+    /// The site against which the logs were played.
     pub site: Site,
-    /// What must be known to believe the rest.
+    /// Warnings about facts that limit the value of the report.
     pub warnings: Vec<String>,
-    /// The most that ran, and that waited for room, at once.
+    /// The maximum number of requests that ran at once, and that were in the queue at once.
     pub peak: (usize, usize),
-    /// Clients that are listed.
+    /// The maximum number of clients in a list.
     pub rows: usize,
-    /// What the door does by default.
+    /// The default action of the door.
     pub action: evenkeel_core::limit::Action,
 }
 
 impl Report {
-    /// Judges and sums up.
+    /// Makes the report: classifies the clients and adds up their results.
     #[must_use]
     pub fn new(tally: &Tally, about: Circumstances) -> Report {
         let signs = Signs::of(tally);
@@ -357,7 +358,7 @@ impl Report {
         }
     }
 
-    /// As JSON, with a newline at its end.
+    /// The report as JSON, with a newline at its end.
     #[must_use]
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -421,8 +422,7 @@ fn client(tally: &Tally, signs: Signs, address: IpAddr, visitor: &Visitor) -> Cl
     }
 }
 
-/// The first `rows` of those that `weigh` gives any weight, the heaviest first, and how many there
-/// are.
+/// All clients to which `weigh` gives a weight above zero, heaviest first, each with its weight.
 fn ranked(tally: &Tally, weigh: impl Fn(&Visitor) -> u64) -> Vec<(u64, IpAddr)> {
     let weighed = tally.visitors.iter().map(|(at, visitor)| (weigh(visitor), *at));
     let mut all: Vec<_> = weighed.filter(|(weight, _)| *weight > 0).collect();

@@ -1,9 +1,9 @@
-//! A made-up access log, for trying things out and for tests: people who read, crawlers that do not
-//! stop, and swarms, before a site of four processors.
+//! Generates an access log for trials and tests: people who read, crawlers that never pause, and
+//! swarms, on a site with four processors.
 //!
-//! The same seed gives the same log. Lines are nginx's combined format with `$request_time`, in the
-//! order in which requests end; how long each takes follows from what runs beside it. Who was
-//! planted is in [`PLANTED`]; everybody else is a person.
+//! The same seed gives the same log. Lines are in nginx's combined format with `$request_time`, in
+//! the order in which requests end; the duration of each follows from the requests that run beside
+//! it. [`PLANTED`] lists all clients that are not people.
 
 use super::play::processors::Processors;
 use evenkeel_core::sim::random::{Length, Random};
@@ -14,58 +14,58 @@ use std::collections::{BinaryHeap, HashMap};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 
-/// What is to be made.
+/// The options of the generator.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Options {
-    /// About how many lines
+    /// Approximate number of lines
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
     pub lines: u64,
-    /// Over how many days
+    /// Number of days that the log covers
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=366))]
     pub days: u64,
-    /// What chance depends on
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// The site's processors.
+/// The number of processors of the site.
 pub const CPUS: f64 = 4.0;
-/// When it begins: the first of October 2026.
+/// The beginning of the log: the first of October 2026.
 pub const BEGINS: Time = Time(1_790_812_800 * SECOND);
 const DAY: u64 = 86_400;
 
-/// Somebody who is no person.
+/// A generated client, or group of clients, that is not a person.
 #[derive(Clone, Copy, Debug)]
 pub struct Planted {
-    /// What it is called in a report: its address, its network, or its agent.
+    /// Its name in a report: the address, the network or the agent.
     pub name: &'static str,
-    /// What it calls itself.
+    /// Its `User-Agent`.
     pub agent: &'static str,
-    /// From how many addresses it comes.
+    /// The number of its addresses.
     pub addresses: u32,
-    /// How many requests each address has at once.
+    /// The number of concurrent requests of each address.
     connections: u32,
-    /// From an answer to the next request, in milliseconds.
+    /// The time from an answer to the next request, in milliseconds.
     think_ms: u64,
     /// The CPU time of each page, in milliseconds.
     page_ms: u64,
-    /// Lines, of a thousand of all.
+    /// Its part of all lines, in thousandths.
     permille: u64,
-    /// When it begins, in thousandths of the whole time.
+    /// The time at which it begins, in thousandths of the whole time.
     from: u64,
 }
 
-/// A browser's name that many have.
+/// The `User-Agent` of a common browser.
 const BROWSER: &str = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like \
                        Gecko) Chrome/141.0.0.0 Safari/537.36";
-/// A browser's name that nobody has any more.
+/// The `User-Agent` of a browser that is no longer in use.
 const OUTDATED: &str = "Mozilla/5.0 (Windows NT 6.1; WOW64) AppleWebKit/537.36 (KHTML, like Gecko) \
                         Chrome/49.0.2623.112 Safari/537.36";
 
-/// Everybody who is no person: a crawler that passes for a browser, one that does not, a swarm in
-/// one network and one all over the world.
+/// All clients that are not people: a crawler that imitates a browser, one that does not, a swarm
+/// in one network and a swarm from all over the world.
 pub const PLANTED: [Planted; 4] = [
     Planted {
         name: "203.0.113.7",
@@ -109,7 +109,7 @@ pub const PLANTED: [Planted; 4] = [
     },
 ];
 
-/// What people call themselves.
+/// The `User-Agent` headers of people.
 const AGENTS: [&str; 6] = [
     BROWSER,
     "Mozilla/5.0 (X11; Linux x86_64; rv:143.0) Gecko/20100101 Firefox/143.0",
@@ -121,13 +121,13 @@ const AGENTS: [&str; 6] = [
      Mobile Safari/537.36",
     "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:143.0) Gecko/20100101 Firefox/143.0",
 ];
-/// Lines of one visit, on average: what the number of visits follows from.
+/// The average number of lines of a visit, from which the number of visits is derived.
 const VISIT_LINES: u64 = 27;
-/// Files beside a page.
+/// The paths of files that belong to a page.
 const FILES: [&str; 7] =
     ["site.css", "site.js", "logo.svg", "head.jpg", "menu.png", "a.woff2", "b.webp"];
 
-/// Who waits for an answer, to ask again.
+/// The sender of a request. A robot requests its next page after the answer.
 #[derive(Clone, Copy)]
 enum Asker {
     Nobody,
@@ -155,7 +155,7 @@ struct Visit {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A person comes.
+    /// A person begins a visit.
     Visit,
     /// A person opens a page.
     Page(u64),
@@ -163,7 +163,8 @@ enum Event {
     File(u64, u8),
     /// A visit is over.
     Leave(u64),
-    /// A connection of a robot asks for a page: which robot, which address.
+    /// A connection of a robot requests a page: the index of the robot, and the number of the
+    /// address.
     Robot(usize, u32),
 }
 
@@ -177,16 +178,16 @@ struct Maker<W> {
     running: HashMap<u64, Request>,
     visits: HashMap<u64, Visit>,
     left: [u64; PLANTED.len()],
-    /// The second that was written last, as text.
+    /// The last second that was formatted, and its text.
     stamp: (u64, String),
     out: W,
     lines: u64,
 }
 
-/// Writes the log. Returns how many lines it has.
+/// Writes the log. Returns the number of its lines.
 ///
 /// # Errors
-/// It cannot be written.
+/// Returns the error of `out` if it cannot be written to.
 pub fn make(options: Options, out: impl Write) -> io::Result<u64> {
     let mut maker = Maker {
         options,
@@ -259,7 +260,7 @@ impl<W: Write> Maker<W> {
         }
     }
 
-    /// A person comes, and the next one some time later; fewer at night.
+    /// Begins a person's visit, and schedules the next one; there are fewer visits at night.
     fn come(&mut self) {
         let robots: u64 = PLANTED.iter().map(|planted| planted.permille).sum();
         let lines = self.options.lines * (1_000 - robots) / 1_000;
@@ -273,7 +274,7 @@ impl<W: Write> Maker<W> {
         }
         let person = self.chance.bits();
         let [first, b, c, d, agent, ..] = person.to_le_bytes();
-        // None of the networks that somebody was planted in.
+        // An address outside the networks of the planted clients.
         let address = Ipv4Addr::new(20 + first % 160, b, c, d.max(1));
         let agent = AGENTS[usize::from(agent) % AGENTS.len()];
         let pages = 1 + (self.chance.length(Length::Exponential(Nanos(4_000))).0 / 1_000) as u32;
@@ -303,7 +304,7 @@ impl<W: Write> Maker<W> {
         }
         let read = self.chance.length(Length::Exponential(Nanos::from_secs(25)));
         let next = self.now.plus(Nanos::from_secs(3)).plus(read);
-        // Behind the last page its files are still to come.
+        // After the last page its files are still to be fetched.
         let event = if last { Event::Leave(id) } else { Event::Page(id) };
         self.plan(next, event);
     }
@@ -390,7 +391,7 @@ impl<W: Write> Maker<W> {
 }
 
 impl Planted {
-    /// The address of one of its members.
+    /// The address of member number `number`.
     #[must_use]
     pub fn address(&self, number: u32) -> Ipv4Addr {
         match (self.name.parse(), self.name.strip_suffix("0/24")) {
@@ -399,7 +400,7 @@ impl Planted {
                 let last = u8::try_from(number + 1).unwrap_or(u8::MAX);
                 format!("{net}{last}").parse().unwrap_or(Ipv4Addr::LOCALHOST)
             }
-            // All over the world, but never where people are made.
+            // All over the world, but never in the range of people's addresses.
             _ => Ipv4Addr::from_bits(0xc800_0000 | (number * 65_537)),
         }
     }

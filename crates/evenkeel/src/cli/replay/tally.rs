@@ -1,7 +1,7 @@
-//! What is counted while a log is played: clients, networks, limits, and figures over time.
+//! The counts of a replay: clients, networks, limits, and numbers over time.
 //!
-//! Everything has a bound, so a log of any length is played in the same memory; what did not fit is
-//! counted. Nothing is judged here: that is `people` and `report`, when all is over.
+//! Every collection is bounded, so a log of any length is played in the same memory; entries that
+//! do not fit are counted. This file judges nothing: `people` and `report` do so at the end.
 
 pub mod agents;
 pub mod bounded;
@@ -25,77 +25,78 @@ use series::Series;
 use std::net::IpAddr;
 use visitor::{Fate, Visitor};
 
-/// Clients that are kept.
+/// The maximum number of clients that are kept.
 const VISITORS_MAX: usize = 400_000;
-/// Networks of each size that are kept.
+/// The maximum number of networks of each size that are kept.
 const NETWORKS_MAX: usize = 100_000;
-/// Buckets of each limit that are told of.
+/// The maximum number of buckets of each limit that are kept for the report.
 const KEYS_MAX: usize = 20_000;
 
 /// The two sizes of networks, in bits of IPv4 and IPv6: those of the default limits.
 pub const SIZES: [(u8, u8); 2] = [(24, 48), (16, 32)];
 
-/// What one bucket of a limit decided.
+/// The decisions of one bucket of a limit.
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
-    /// What it counts by.
+    /// The name of the bucket, made of the values that the limit counts by.
     pub name: String,
-    /// What became of requests that it decided on.
+    /// The results of the requests on which the bucket decided.
     pub fate: Fate,
-    /// How many requests it would have kept or refused, were its limit not in shadow.
+    /// The number of requests that it would have held up or refused if its limit were not in shadow
+    /// mode.
     pub would: u32,
 }
 
-/// What a limit decided, by bucket.
+/// The decisions of one limit, by bucket.
 pub type Decided = Bounded<KeyHash, Bucket>;
 
 /// All clients of a network together.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// CPU time.
+    /// The CPU time that their requests needed.
     pub needed: Nanos,
-    /// Which shares would have been enough.
+    /// The shares that would have been enough.
     pub needs: Needs,
 }
 
-/// All requests together.
+/// The sums over all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// How many.
+    /// The number of requests.
     pub requests: u64,
-    /// CPU time that they needed.
+    /// The CPU time that they needed.
     pub needed: Nanos,
-    /// Requests that found no limit in their way.
+    /// Requests that no limit held up or refused.
     pub passed: u64,
-    /// Files beside pages.
+    /// Requests for files that belong to pages.
     pub files: u64,
-    /// Requests that name where they came from.
+    /// Requests with a `Referer` header.
     pub referred: u64,
-    /// Requests that named somebody behind an address that is not trusted.
+    /// Requests that named a client behind an address that is not trusted.
     pub forwarded: u64,
-    /// When the first came.
+    /// The arrival of the first request.
     pub first: Time,
-    /// When the last came.
+    /// The arrival of the last request.
     pub last: Time,
-    /// What became of them.
+    /// The results of all requests.
     pub fate: Fate,
 }
 
-/// Everything that is counted.
+/// All counts of a replay.
 pub struct Tally {
-    /// All together.
+    /// The sums over all requests.
     pub totals: Totals,
-    /// Each client.
+    /// The counts of each client.
     pub visitors: Bounded<IpAddr, Visitor>,
-    /// Networks, by [`SIZES`].
+    /// The counts of networks, in the order of [`SIZES`].
     pub networks: [Bounded<IpAddr, Network>; SIZES.len()],
-    /// What clients call themselves.
+    /// The names with which clients identify themselves.
     pub agents: Agents,
-    /// The limits.
+    /// The limits of the door.
     pub limits: Vec<Limit>,
-    /// What each of them decided, by bucket.
+    /// The decisions of each limit, by bucket, in the order of `limits`.
     pub decided: Vec<Decided>,
-    /// Over time.
+    /// The numbers over time.
     pub series: Series,
     /// The busiest minute.
     pub minutes: Minutes,
@@ -103,14 +104,14 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// Makes an empty tally.
     #[must_use]
     pub fn new(limits: Vec<Limit>, cpus: f64) -> Tally {
         let networks = || Bounded::new(NETWORKS_MAX, |network: &Network| network.needed.0);
         let felt = |bucket: &Bucket| u64::from(bucket.fate.felt()) + u64::from(bucket.would);
         let decided = limits.iter().map(|_| Bounded::new(KEYS_MAX, felt)).collect();
         let weight = |visitor: &Visitor| {
-            // Who was refused or had to wait is not forgotten before those who did not.
+            // Clients that were refused or had to wait are forgotten after all others.
             visitor.needed.0.saturating_add(u64::from(visitor.fate.felt()) << 32)
         };
         Tally {
@@ -126,7 +127,7 @@ impl Tally {
         }
     }
 
-    /// Request number `number` comes.
+    /// Counts the arrival of request number `number`.
     pub fn arrive(&mut self, number: u64, was: &Was) {
         let (entry, needed) = (&was.entry, was.needed);
         let agent = self.agents.number(entry.agent());
@@ -152,7 +153,7 @@ impl Tally {
         totals.last = totals.last.max(entry.start);
     }
 
-    /// And this became of it.
+    /// Counts the result of a request that arrived before.
     pub fn over(&mut self, outcome: &Outcome) {
         self.totals.fate.add(outcome);
         let decisive = outcome.decisive();
@@ -170,7 +171,7 @@ impl Tally {
         }
     }
 
-    /// The bucket that decided.
+    /// The bucket that made the decision in `note`.
     fn bucket(&mut self, outcome: &Outcome, note: &Note) -> Option<&mut Bucket> {
         let key = note.reason.key;
         let place = usize::from(key.limit);

@@ -1,9 +1,10 @@
-//! What gzip and zstd have packed, unpacked as far as it goes.
+//! Decompresses gzip and zstd as far as possible.
 //!
-//! A log may be cut off (a disk that was full, a copy that broke off, a file that is still being
-//! written). What was packed before the cut comes out, and only then why there is no more, in words
-//! for people. zstd keeps back the last part of what it has unpacked, since what follows may refer
-//! to it; where nothing follows, the decoder is handed an end of its own.
+//! A log may be truncated: by a full disk, by an interrupted copy, or because it is still being
+//! written. The reader first returns everything that was packed before the cut, and then an error
+//! with the reason in words for people. The zstd decoder keeps back the last part of its output,
+//! because later data may refer to it; if no more data follows, the reader gives the decoder an
+//! artificial end.
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
@@ -11,10 +12,10 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::error::Error;
 use std::io::{self, BufRead, ErrorKind, Read};
 
-/// A last block with nothing in it, and a checksum that nobody looks at.
+/// An empty last block, and a checksum that is not verified.
 const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-/// Why there is no more.
+/// Why decompression stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The file ends too early.
@@ -23,16 +24,16 @@ pub enum Fault {
          came before"
     )]
     Cut(&'static str),
-    /// What is there makes no sense.
+    /// The data is invalid.
     #[error("what {0} packed is damaged here: counted is what came before")]
     Damaged(&'static str),
-    /// More memory is needed than a log is worth.
+    /// The decoder would need more memory than is allowed.
     #[error(
         "zstd packed it with a window of {0} MiB, of which at most 128 MiB are unpacked here; \
          unpack it before: zstd -dc --long=31 FILE | evenkeel replay -"
     )]
     Window(u64),
-    /// It can be unpacked only with a file that is not here.
+    /// The data needs a dictionary file, which is not available.
     #[error("zstd packed it with a dictionary; unpack it before: zstd -dc -D DICTIONARY FILE")]
     Dictionary,
 }
@@ -43,7 +44,7 @@ impl From<Fault> for io::Error {
     }
 }
 
-/// What gzip has packed.
+/// A reader that decompresses gzip.
 pub struct Gzip<R>(MultiGzDecoder<R>);
 
 impl<R: BufRead> Gzip<R> {
@@ -62,13 +63,13 @@ impl<R: BufRead> Read for Gzip<R> {
     }
 }
 
-/// What zstd has packed, frame by frame.
+/// A reader that decompresses zstd, frame by frame.
 pub struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
-    /// Whether the decoder is within a frame.
+    /// Whether the decoder is inside a frame.
     open: bool,
-    /// Why nothing follows what the decoder still has.
+    /// The error to return after the data that the decoder still holds.
     fault: Option<io::Error>,
 }
 
@@ -77,7 +78,7 @@ impl<R: BufRead> Zstd<R> {
         Zstd { source, decoder: FrameDecoder::new(), open: false, fault: None }
     }
 
-    /// Begins the next frame that has something in it; false at the end.
+    /// Begins the next frame that has content; false at the end of the file.
     fn begin(&mut self) -> io::Result<bool> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
@@ -101,7 +102,7 @@ impl<R: BufRead> Zstd<R> {
         Ok(false)
     }
 
-    /// Unpacks one block more. Where that fails, the frame ends with what came before.
+    /// Decompresses one more block. If that fails, the frame ends with the data before it.
     fn unpack(&mut self) {
         let some = BlockDecodingStrategy::UptoBlocks(1);
         let Err(why) = self.decoder.decode_blocks(&mut self.source, some) else { return };
@@ -134,7 +135,7 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// What a decoder's error comes to; of one in reading, that.
+/// The error for people that corresponds to a decoder's error; read errors are passed on.
 fn fault(why: &FrameDecoderError) -> io::Error {
     match why {
         FrameDecoderError::WindowSizeTooBig { requested, .. } => {
@@ -164,7 +165,7 @@ mod tests {
     use ruzstd::encoding::{CompressionLevel, compress_to_vec};
     use std::io::{Cursor, Write};
 
-    /// Lines that do not pack well, so that there are many blocks.
+    /// Lines that compress badly, so that there are many blocks.
     fn text() -> Vec<u8> {
         let mut chance = evenkeel_core::sim::random::Random::new(7, 0);
         let mut text = Vec::new();
@@ -174,7 +175,7 @@ mod tests {
         text
     }
 
-    /// All that comes out, and why it ends.
+    /// All decompressed data, and the error at its end.
     fn unpacked(mut packed: impl Read) -> (Vec<u8>, Option<String>) {
         let (mut all, mut buffer) = (Vec::new(), [0; 4_096]);
         loop {
@@ -196,7 +197,7 @@ mod tests {
         for parts in [1, 2, 3, 5, 9] {
             let cut = |packed: &[u8]| packed[..packed.len() * parts / 10].to_vec();
             let (all, why) = unpacked(Zstd::new(Cursor::new(cut(&zstd))));
-            // All but what the block holds that was cut.
+            // Everything except the content of the block that was cut.
             let least = (text.len() * parts / 10).saturating_sub(2 * 128 * 1024);
             assert!(all.len() >= least && text.starts_with(&all), "{parts}: {}", all.len());
             assert_eq!(why, Some(Fault::Cut("zstd").to_string()), "{parts}");
@@ -216,7 +217,7 @@ mod tests {
         zstd.extend(b"something else behind it");
         let (all, why) = unpacked(Zstd::new(Cursor::new(zstd.clone())));
         assert_eq!((all, why), (text, Some(Fault::Damaged("zstd").to_string())));
-        // Every length of a cut and any damage comes to an end, with words and no dump.
+        // Cuts at any length and any damage end with an error in words, without a panic.
         for at in [4, 5, 9, 100, cut / 2] {
             let mut broken = zstd[..cut].to_vec();
             broken[at..].iter_mut().step_by(3).for_each(|byte| *byte ^= 0x5a);

@@ -1,7 +1,8 @@
-//! CloudFront's standard log: columns parted by tabs, named by a line that begins with `#Fields:`.
+//! CloudFront's standard log: columns separated by tabs, named by a line that begins with
+//! `#Fields:`.
 //!
-//! Words are percent-encoded, some of them twice. The time is when the answer was over. What the
-//! cache answered itself never reached the site, and is marked as such.
+//! Words are percent-encoded, some of them twice. The time is the end of the answer. Requests that
+//! the cache answered never reached the site; they are marked as cached.
 
 use super::common::status;
 use super::time;
@@ -10,15 +11,15 @@ use evenkeel_core::units::Nanos;
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
 
-/// Which column is which.
+/// The names of the columns, in the order of the columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns(Vec<String>);
 
-/// Columns beyond this are not looked at.
+/// The maximum number of columns; further ones are ignored.
 const COLUMNS_MAX: usize = 128;
 
 impl Columns {
-    /// Takes over the names, if the line has them.
+    /// Takes over the column names if the line has them.
     pub fn learn(&mut self, line: &str) {
         if let Some(names) = line.strip_prefix("#Fields:") {
             let names = names.split_whitespace().take(COLUMNS_MAX);
@@ -26,7 +27,7 @@ impl Columns {
         }
     }
 
-    /// One line; `None` also before the names are known.
+    /// Parses one line; `None` also if the names are not known yet.
     pub fn parse<'a>(&self, line: &'a str) -> Option<Draft<'a>> {
         let value = |name: &str| {
             let column = self.0.iter().position(|known| known == name)?;
@@ -70,7 +71,7 @@ impl Columns {
     }
 }
 
-/// Percent-encoding undone, twice where it was done twice.
+/// Decodes percent-encoding, twice if the text was encoded twice.
 fn decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return text.into();

@@ -1,11 +1,11 @@
-//! The common log format and what nginx and Apache make of it: combined, a virtual host before it,
-//! durations and forwarded addresses behind it.
+//! The common log format and the variants of nginx and Apache: combined, with a virtual host in
+//! front, with durations and forwarded addresses at the end.
 //!
-//! What stands behind the user agent has no order that everybody keeps. A word with a name
-//! (`rt=0.012`) is taken by its name; without one, a number with a point is seconds (nginx), a
-//! whole number microseconds (Apache's `%D`), unless the log's numbers are so small that they must
-//! be whole seconds (`%T`), which say nothing of what a request cost. Of several times the shortest
-//! is the backend's own.
+//! The words after the user agent have no fixed order. A word with a name (`rt=0.012`) is
+//! recognised by its name. A number with a point is in seconds (nginx). A whole number is in
+//! microseconds (Apache's `%D`), unless all numbers of the log are so small that they must be whole
+//! seconds (`%T`), which are useless as a cost. If a line has several times, the shortest is that
+//! of the backend.
 
 use super::time;
 use super::token::{Token, Tokens};
@@ -14,22 +14,23 @@ use evenkeel_core::units::Nanos;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// From which number on whole numbers behind a line are microseconds and not seconds.
+/// Whole numbers at the end of lines are microseconds, not seconds, if one of them is at least
+/// this.
 const MICROS_FROM: u64 = 100;
-/// Numbers with a point that are larger are times and no lengths: the year 2001.
+/// Numbers with a point from this on are times, not durations: the year 2001.
 const EPOCH_FROM: Nanos = Nanos::from_secs(1_000_000_000);
 
-/// What whole numbers behind a line mean.
+/// The unit of whole numbers at the end of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Whole {
     /// Microseconds.
     #[default]
     Micros,
-    /// Seconds: too coarse to be of use.
+    /// Seconds, which are too coarse to be useful.
     Seconds,
 }
 
-/// What whole numbers behind these lines must be.
+/// The unit of whole numbers at the end of these lines, derived from the largest of them.
 pub fn whole<'a>(lines: impl Iterator<Item = &'a str>) -> Whole {
     let largest = lines.filter_map(|line| {
         let mut tokens = Tokens(line);
@@ -46,7 +47,7 @@ pub fn whole<'a>(lines: impl Iterator<Item = &'a str>) -> Whole {
     }
 }
 
-/// One line.
+/// Parses one line.
 pub fn parse(line: &str, whole: Whole) -> Option<Draft<'_>> {
     let mut draft = Draft { coarse: true, ..Draft::default() };
     let mut tokens = Tokens(line);
@@ -55,7 +56,7 @@ pub fn parse(line: &str, whole: Whole) -> Option<Draft<'_>> {
     Some(draft)
 }
 
-/// Up to the user agent, or up to the size where there is none.
+/// Parses up to the user agent, or up to the size if there is no user agent.
 fn head<'a>(tokens: &mut Tokens<'a>, draft: &mut Draft<'a>) -> Option<()> {
     let first = tokens.bare()?;
     match first.parse::<IpAddr>() {
@@ -67,7 +68,7 @@ fn head<'a>(tokens: &mut Tokens<'a>, draft: &mut Draft<'a>) -> Option<()> {
             draft.peer = Some(tokens.bare()?.parse().ok()?);
         }
     }
-    // Two names, of which the second may have blanks in it; then the time.
+    // Two names, the second of which may contain spaces; then the time.
     let stamp = tokens.by_ref().take(8).find_map(|token| match token {
         Token::Bracketed(text) => Some(text),
         _ => None,
@@ -87,7 +88,7 @@ fn head<'a>(tokens: &mut Tokens<'a>, draft: &mut Draft<'a>) -> Option<()> {
     Some(())
 }
 
-/// `GET /path HTTP/1.1`; what is no request has neither method nor path.
+/// Parses `GET /path HTTP/1.1`. Text that is no request leaves method and path empty.
 pub fn request<'a>(text: &'a str, draft: &mut Draft<'a>) {
     let (method, rest) = text.split_once(' ').unwrap_or(("", text));
     let target = rest.rsplit_once(" HTTP/").map_or(rest, |(target, _)| target);
@@ -95,7 +96,7 @@ pub fn request<'a>(text: &'a str, draft: &mut Draft<'a>) {
     draft.target = if method.is_empty() { "/".into() } else { target.into() };
 }
 
-/// A status; servers write a hyphen or a negative number where there was no answer.
+/// Parses a status; servers write a hyphen or a negative number if there was no answer.
 pub fn status(text: &str) -> Option<u16> {
     match text {
         "-" | "-1" => Some(0),
@@ -103,7 +104,7 @@ pub fn status(text: &str) -> Option<u16> {
     }
 }
 
-/// A word that is there, and no hyphen in its place.
+/// The text, unless it is empty or a hyphen for an absent value.
 pub fn named(text: &str) -> Option<Cow<'_, str>> {
     if matches!(text, "" | "-") { None } else { Some(text.into()) }
 }
@@ -127,7 +128,7 @@ fn behind<'a>(token: Token<'a>, draft: &mut Draft<'a>, whole: Whole) {
     }
 }
 
-/// A number with a point: how long it took, or when it was over.
+/// Interprets a number with a point: a duration, or the time at which the request ended.
 fn seconds<'a>(text: &'a str, draft: &mut Draft<'a>) {
     let Some(length) = time::sum(text) else { return };
     if length < EPOCH_FROM {
@@ -166,8 +167,8 @@ fn by_name<'a>(name: &str, value: &'a str, draft: &mut Draft<'a>) {
     }
 }
 
-/// The shortest of a line's times is the backend's, the longest that of the whole request. A log
-/// that has them in microseconds is Apache's, which writes down when a request came.
+/// Sets the times of a line: the shortest is that of the backend, the longest that of the whole
+/// request. A log with microseconds is Apache's, which records the arrival of a request.
 fn took(length: Option<Nanos>, finest: Nanos, stamp: Stamp, draft: &mut Draft<'_>) {
     let Some(length) = length.map(|length| time::at_least(length, finest)) else { return };
     draft.tells.took = true;
@@ -176,12 +177,12 @@ fn took(length: Option<Nanos>, finest: Nanos, stamp: Stamp, draft: &mut Draft<'_
     draft.total = Some(draft.total.map_or(length, |known| known.max(length)));
 }
 
-/// Addresses with commas between.
+/// Whether a text is a list of addresses separated by commas.
 fn is_list(text: &str) -> bool {
     text.split(',').all(|one| one.trim().parse::<IpAddr>().is_ok())
 }
 
-/// Whether a word may be the name of a host.
+/// Whether a word can be the name of a host.
 pub fn is_host(text: &str) -> bool {
     let name = text.split(':').next().unwrap_or_default();
     let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');

@@ -1,9 +1,9 @@
 //! Access logs of AWS load balancers: the classic one and the one for applications.
 //!
 //! `[type] time name client:port target:port before backend after status target-status received
-//! sent "request" "user-agent" ...`. The second of the three times is the backend's own. The time
-//! of an application balancer is when the answer went out, and it has none of requests that no
-//! target got.
+//! sent "request" "user-agent" ...`. The second of the three durations is that of the backend. The
+//! time of an application balancer is the end of the answer. Requests that no target received have
+//! no durations.
 
 use super::common::{named, request, status};
 use super::time;
@@ -12,10 +12,10 @@ use crate::cli::replay::entry::{Draft, Stamp, Tells};
 use evenkeel_core::units::Nanos;
 use std::net::IpAddr;
 
-/// What a line of an application balancer begins with.
+/// The first words of lines of an application balancer.
 const KINDS: [&str; 6] = ["http", "https", "h2", "grpcs", "ws", "wss"];
 
-/// One line.
+/// Parses one line.
 pub fn parse(line: &str) -> Option<Draft<'_>> {
     let mut tokens = Tokens(line);
     let first = tokens.bare()?;
@@ -40,7 +40,7 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
         tells: Tells { agent: true, host: true, took: true, ..Tells::default() },
         ..Draft::default()
     };
-    // A connection that was kept open for something else than HTTP.
+    // A connection that was switched to another protocol.
     if first.starts_with("ws") {
         draft.took = None;
     }
@@ -50,7 +50,7 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
     Some(draft)
 }
 
-/// Seconds; `Some(None)` for -1, which stands for what did not happen.
+/// Parses seconds; `Some(None)` for -1, which means that this step did not happen.
 fn part(text: &str) -> Option<Option<Nanos>> {
     match text {
         "-1" | "-1.0" | "-" => Some(None),

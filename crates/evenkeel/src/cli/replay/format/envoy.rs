@@ -1,8 +1,9 @@
-//! Envoy's default access log, and Istio's, which has some words more.
+//! Envoy's default access log, and Istio's, which has more words.
 //!
 //! `[start] "method path protocol" status flags ... received sent duration upstream-time
-//! "x-forwarded-for" "user-agent" "request-id" "authority" "upstream"`. The peer's address is the
-//! last one of X-Forwarded-For, where Envoy puts it; Istio has it behind the rest as well.
+//! "x-forwarded-for" "user-agent" "request-id" "authority" "upstream"`. The address of the peer is
+//! the last one in X-Forwarded-For, because Envoy adds it there; Istio also writes it after the
+//! other words.
 
 use super::common::{named, request, status};
 use super::time;
@@ -11,7 +12,7 @@ use crate::cli::replay::entry::{Draft, Stamp, Tells};
 use evenkeel_core::units::Nanos;
 use std::net::{IpAddr, SocketAddr};
 
-/// One line.
+/// Parses one line.
 pub fn parse(line: &str) -> Option<Draft<'_>> {
     let mut tokens = Tokens(line);
     let mut draft = Draft {
@@ -27,7 +28,7 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
     let [duration, upstream] = [rest.get(names - 2)?, rest.get(names - 1)?].map(|t| t.text());
     let milli = Nanos::from_millis(1);
     draft.took = time::units(duration, milli.0).map(|took| time::at_least(took, milli));
-    // Until the head of the answer, where that came from a backend at all.
+    // The time until the head of the answer, if the answer came from a backend.
     if upstream == "-" {
         draft.took = draft.took.map(|_| Nanos::ZERO);
     }
@@ -49,7 +50,7 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
     Some(draft)
 }
 
-/// Where five quoted words begin, behind at least four bare ones.
+/// The index at which five quoted words begin, after at least four bare ones.
 fn names(words: &[Token<'_>]) -> Option<usize> {
     let quoted = |token: &Token<'_>| matches!(token, Token::Quoted(_));
     (4..words.len().saturating_sub(4)).find(|at| words[*at..*at + 5].iter().all(quoted))

@@ -1,9 +1,9 @@
-//! HAProxy's HTTP log, with or without what syslog puts before it.
+//! HAProxy's HTTP log, with or without the prefix of syslog.
 //!
 //! `address:port [date] frontend backend/server TR/Tw/Tc/Tr/Ta status bytes cookies flags counts
-//! queues {captures} "request"`. The date is when the request came. What the backend had to do lies
-//! between the end of connecting to it and the end of the answer. Captured headers have no names:
-//! each is taken for what it looks like.
+//! queues {captures} "request"`. The date is the arrival of the request. The backend works from the
+//! end of connecting to the end of the answer. Captured headers have no names, so the parser
+//! guesses each from its form.
 
 use super::common::{is_host, named, request, status};
 use super::time;
@@ -11,10 +11,10 @@ use crate::cli::replay::entry::{Draft, Stamp, Tells};
 use evenkeel_core::units::Nanos;
 use std::net::IpAddr;
 
-/// One line.
+/// Parses one line.
 pub fn parse(line: &str) -> Option<Draft<'_>> {
     let open = line.find(" [").filter(|at| at + 2 < line.len())?;
-    // Syslog may have brackets of its own; a date has a slash behind the day.
+    // Syslog may use brackets of its own; a date has a slash after the day.
     let open = match line.as_bytes().get(open + 4) {
         Some(b'/') => open,
         _ => open + 2 + line[open + 2..].find(" [")?,
@@ -40,15 +40,16 @@ pub fn parse(line: &str) -> Option<Draft<'_>> {
     Some(draft)
 }
 
-/// `192.0.2.1:33317`, or an IPv6 address and a port.
+/// Parses `192.0.2.1:33317`, or an IPv6 address and a port.
 fn peer(text: &str) -> Option<IpAddr> {
     let (address, port) = text.rsplit_once(':')?;
     port.parse::<u16>().ok()?;
     address.trim_matches(['[', ']']).parse().ok()
 }
 
-/// How long the backend worked, in milliseconds: all but waiting for the request, for room and for
-/// a connection. `Some(None)`: it never came so far.
+/// How long the backend worked, from timers in milliseconds: the total without waiting for the
+/// request, for a queue slot and for a connection. `Some(None)`: the request did not reach the
+/// backend.
 fn took(timers: &str) -> Option<Option<Nanos>> {
     let mut five = [0_i64; 5];
     let mut parts = timers.split('/');

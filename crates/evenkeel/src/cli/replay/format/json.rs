@@ -1,6 +1,6 @@
-//! Access logs of one JSON object a line: Caddy's own, and those that nginx, Traefik and others
-//! write by names that people chose. Each name that is known is looked for at the top; Caddy's lie
-//! one level down, with all headers of the request.
+//! Access logs with one JSON object a line: Caddy's own format, and those of nginx, Traefik and
+//! others with names chosen by operators. The parser looks for each known name at the top level;
+//! Caddy's names are one level down, with all headers of the request.
 
 use super::common::{named, request, status};
 use super::time;
@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// Headers of one request that are kept.
+/// The maximum number of headers of one request that are kept.
 const HEADERS_MAX: usize = 64;
 
-/// One line.
+/// Parses one line.
 pub fn parse(line: &str) -> Option<Draft<'static>> {
     let Ok(Value::Object(line)) = serde_json::from_str(line.get(line.find('{')?..)?.trim_end())
     else {
@@ -71,7 +71,7 @@ fn take_headers(headers: &Map<String, Value>, draft: &mut Draft<'static>) {
             "user-agent" => draft.agent = Some(value.into()),
             "referer" => draft.referrer = Some(value.into()),
             "x-forwarded-for" => draft.forwarded = Some(value.into()),
-            // Caddy hides what it holds: it would be one key for all.
+            // Caddy hides the value, and the same text in every request would be one key for all.
             "cookie" | "authorization" if value == "REDACTED" => {}
             name => draft.headers.push((name.to_owned(), value)),
         }
@@ -83,7 +83,7 @@ fn answer_header(line: &Map<String, Value>, name: &str) -> Option<Cow<'static, s
     values.get(0)?.as_str().map(|value| value.to_owned().into())
 }
 
-/// The first of these names that is there.
+/// The value of the first of these names that exists.
 fn first<'a>(line: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
     names.iter().find_map(|name| line.get(*name)).filter(|value| !value.is_null())
 }
@@ -165,7 +165,7 @@ fn moment(value: &Value) -> Option<(Time, bool)> {
     }
 }
 
-/// Seconds as a number or as text, or a length with its unit.
+/// A duration: seconds as a number or as text, or a number with its unit.
 fn length(value: &Value) -> Option<Nanos> {
     let read = match value {
         Value::Number(number) => {

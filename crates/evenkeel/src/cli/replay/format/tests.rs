@@ -28,7 +28,7 @@ fn read(lines: &[&str]) -> (&'static str, Entry) {
     (format.name(), last.expect("a request"))
 }
 
-/// 2023-11-14T22:13:20Z and so many thousandths of a second.
+/// The time `millis` milliseconds after 2023-11-14T22:13:20Z.
 fn at(millis: u64) -> Time {
     Time(1_700_000_000 * SECOND).plus(Nanos::from_millis(millis))
 }
@@ -78,7 +78,7 @@ fn what_stands_behind_a_common_line_is_understood() {
     );
     assert_eq!(vhost.address.to_string(), "198.51.100.9");
     let common = sample("COMMON");
-    // Whole numbers that are all small are seconds, and of no use.
+    // If all whole numbers are small, they are seconds and of no use.
     let (_, seconds) =
         read(&[&format!("{common} \"-\" \"x\" 2"), &format!("{common} \"-\" \"x\" 1")]);
     assert_eq!(seconds.took, None);

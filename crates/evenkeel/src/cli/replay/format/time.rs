@@ -1,19 +1,19 @@
-//! Times and lengths as logs write them.
+//! Parsers for times and durations in the forms that logs use.
 //!
-//! A time without a zone is taken as UTC. Times before 1970 are no times of a log.
+//! A time without a zone is taken as UTC. Times before 1970 are rejected.
 
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use jiff::{Timestamp, civil};
 
-/// The latest time that is believed: the year 2200.
+/// The latest time that is accepted: the year 2200.
 const LATEST: i64 = 7_258_118_400;
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// `10/Oct/2000:13:55:36 -0700`, as nginx, Apache and HAProxy write it; the zone may be missing,
-/// the seconds may have a fraction.
+/// Parses `10/Oct/2000:13:55:36 -0700`, the form of nginx, Apache and HAProxy. The zone may be
+/// missing, and the seconds may have a fraction.
 pub fn common(text: &str) -> Option<Time> {
     let (date, zone) = text.split_once(' ').unwrap_or((text, "+0000"));
     let bytes = date.as_bytes();
@@ -29,13 +29,13 @@ pub fn common(text: &str) -> Option<Time> {
         "" => 0,
         rest => fraction(rest.strip_prefix(['.', ','])?)?,
     };
-    // A leap second is the one before it.
+    // A leap second counts as the second before it.
     let second = number(18, 20)?.min(59) as i8;
     let time = civil::Time::new(number(12, 14)? as i8, number(15, 17)? as i8, second, nanos);
     at(day.to_datetime(time.ok()?), offset(zone)?)
 }
 
-/// `-0700` or `+02:00`.
+/// Parses `-0700` or `+02:00`.
 fn offset(text: &str) -> Option<Offset> {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     let (hours, minutes) = (digits.get(..2)?, digits.get(2..4)?);
@@ -54,25 +54,25 @@ fn instant(time: Timestamp) -> Option<Time> {
     good.then(|| Time(second as u64 * SECOND + nanos))
 }
 
-/// `2016-04-15T20:17:00.310Z`, with any zone.
+/// Parses `2016-04-15T20:17:00.310Z`, with any zone.
 pub fn iso(text: &str) -> Option<Time> {
     instant(text.parse::<Timestamp>().ok()?)
 }
 
-/// `2016-04-15` and `20:17:00`, in UTC.
+/// Parses `2016-04-15` and `20:17:00`, in UTC.
 pub fn date_and_time(date: &str, time: &str) -> Option<Time> {
     let date: civil::Date = date.parse().ok()?;
     at(date.to_datetime(time.parse().ok()?), Offset::UTC)
 }
 
-/// Seconds since 1970, with a fraction or without.
+/// Parses seconds since 1970, with or without a fraction.
 pub fn epoch(text: &str) -> Option<Time> {
     let length = seconds(text)?;
     let good = length.0 / SECOND < LATEST as u64;
     good.then_some(Time(length.0))
 }
 
-/// Digits behind a point, as nanoseconds; what is finer is left out.
+/// Parses the digits after a point as nanoseconds; finer digits are ignored.
 fn fraction(digits: &str) -> Option<i32> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -82,14 +82,14 @@ fn fraction(digits: &str) -> Option<i32> {
     digits.parse::<i32>().ok().map(|number| number * scale)
 }
 
-/// A length in seconds, as `1.25` or `3`; no sign, no exponent.
+/// Parses a duration in seconds, such as `1.25` or `3`; no sign, no exponent.
 pub fn seconds(text: &str) -> Option<Nanos> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let whole: u64 = plain(whole)?;
     Some(Nanos(whole.checked_mul(SECOND)?.checked_add(u64::try_from(fraction(part)?).ok()?)?))
 }
 
-/// A whole number of units of `unit` nanoseconds.
+/// Parses a whole number of units of `unit` nanoseconds.
 pub fn units(text: &str, unit: u64) -> Option<Nanos> {
     plain(text)?.checked_mul(unit).map(Nanos)
 }
@@ -99,7 +99,7 @@ fn plain(text: &str) -> Option<u64> {
     if digits { text.parse().ok() } else { None }
 }
 
-/// Seconds as nginx writes those of several servers that were tried: added up.
+/// Parses the seconds that nginx writes for several servers that it tried, and adds them up.
 pub fn sum(text: &str) -> Option<Nanos> {
     let each = text.split([',', ':', ' ']).filter(|word| !matches!(*word, "" | "-"));
     let mut all = each.map(seconds).peekable();
@@ -107,8 +107,7 @@ pub fn sum(text: &str) -> Option<Nanos> {
     all.try_fold(Nanos::ZERO, |sum, one| Some(sum.plus(one?)))
 }
 
-/// A length that reads zero took something all the same: half of the finest that its log tells
-/// apart.
+/// A duration of zero was not really zero: half of the finest step of its log is assumed instead.
 pub fn at_least(length: Nanos, finest: Nanos) -> Nanos {
     if length == Nanos::ZERO { Nanos(finest.0 / 2) } else { length }
 }

@@ -1,21 +1,21 @@
-//! The words of a log line: bare, in brackets, in quotes.
+//! Splits a log line into words: bare, in brackets or in quotes.
 //!
-//! A quotation ends at the next quote that no backslash stands before; one that never ends reaches
-//! to the end of the line. Nothing is unescaped: keys are compared with each other only.
+//! A quotation ends at the next quote without a backslash before it, or at the end of the line.
+//! Words are not unescaped, because keys are only compared with each other.
 
-/// One word of a line, without what it stood in.
+/// One word of a line, without its delimiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token<'a> {
-    /// Up to the next space.
+    /// A word that ends at the next space.
     Bare(&'a str),
-    /// What stood between brackets.
+    /// The text between brackets.
     Bracketed(&'a str),
-    /// What stood between quotes.
+    /// The text between quotes.
     Quoted(&'a str),
 }
 
 impl<'a> Token<'a> {
-    /// The word, however it stood there.
+    /// The word, whatever its delimiters.
     pub fn text(self) -> &'a str {
         match self {
             Token::Bare(text) | Token::Bracketed(text) | Token::Quoted(text) => text,
@@ -23,7 +23,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// The words of a line, one after the other.
+/// An iterator over the words of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'a>(pub &'a str);
 
@@ -77,7 +77,7 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// Where a quotation ends that has begun before `text`.
+/// The position at which a quotation ends that began before `text`.
 fn quote_end(text: &str) -> usize {
     let mut from = 0;
     while let Some(at) = memchr::memchr2(b'"', b'\\', &text.as_bytes()[from..]) {
@@ -92,7 +92,7 @@ fn quote_end(text: &str) -> usize {
     text.len()
 }
 
-/// Where a bare word ends: at a space, but not at one within quotes after an equals sign.
+/// The position at which a bare word ends: a space, except one in quotes after an equals sign.
 fn bare_end(text: &str) -> usize {
     let end = text.find([' ', '\t']).unwrap_or(text.len());
     match text[..end].find("=\"") {

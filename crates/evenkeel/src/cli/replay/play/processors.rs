@@ -1,43 +1,43 @@
-//! The processors of a site, shared equally by the requests that run, on a clock that is handed in.
+//! The processors of a site, shared equally by the running requests, on the caller's clock.
 //!
-//! What each request has had of them is read off one virtual clock, as the core's meter has it:
-//! dV/dt = min(1, C / n). A request that needs a known amount is over when the clock has gone on by
-//! that; one of which the log says when it was over leaves then, and what it has had is what it
-//! needed. So the same traffic without any limit ends here exactly as it ended in the log.
+//! The CPU time of each request is read from one virtual clock, as in the core's meter: dV/dt =
+//! min(1, C / n). A request with a known need ends when the clock has advanced by that need. A
+//! request with a known end in the log ends then, and the advance of the clock is its need. So the
+//! same traffic without any limit ends here exactly as it ended in the log.
 
 use evenkeel_core::units::{Nanos, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bits behind the point of the virtual clock.
+/// The number of fraction bits of the virtual clock.
 const FRACTION: u32 = 24;
 const ONE: u128 = 1 << FRACTION;
 
-/// A request that is over.
+/// A request that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// As handed in.
+    /// The id that the caller gave the request.
     pub id: u64,
-    /// The CPU time that it has had.
+    /// The CPU time that the request used.
     pub used: Nanos,
 }
 
-/// The processors, and who shares them.
+/// The processors and the requests that share them.
 #[derive(Clone, Debug)]
 pub struct Processors {
-    /// With [`FRACTION`] bits.
+    /// The number of processors, with [`FRACTION`] bits.
     cpus: u128,
     clock: u128,
     now: Time,
-    /// Requests that need a known amount: where the clock stands when they have had it, and where
-    /// it stood when they began.
+    /// Requests with a known need: the virtual time at which they end, the id, and the virtual time
+    /// at which they began.
     needing: BinaryHeap<Reverse<(u128, u64, u128)>>,
-    /// Requests that are over at a known time.
+    /// Requests with a known end: the time, the id, and the virtual time at which they began.
     ending: BinaryHeap<Reverse<(Time, u64, u128)>>,
 }
 
 impl Processors {
-    /// So many processors, from 0.001 on.
+    /// Makes `cpus` idle processors; 0.001 at least.
     #[must_use]
     pub fn new(cpus: f64) -> Processors {
         let cpus = (cpus.clamp(0.001, 1_048_576.0) * ONE as f64) as u128;
@@ -45,26 +45,26 @@ impl Processors {
         Processors { cpus, clock: 0, now: Time::ZERO, needing, ending }
     }
 
-    /// How many requests run.
+    /// The number of running requests.
     #[must_use]
     pub fn running(&self) -> usize {
         self.needing.len() + self.ending.len()
     }
 
-    /// A request begins that needs `needed`.
+    /// Begins a request that needs `needed` CPU time.
     pub fn begin(&mut self, id: u64, needed: Nanos, now: Time) {
         self.advance(now);
         let needed = u128::from(needed.0) << FRACTION;
         self.needing.push(Reverse((self.clock + needed, id, self.clock)));
     }
 
-    /// A request begins that is over at `end`, whatever it needs.
+    /// Begins a request that ends at `end`, whatever it needs.
     pub fn begin_until(&mut self, id: u64, end: Time, now: Time) {
         self.advance(now);
         self.ending.push(Reverse((end.max(now), id, self.clock)));
     }
 
-    /// When the next request is over, if none begins meanwhile.
+    /// The time at which the next request ends, if none begins before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let needing = self.needing.peek().map(|Reverse((at, ..))| {
@@ -76,7 +76,8 @@ impl Processors {
         [needing, ending].into_iter().flatten().min()
     }
 
-    /// A request that is over by `now`, which must not lie after [`Processors::poll_timeout`].
+    /// Returns a request that has ended by `now`. Invariant: `now` is not after
+    /// [`Processors::poll_timeout`].
     pub fn poll_over(&mut self, now: Time) -> Option<Over> {
         self.advance(now);
         if self.ending.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
@@ -88,7 +89,7 @@ impl Processors {
         Some(Over { id, used: nanos(at.saturating_sub(from)) })
     }
 
-    /// How much of a processor each has.
+    /// The fraction of a processor that each request gets now, with [`FRACTION`] bits.
     fn pace(&self) -> u128 {
         (self.cpus / (self.running().max(1) as u128)).clamp(1, ONE)
     }

@@ -1,9 +1,9 @@
-//! What each request of a log needed, and how it went without any limit.
+//! The CPU time that each request of a log needed, and how it went without any limit.
 //!
-//! Where the log says how long requests took, they ran then and there; what each needed is its
-//! share of the processors meanwhile. Where it does not, what they need is a guess by what they ask
-//! for, and how it went is worked out. A request is handed on, in the order of arrival, when that
-//! is known of it.
+//! If the log has the duration of a request, the request ran at that time, and it needed its share
+//! of the processors during it. Otherwise its CPU time is guessed from its path and its status, and
+//! its duration is simulated. Requests are returned in the order of arrival, each when its values
+//! are known.
 
 use super::processors::{Over, Processors};
 use crate::cli::replay::entry::Entry;
@@ -12,39 +12,41 @@ use evenkeel_core::meter;
 use evenkeel_core::units::{Nanos, Time};
 use std::collections::VecDeque;
 
-/// Requests that run at once at most; of more nobody asks the processors.
+/// The maximum number of requests that run at once; beyond it, a new request counts as needing no
+/// CPU time.
 pub const RUNNING_MAX: usize = 100_000;
-/// Requests that wait to be handed on at most; then the first goes as far as it is known.
+/// The maximum number of requests in memory; beyond it, the first is returned with the values known
+/// so far.
 const WAITING_MAX: usize = 1_000_000;
-/// A file costs so much less than a page, where that has to be guessed.
+/// The cost of a page divided by that of a file, for guessed costs.
 const PAGE_TO_FILE: u64 = 100;
-/// And an answer without a page.
+/// The cost of a page divided by that of an answer without a page, for guessed costs.
 const PAGE_TO_NOTHING: u64 = 20;
 
-/// A request of which everything is known.
+/// A request with its CPU time and its duration without limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Was {
-    /// It.
+    /// The request in the log.
     pub entry: Entry,
-    /// The CPU time that it needed.
+    /// The CPU time that the request needed.
     pub needed: Nanos,
-    /// How long it took, from when it came to the end of its answer.
+    /// The time from its arrival to the end of its answer.
     pub took: Nanos,
-    /// How many ran when it came, itself included.
+    /// The number of requests that ran when it arrived, itself included.
     pub beside: usize,
 }
 
-/// Requests on their way.
+/// The simulation of the recorded traffic without limits.
 pub struct Past {
     processors: Processors,
-    /// What a page is taken to cost.
+    /// The assumed cost of a page.
     page: Nanos,
-    /// The number of the first that waits.
+    /// The number of the first request in `waiting`.
     first: u64,
     waiting: VecDeque<Slot>,
-    /// Of how many it had to be guessed what they cost.
+    /// The number of requests with a guessed cost.
     pub guessed: u64,
-    /// How many found so many running that they were left out.
+    /// The number of requests left out because too many were running.
     pub overrun: u64,
 }
 
@@ -54,14 +56,15 @@ struct Slot {
 }
 
 impl Past {
-    /// On so many processors.
+    /// Makes an empty simulation of a site with `cpus` processors; `page` is the assumed cost of a
+    /// page.
     #[must_use]
     pub fn new(cpus: f64, page: Nanos) -> Past {
         let (processors, waiting) = (Processors::new(cpus), VecDeque::new());
         Past { processors, page, first: 0, waiting, guessed: 0, overrun: 0 }
     }
 
-    /// A request comes; none came later before.
+    /// Adds a request. Invariant: the calls are in the order of arrival.
     pub fn push(&mut self, entry: Entry) {
         self.go_on(Some(entry.start));
         let (id, start) = (self.first + self.waiting.len() as u64, entry.start);
@@ -83,12 +86,12 @@ impl Past {
         self.waiting.push_back(Slot { was, known });
     }
 
-    /// No more requests come.
+    /// Completes all running requests; no further request arrives.
     pub fn finish(&mut self) {
         self.go_on(None);
     }
 
-    /// The next of which everything is known.
+    /// Returns the next request if its values are known.
     pub fn pop(&mut self) -> Option<Was> {
         let full = self.waiting.len() > WAITING_MAX;
         let ready = self.waiting.front().is_some_and(|slot| slot.known || full);
@@ -117,7 +120,7 @@ impl Past {
     }
 }
 
-/// What a request needs of which nothing is known but what it asked for and what it got.
+/// Guesses the CPU time of a request from its method, its path and its status.
 fn guess(entry: &Entry, page: Nanos) -> Nanos {
     let light = matches!(entry.method(), "HEAD" | "OPTIONS");
     if is_file(entry.path()) {
@@ -129,7 +132,7 @@ fn guess(entry: &Entry, page: Nanos) -> Nanos {
     }
 }
 
-/// What browsers fetch beside a page.
+/// The extensions of files that browsers fetch together with a page.
 const FILES: [&str; 29] = [
     "css",
     "js",
@@ -162,7 +165,7 @@ const FILES: [&str; 29] = [
     "vtt",
 ];
 
-/// Whether a path names a file that browsers fetch beside a page.
+/// Whether a path names a file that browsers fetch together with a page.
 #[must_use]
 pub fn is_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Charts as inline SVG: areas over time, and bars of lengths.
+//! Charts as inline SVG: areas over time, and bars of durations.
 //!
-//! No script, nothing from elsewhere; colours are the page's own, so a chart is light or dark as
-//! the page is. What is drawn is up to `html`.
+//! The charts need no script and no other file. They use the colours of the page, so they are light
+//! or dark as the page is. `html` decides what is drawn.
 
 use super::Series;
 use super::html::escaped;
@@ -10,22 +10,22 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 240.0;
-/// Room for what stands beside the axes.
+/// The margins for the labels of the axes.
 const LEFT: f64 = 56.0;
 const BOTTOM: f64 = 28.0;
 const TOP: f64 = 10.0;
-/// Marks on the axis of time.
+/// The number of marks on the time axis.
 const MARKS: usize = 6;
 
-/// One of several areas that lie one before the other.
+/// One of several areas, drawn one in front of the other.
 pub struct Area<'a> {
-    /// What it is, for people and as a class.
+    /// The name of the area: its label and its CSS class.
     pub class: &'a str,
-    /// Its height in each slot.
+    /// The height in each slot.
     pub values: Vec<f64>,
 }
 
-/// Areas over the time of a series. `line`: a height that is marked, with its name.
+/// Draws areas over the time of a series. `line` is a height to be marked, with its label.
 pub fn areas(
     title: &str,
     series: &Series,
@@ -98,7 +98,7 @@ fn times(svg: &mut String, series: &Series) {
     }
 }
 
-/// Bars of lengths of time, on a scale on which ten times as long is one step more.
+/// Draws bars of durations on a logarithmic scale; each step is a factor of ten.
 pub fn bars(title: &str, rows: &[(&str, &str, f64)]) -> String {
     let height = rows.len() as f64 * 26.0 + 8.0;
     let longest = rows.iter().map(|(_, _, seconds)| *seconds).fold(1e-3, f64::max);

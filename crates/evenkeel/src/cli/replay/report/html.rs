@@ -1,8 +1,8 @@
-//! A report as one page: it needs no script and nothing from elsewhere, is light or dark as its
-//! reader likes it, and can be sent to somebody as it is.
+//! The report of a replay as one HTML page.
 //!
-//! Everything that strangers sent is escaped twice: what is not plainly visible, and what HTML
-//! would take for its own.
+//! The page needs no script and no other file, is light or dark as its reader prefers, and can be
+//! sent as it is. Texts from strangers are escaped twice: hidden characters, and the characters
+//! with a meaning in HTML.
 
 use super::chart::{Area, areas, bars};
 use super::text::{costs, count, decided, length, time};
@@ -53,7 +53,7 @@ pub fn page(report: &Report) -> String {
     page
 }
 
-/// Safe between tags and in quotes.
+/// Escapes text for use between tags and in quoted attributes.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in printable(text).chars() {
@@ -204,7 +204,7 @@ fn table(out: &mut String, title: &str, clients: &[Client], report: &Report) -> 
     Ok(())
 }
 
-/// Four cells.
+/// The four table cells of the results of requests.
 fn fate(fate: &FateRow) -> String {
     let when = match (fate.first, fate.last) {
         (Some(first), Some(last)) => {
@@ -330,7 +330,7 @@ fn shares(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-/// Text of several lines; `escaped` would show their ends.
+/// Escapes text of several lines; `escaped` would make the line feeds visible.
 fn lines(text: &str) -> String {
     text.lines().map(escaped).collect::<Vec<_>>().join("\n")
 }

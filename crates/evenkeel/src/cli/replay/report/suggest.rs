@@ -1,9 +1,10 @@
-//! Which shares would do for this site: small enough that robots run out of them, large enough that
-//! people never do.
+//! Suggests shares for this site: so small that robots use them up, so large that people never do.
 //!
-//! For each share it is known who would have been in debt under it at any time. What is suggested
-//! is one step above the smallest under which no more than one in a thousand of those who look like
-//! people were: next month somebody will read more. A network has room for several of its clients.
+//! The tally knows for each share which clients would ever have been in debt with it. The
+//! suggestion is one step above the smallest share with which at most one in a thousand of the
+//! clients that look like people would have been in debt; the step is a reserve for people who read
+//! more next month. The share of a network is always larger than that of a single client, up to the
+//! largest share.
 
 use crate::cli::replay::people::Kind;
 use crate::cli::replay::tally::needs::{Needs, SHARES};
@@ -13,43 +14,43 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Of so many people one may run short.
+/// One in this number of people may be in debt under a suggested share.
 const PEOPLE_PER_SHORT: u64 = 1_000;
-/// What the three limits are called, and what they count by.
+/// The names of the three limits, and the keys by which they count.
 const LIMITS: [(&str, &str); 3] = [("ip", "ip/32"), ("net24", "ip/24"), ("net16", "ip/16")];
-/// Fewer people say nothing of others.
+/// The minimum number of people for a suggestion; fewer are not representative.
 const PEOPLE_MIN: u64 = 20;
 
-/// Shares for a site.
+/// Suggested shares for a site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Suggestion {
-    /// How each limit would have met people and others under each share.
+    /// The effect of each limit on people and on others, for each share.
     pub tried: Vec<Tried>,
-    /// What goes into a configuration; empty where too few people came to say anything.
+    /// The text for a configuration; empty if there were too few people.
     pub yaml: String,
 }
 
-/// One limit under one share.
+/// The effect of one limit with one share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tried {
-    /// What is counted by.
+    /// The key by which the limit counts.
     pub by: &'static str,
-    /// The share.
+    /// The share of all CPUs, from 0 to 1.
     pub share: f64,
-    /// Clients or networks of people.
+    /// The number of clients that look like people, or of networks of mostly such clients.
     pub people: u64,
-    /// How many of them would have been in debt at some time.
+    /// The number of them that would have been in debt at some time.
     pub people_short: u64,
-    /// All others.
+    /// The number of all other clients or networks.
     pub others: u64,
-    /// How many of them would have been in debt.
+    /// The number of these others that would have been in debt at some time.
     pub others_short: u64,
-    /// Whether this is the suggestion.
+    /// Whether this share is the suggested one.
     pub suggested: bool,
 }
 
 impl Suggestion {
-    /// For what was counted.
+    /// Derives the suggestion from the counts of a replay.
     #[must_use]
     pub fn of(tally: &Tally, kinds: &HashMap<IpAddr, Kind>) -> Suggestion {
         let clients = tally.visitors.iter();
@@ -86,7 +87,7 @@ impl Suggestion {
     }
 }
 
-/// What people needed of each network's CPU time, and all of it.
+/// For each network: the CPU time that people needed, and that all clients needed, in nanoseconds.
 fn of_people(
     tally: &Tally,
     kinds: &HashMap<IpAddr, Kind>,

@@ -1,7 +1,6 @@
-//! A report as text for a terminal.
+//! The report of a replay as text for a terminal.
 //!
-//! What strangers sent (agents, paths) is printed with everything escaped that is not plainly
-//! visible.
+//! Texts from strangers (agents, paths) are printed with all hidden characters escaped.
 
 use super::{Busiest, Client, FateRow, LimitRow, Report, Sides};
 use crate::cli::replay::people::Kind;
@@ -9,12 +8,12 @@ use crate::watch::printable::printable;
 use jiff::Timestamp;
 use std::fmt::Write;
 
-/// Buckets shown of each limit.
+/// The maximum number of buckets shown of each limit.
 const BUCKETS: usize = 5;
-/// The longest name of an agent that is shown, in characters.
+/// The maximum length of the name of an agent, in characters.
 const AGENT_MAX: usize = 60;
 
-/// All of it.
+/// The whole report as text.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
@@ -36,13 +35,13 @@ fn write(out: &mut String, report: &Report) -> Written {
     suggestion(out, report)
 }
 
-/// A time, to the second, in UTC.
+/// A time in UTC, to the second.
 pub fn time(seconds: f64) -> String {
     let at = Timestamp::from_second(seconds as i64).unwrap_or_default();
     at.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// A length in the unit that fits.
+/// A duration in the unit that fits.
 pub fn length(seconds: f64) -> String {
     match seconds {
         0.0 => "0".to_owned(),
@@ -55,7 +54,7 @@ pub fn length(seconds: f64) -> String {
     }
 }
 
-/// Digits in groups of three.
+/// A number with its digits in groups of three.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -110,7 +109,7 @@ fn logs(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-/// How costs are known, as a sentence's end.
+/// The source of the costs, as the end of a sentence.
 pub fn costs(report: &Report) -> String {
     let guessed = count(report.site.guessed);
     match report.site.costs {
@@ -270,7 +269,7 @@ fn limits(out: &mut String, report: &Report) -> Written {
     Ok(())
 }
 
-/// What a limit did, in a line.
+/// The decisions of a limit in one line.
 pub(super) fn decided(limit: &LimitRow) -> String {
     match (limit.shadow, limit.buckets) {
         (true, buckets) => format!(

@@ -1,34 +1,34 @@
-//! What clients call themselves: each name once, and a number for it.
+//! The names with which clients identify themselves: each name once, with a number.
 //!
-//! Names are cut to a bound, and so is their number; what comes after that, and no name at all, are
-//! one.
+//! The length of a name and the number of names are bounded. Names beyond the bound and absent
+//! names share one number.
 
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-/// Names that are kept; all that come after are one.
+/// The maximum number of names; all further names share one number.
 const AGENTS_MAX: usize = 50_000;
-/// The longest part of a name that is looked at, in bytes.
+/// The maximum length of a name in bytes; the rest is ignored.
 const BYTES_MAX: usize = 300;
 
-/// The number of all names beyond those that are kept, and of none.
+/// The number of all names beyond the bound, and of absent names.
 const OTHERS: u32 = 0;
 
-/// The names.
+/// The names and their numbers.
 pub struct Agents {
     numbers: HashMap<Box<str>, u32, RandomState>,
     names: Vec<Box<str>>,
 }
 
 impl Default for Agents {
-    /// None yet.
+    /// Makes a table without names.
     fn default() -> Agents {
         Agents { numbers: HashMap::default(), names: vec!["".into()] }
     }
 }
 
 impl Agents {
-    /// The number of a name.
+    /// The number of a name, which is added if it is new.
     pub fn number(&mut self, name: &str) -> u32 {
         let end = (0..=BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
         let name = &name[..end.unwrap_or(0)];
@@ -44,7 +44,7 @@ impl Agents {
         number
     }
 
-    /// The name of a number; empty where there is none.
+    /// The name with a number; empty if there is none.
     pub fn name(&self, number: u32) -> &str {
         self.names.get(number as usize).map_or("", |name| name)
     }

@@ -1,28 +1,29 @@
-//! A map that never has more than so many entries: when it is full, the lighter half goes.
+//! A map with a maximum number of entries: when it is full, the lighter half is removed.
 //!
-//! Who is heavy stays, so whoever matters to a report is in it; how many went is counted.
+//! Heavy entries stay, so the entries that matter to a report are in it. Removed entries are
+//! counted.
 
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, Iter};
 use std::hash::Hash;
 
-/// The map. What an entry weighs is said by whoever adds to it.
+/// The map. The function `weigh` gives the weight of an entry.
 pub struct Bounded<K, V> {
     entries: HashMap<K, V, RandomState>,
     max: usize,
     weigh: fn(&V) -> u64,
-    /// How many entries went.
+    /// The number of removed entries.
     pub gone: u64,
 }
 
 impl<K: Hash + Eq, V: Default> Bounded<K, V> {
-    /// For at most `max` entries, of which the lightest by `weigh` go first.
+    /// Makes a map for `max` entries, of which the lightest by `weigh` are removed first.
     pub fn new(max: usize, weigh: fn(&V) -> u64) -> Bounded<K, V> {
         Bounded { entries: HashMap::default(), max: max.max(2), weigh, gone: 0 }
     }
 
-    /// The entry of `key`, made if it is not there, and whether it was made.
+    /// The entry of `key`, which is created if it does not exist, and whether it was created.
     pub fn entry(&mut self, key: K) -> (&mut V, bool) {
         if self.entries.len() >= self.max && !self.entries.contains_key(&key) {
             self.shed();
@@ -39,7 +40,7 @@ impl<K: Hash + Eq, V: Default> Bounded<K, V> {
         let (_, bar, _) = weights.select_nth_unstable(half);
         let (bar, weigh, before) = (*bar, self.weigh, self.entries.len());
         let heavier = weights.iter().filter(|weight| **weight > bar).count();
-        // Of those that weigh the same as many go as have to.
+        // Among entries of equal weight, only the necessary number is removed.
         let mut room = (self.max / 2).saturating_sub(heavier);
         self.entries.retain(|_, value| {
             let weight = weigh(value);
@@ -55,12 +56,12 @@ impl<K: Hash + Eq, V: Default> Bounded<K, V> {
         self.entries.get_mut(key)
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// All entries, in no order.
+    /// All entries, in no particular order.
     pub fn iter(&self) -> Iter<'_, K, V> {
         self.entries.iter()
     }

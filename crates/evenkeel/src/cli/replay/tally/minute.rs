@@ -1,45 +1,46 @@
-//! The busiest minute: every request that came within it, how it went without limits and with them.
+//! The busiest minute: all its requests, and how each went without and with limits.
 //!
-//! Which minute needs most is known when it is over, and what became of its requests later still;
-//! so the minute that is on and the busiest so far are kept, each with a bound.
+//! The CPU time of a minute is known only at its end, and the results of its requests even later.
+//! So the current minute and the busiest minute so far are kept, each with a bound.
 
 use crate::cli::replay::play::Outcome;
 use crate::cli::replay::play::was::Was;
 use evenkeel_core::units::{Nanos, SECOND};
 use std::net::IpAddr;
 
-/// Requests of one minute that are kept.
+/// The maximum number of requests of one minute that are kept.
 const KEPT_MAX: usize = 500_000;
 
 /// One request of a minute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kept {
-    /// Who asked.
+    /// The address of the client.
     pub client: IpAddr,
-    /// From request to answer, as it was.
+    /// The time from request to answer without limits, as in the log.
     pub without: Nanos,
-    /// The same with the limits; `None` if it was refused.
+    /// The time from request to answer with the limits; `None` if it was refused or has not ended
+    /// yet.
     pub with: Option<Nanos>,
 }
 
-/// A minute.
+/// One minute with its requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Minute {
-    /// Its number since 1970.
+    /// The number of the minute since 1970.
     pub number: u64,
     /// The CPU time that all its requests needed.
     pub needed: Nanos,
-    /// How many came.
+    /// The number of requests that arrived.
     pub requests: u64,
-    /// The most that ran at once, as it was.
+    /// The maximum number of requests that ran at once without limits.
     pub beside: usize,
-    /// The requests.
+    /// The requests in the order of arrival, up to a bound.
     pub kept: Vec<Kept>,
-    /// The number of the first of them among all requests.
+    /// The number of its first request among all requests.
     first: u64,
 }
 
-/// The minute that is on, and the busiest.
+/// The current minute, and the busiest minute so far.
 #[derive(Clone, Debug, Default)]
 pub struct Minutes {
     on: Minute,
@@ -47,7 +48,7 @@ pub struct Minutes {
 }
 
 impl Minutes {
-    /// Request number `number` comes.
+    /// Counts the arrival of request number `number`.
     pub fn arrive(&mut self, number: u64, was: &Was) {
         let minute = was.entry.start.0 / SECOND / 60;
         if minute != self.on.number {
@@ -66,7 +67,7 @@ impl Minutes {
         }
     }
 
-    /// And this became of it.
+    /// Records the result of a request, if its minute is kept.
     pub fn over(&mut self, outcome: &Outcome) {
         for minute in [&mut self.on, &mut self.busiest] {
             let place = outcome.number.checked_sub(minute.first);
@@ -77,7 +78,7 @@ impl Minutes {
         }
     }
 
-    /// The busiest of all.
+    /// The busiest minute.
     pub fn busiest(&self) -> &Minute {
         if self.on.needed > self.busiest.needed { &self.on } else { &self.busiest }
     }

@@ -1,30 +1,30 @@
-//! Which share of the processors somebody gets along with: a bucket for each share that may be
-//! suggested, charged with what it really needed.
+//! The share of the processors with which a client manages: one bucket for each share that may be
+//! suggested, charged with the CPU time that the client really needed.
 //!
-//! The arithmetic is the limits' own. What is made of it: `report/suggest`.
+//! The arithmetic is that of the limits. `report/suggest` uses the results.
 
 use evenkeel_core::bucket::debt::Debt;
 use evenkeel_core::units::{Cost, Nanos, Share, Time};
 
 /// The shares that are tried, in ascending order.
 pub const SHARES: [f64; 8] = [0.01, 0.02, 0.05, 0.1, 0.15, 0.25, 0.35, 0.5];
-/// What can be saved up under each: the default of limits.
+/// The burst of each bucket: the default of limits.
 pub const BURST: Nanos = Nanos::from_secs(30);
 
-/// How somebody stands under each share.
+/// The state of one client or network under each share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Needs {
     full_at: [Time; SHARES.len()],
-    /// A bit for each share under which it was in debt at some time.
+    /// One bit for each share under which it was in debt at some time.
     short: u8,
 }
 
-/// The buckets' numbers on a machine.
+/// The parameters of the buckets for a machine.
 #[derive(Clone, Debug)]
 pub struct Buckets(Vec<Debt>);
 
 impl Buckets {
-    /// Shares of so many processors.
+    /// Makes the buckets for shares of `cpus` processors.
     #[must_use]
     pub fn new(cpus: f64) -> Buckets {
         let rate = |share: f64| Share::new(share).and_then(|share| share.of(cpus));
@@ -34,7 +34,7 @@ impl Buckets {
 }
 
 impl Needs {
-    /// It needed so much for a request that came at `at`.
+    /// Charges a request that arrived at `at` and needed `needed`.
     pub fn add(&mut self, buckets: &Buckets, needed: Nanos, at: Time) {
         for (place, (full_at, debt)) in self.full_at.iter_mut().zip(&buckets.0).enumerate() {
             *full_at = debt.charge(*full_at, Cost::cpu(needed), at).0;
@@ -43,7 +43,7 @@ impl Needs {
         }
     }
 
-    /// Whether the share at `place` was enough all the time.
+    /// Whether the share at index `place` was enough at all times.
     #[must_use]
     pub fn suffices(&self, place: usize) -> bool {
         self.short & (1 << place) == 0
@@ -59,7 +59,7 @@ mod tests {
         let buckets = Buckets::new(2.0);
         let mut needs = Needs::default();
         let mut at = Time(1_000_000_000_000);
-        // A tenth of a processor for an hour: 0.05 of two, less what is saved up.
+        // A tenth of a processor for an hour: 0.05 of two, minus the burst.
         for _ in 0..3_600 {
             needs.add(&buckets, Nanos::from_millis(150), at);
             at = at.plus(Nanos::from_secs(1));

@@ -1,27 +1,27 @@
-//! Figures over time, in at most [`SLOTS`] slots: when there are more, slots become twice as long.
+//! Numbers over time in at most [`SLOTS`] slots: when more are needed, slots become twice as long.
 //!
-//! So a minute and a year take the same memory, and each has as fine a picture as it has room for.
+//! So a minute and a year take the same memory, and each has the finest resolution that fits.
 
 use crate::cli::replay::play::Outcome;
 use crate::cli::replay::play::was::Was;
 use crate::cli::replay::tally::visitor::NOTICED;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 
-/// The most slots.
+/// The maximum number of slots.
 pub const SLOTS: usize = 1_440;
-/// The shortest.
+/// The shortest length of a slot, in seconds.
 const SHORTEST: u64 = 10;
-/// A log that is longer than this is cut off: some 400 years.
+/// The maximum length of a log in seconds, some 400 years; the rest is cut off.
 const LENGTH_MAX: u64 = (SHORTEST * SLOTS as u64) << 20;
 
-/// What happened within one slot.
+/// The sums of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slot {
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: u64,
-    /// CPU time that they needed.
+    /// The CPU time that they needed.
     pub needed: Nanos,
-    /// CPU time of those that passed without a wait that people notice.
+    /// The CPU time of the requests that passed without a noticeable wait.
     pub passed: Nanos,
     /// Requests that waited noticeably.
     pub waited: u64,
@@ -29,26 +29,26 @@ pub struct Slot {
     pub refused: u64,
 }
 
-/// All of them.
+/// All slots of a replay.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// The second at which the first slot begins.
     pub begins: u64,
-    /// How many seconds a slot has.
+    /// The length of a slot in seconds.
     pub seconds: u64,
     /// The slots, without a gap.
     pub slots: Vec<Slot>,
 }
 
 impl Default for Series {
-    /// Nothing yet.
+    /// Makes a series without slots.
     fn default() -> Series {
         Series { begins: 0, seconds: SHORTEST, slots: Vec::new() }
     }
 }
 
 impl Series {
-    /// A request came.
+    /// Counts the arrival of a request.
     pub fn arrive(&mut self, was: &Was) {
         if let Some(slot) = self.slot(was.entry.start) {
             slot.requests += 1;
@@ -56,7 +56,7 @@ impl Series {
         }
     }
 
-    /// And this became of it.
+    /// Counts the result of a request.
     pub fn over(&mut self, outcome: &Outcome) {
         if let Some(slot) = self.slot(outcome.was.entry.start) {
             let noticed = outcome.waited >= NOTICED;

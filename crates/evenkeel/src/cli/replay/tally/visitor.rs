@@ -1,6 +1,6 @@
-//! What is kept of one client while a log is played: how it behaves, and what became of it.
+//! The counts of one client during a replay: its behaviour and its results.
 //!
-//! Some two hundred bytes each, whatever it does. What the figures mean is decided in `people`.
+//! A client takes some two hundred bytes, whatever it does. `people` interprets the counts.
 
 use super::needs::Needs;
 use crate::cli::replay::entry::Entry;
@@ -9,60 +9,60 @@ use crate::cli::replay::play::was::{Was, is_file};
 use evenkeel_core::classify::Attributes;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 
-/// A wait that people notice.
+/// The shortest wait that people notice.
 pub const NOTICED: Nanos = Nanos::from_secs(1);
-/// Between two pages, less than this is no pause.
+/// The shortest time between two pages that counts as a pause.
 const PAUSE: Nanos = Nanos::from_secs(1);
-/// And more than this is another visit.
+/// The longest time between two pages of one visit.
 const VISIT: Nanos = Nanos::from_secs(1_800);
 
-/// One client.
+/// The counts of one client.
 #[derive(Clone, Debug, Default)]
 pub struct Visitor {
-    /// All it asked for.
+    /// The number of its requests.
     pub requests: u32,
-    /// What was no file beside a page.
+    /// The number of its requests for pages.
     pub pages: u32,
-    /// Files beside pages.
+    /// The number of its requests for files that belong to pages.
     pub files: u32,
-    /// Requests that name a page they came from.
+    /// The number of its requests with a `Referer` header.
     pub referred: u32,
-    /// Answers of 400 and above.
+    /// The number of answers with a status of 400 and above.
     pub errors: u32,
-    /// Whether it asked for `robots.txt`.
+    /// Whether it requested `robots.txt`.
     pub robots: bool,
-    /// What it calls itself, as a number of [`super::agents::Agents`].
+    /// The number of its `User-Agent` in [`super::agents::Agents`].
     pub agent: u32,
-    /// Whether it calls itself by several names.
+    /// Whether it used more than one `User-Agent`.
     pub several: bool,
-    /// Hours of the day, a bit each.
+    /// The hours of the day in which it was active, one bit each.
     pub hours: u32,
-    /// When it first came.
+    /// The arrival of its first request.
     pub first: Time,
-    /// When it came last.
+    /// The arrival of its last request.
     pub last: Time,
-    /// Pauses between two pages of one visit.
+    /// The times between two pages of one visit.
     pub gaps: Gaps,
-    /// CPU time.
+    /// The CPU time that its requests needed.
     pub needed: Nanos,
-    /// What became of it.
+    /// The results of its requests.
     pub fate: Fate,
-    /// Which shares would have been enough for it.
+    /// The shares that would have been enough for it.
     pub needs: Needs,
-    /// When it asked for its last page.
+    /// The time at which it requested its last page.
     pub last_page: Option<Time>,
 }
 
-/// How far apart pages of one visit were asked for.
+/// Statistics of the times between two pages of one visit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gaps {
-    /// How many.
+    /// The number of gaps.
     pub count: u32,
-    /// How many of them were no pause.
+    /// The number of gaps too short to count as a pause.
     pub quick: u32,
-    /// Their mean, in seconds.
+    /// The mean of the gaps, in seconds.
     pub mean: f32,
-    /// How far from the mean they are, on average, in seconds.
+    /// The mean distance of the gaps from their mean, in seconds.
     pub spread: f32,
 }
 
@@ -77,34 +77,34 @@ impl Gaps {
     }
 }
 
-/// What became of somebody's requests.
+/// The results of a group of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fate {
-    /// How many were refused.
+    /// The number of refused requests.
     pub refused: u32,
-    /// How many answers were held.
+    /// The number of held answers.
     pub held: u32,
-    /// How many were delayed.
+    /// The number of delayed requests.
     pub delayed: u32,
-    /// How many waited for room.
+    /// The number of requests that waited in the queue.
     pub queued: u32,
-    /// How many waited for so long that people notice.
+    /// The number of requests that waited noticeably.
     pub noticed: u32,
-    /// For how long all together waited.
+    /// The sum of all waits.
     pub waited: Nanos,
-    /// The longest wait of one.
+    /// The longest wait of one request.
     pub longest: Nanos,
-    /// The first that was refused or waited noticeably.
+    /// The time of the first request that was refused or waited noticeably.
     pub first: Time,
-    /// The last.
+    /// The time of the last such request.
     pub last: Time,
-    /// In how many different minutes that was.
+    /// The number of different minutes with such a request.
     pub minutes: u32,
     minute: u32,
 }
 
 impl Fate {
-    /// Adds one request.
+    /// Adds the result of one request.
     pub fn add(&mut self, outcome: &Outcome) {
         for note in outcome.notes.iter().filter(|note| !note.shadow) {
             match note.verdict {
@@ -134,7 +134,7 @@ impl Fate {
         self.minute = self.minute.max(minute);
     }
 
-    /// Adds what became of somebody else.
+    /// Adds the results of another client.
     pub fn join(&mut self, other: &Fate) {
         self.refused += other.refused;
         self.held += other.held;
@@ -150,7 +150,7 @@ impl Fate {
         self.minutes = self.minutes.max(other.minutes);
     }
 
-    /// Requests that were refused or waited noticeably.
+    /// The number of requests that were refused or waited noticeably.
     #[must_use]
     pub fn felt(&self) -> u32 {
         self.refused + self.noticed
@@ -158,7 +158,7 @@ impl Fate {
 }
 
 impl Visitor {
-    /// It asks for something.
+    /// Counts a request of this client; `agent` is the number of its `User-Agent`.
     pub fn arrive(&mut self, was: &Was, agent: u32) {
         let entry = &was.entry;
         if self.requests == 0 {
