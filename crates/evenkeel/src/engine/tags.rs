@@ -44,7 +44,7 @@ const SEEN_PER_MILLI: u32 = 20;
 /// The average distance between sampled questions, and the weight of each.
 const SAMPLE: u32 = 64;
 
-/// The number of tags whose buckets are fetched from memory at the same time.
+/// The number of tags to fetch the buckets of from memory at the same time.
 pub const GROUP: usize = 16;
 
 /// The limits and tag rules of a door. A reload replaces them as a whole.

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 /// The relation of a request to the queue.
 #[derive(Clone, Copy)]
 pub(super) enum Slot {
-    /// The request needs no slot: no action is `queue`, or nothing is enforced.
+    /// The request needs no slot: no action is `queue`, or the whole door is in shadow.
     Free,
     /// The request is exempt. It never waits, but it will take a slot from the queue.
     Exempt,
