@@ -127,7 +127,7 @@ struct Driver {
     shown: Shown,
 }
 
-/// What the driver wakes up for.
+/// A reason for the driver to wake up.
 enum Happens {
     Said(Event),
     Time,

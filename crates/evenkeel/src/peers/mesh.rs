@@ -35,10 +35,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use wire::{FRAME_BYTES_MAX, Hello, Instance};
 
-/// The most accepted connections whose greeting is pending.
+/// The most accepted connections with a pending greeting.
 const GREETING_MAX: usize = 128;
-/// The most accepted connections of one network (an IPv4 address or an IPv6 /64) whose greeting is
-/// pending.
+/// The most accepted connections with a pending greeting from one network: an IPv4 address, or an
+/// IPv6 /64.
 const GREETING_PER_NETWORK_MAX: usize = 16;
 /// The number of instances that are remembered as seen before.
 const KNOWN_MAX: usize = 1_024;
@@ -210,7 +210,7 @@ struct Mesh {
     tasks: JoinSet<Done>,
     /// The tasks that accept and discover. They end with the mesh.
     _beside: JoinSet<()>,
-    /// The number of accepted connections whose greeting is pending, by network.
+    /// The number of accepted connections with a pending greeting, by network.
     greeting: HashMap<IpAddr, usize>,
     targets: Targets,
     links: HashMap<LinkId, Link>,
@@ -222,7 +222,7 @@ struct Mesh {
     last: u64,
 }
 
-/// What the mesh wakes up for.
+/// A reason for the mesh to wake up.
 enum Happened {
     Accepted(TcpStream, SocketAddr),
     Found(Found),

@@ -1,4 +1,5 @@
-//! Meshes of two and three in one process, over real sockets; strangers, floods and slow readers.
+//! Meshes of two and three instances in one process, over real sockets, with strangers, floods and
+//! slow readers.
 
 use super::connection::{Security, Timing};
 use super::wire::{self, Hello, Instance};
@@ -20,15 +21,15 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-/// Longer than anything takes on a slow, busy machine.
+/// Longer than any step takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One instance, and what it was told.
+/// One instance, and the events that it has received.
 struct Node {
     transport: Transport,
     address: SocketAddr,
     traffic: Traffic,
-    /// Connections that are there: whether they are fresh.
+    /// The open links, and whether each is fresh.
     links: BTreeMap<LinkId, bool>,
     frames: Vec<(LinkId, Bytes)>,
     downs: Vec<String>,
@@ -103,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Until what was told makes `done` true.
+    /// Receives events until `done` is true.
     async fn until(&mut self, what: &str, done: impl Fn(&Node) -> bool) {
         let wait = async {
             while !done(self) {
@@ -125,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Whether it has so many links, and a frame came on each.
+    /// Whether there are `count` links, and a frame has arrived on each.
     fn hears_all_of(&self, count: usize) -> bool {
         let heard = |link| self.frames.iter().any(|(from, _)| from == link);
         self.links.len() == count && self.links.keys().all(heard)
@@ -171,12 +172,12 @@ fn two_that_connect_to_each_other_and_three_that_know_some_have_one_link_each() 
         let ports: Vec<_> = [1, 2, 3].iter().map(|_| free()).collect();
         let mut nodes = Vec::new();
         for name in [1, 2, 3] {
-            // All of them name all of them, and so themselves.
+            // Each instance joins all of them, itself included.
             let listen = ports[usize::from(name) - 1];
             let plan = Plan { listen, ..plan(name, by_secret("0123456789abcdef"), &ports) };
             nodes.push(Node::start(plan).await);
         }
-        // A frame on a connection that gives way to another is lost, so they are said again.
+        // A frame on a connection that gives way to another is lost, so frames are sent repeatedly.
         let settle = async {
             while !nodes.iter().all(|node| node.hears_all_of(2)) {
                 for node in &mut nodes {
@@ -210,7 +211,7 @@ fn peers_go_and_come_back() {
         let (secret, port) = (by_secret("0123456789abcdef"), free());
         let mut a = Node::start(plan(1, secret.clone(), &[port])).await;
         for name in [2, 3] {
-            // The second time it is somebody else, at the same address.
+            // The second one is another instance at the same address.
             let mut b = Node::start(Plan { listen: port, ..plan(name, secret.clone(), &[]) }).await;
             a.linked(1).await;
             b.linked(1).await;
@@ -280,7 +281,7 @@ fn garbage_and_scanners_take_no_place_for_long() {
                 stream.write_all(shout).await.expect("sent");
             }
             a.until("refusals", |a| a.refused.len() == shouts.len()).await;
-            // Some say nothing at all: more of them than may wait.
+            // Some connections send no bytes at all, and more of them than may wait.
             let mut silent = Vec::new();
             for _ in 0..40 {
                 silent.push(TcpStream::connect(a.address).await.expect("it listens"));
@@ -296,7 +297,7 @@ fn garbage_and_scanners_take_no_place_for_long() {
     });
 }
 
-/// A peer made by hand, of a mesh without TLS.
+/// A hand-made peer of a mesh without TLS.
 async fn by_hand(to: SocketAddr, instance: Instance, serial: u64) -> TcpStream {
     let mut stream = TcpStream::connect(to).await.expect("it listens");
     let hello = Hello { instance, serial, cluster: "test".to_owned() };
@@ -325,7 +326,7 @@ fn of_two_connections_by_one_instance_the_later_stays() {
         third.write_all(&frame).await.expect("sent");
         a.hears(b"still here").await;
         assert_eq!(a.downs.len(), 1);
-        // A frame that is too long is the end.
+        // A frame that is too long ends the connection.
         third.write_all(b"\0\x01\0\0").await.expect("sent");
         a.linked(0).await;
         assert!(a.downs[1].contains("65536 bytes is too long"), "{:?}", a.downs);
@@ -413,7 +414,7 @@ fn a_silent_connection_is_given_up_and_an_idle_one_is_not() {
     });
 }
 
-/// Answers all questions for addresses with those in `answer`.
+/// A name server that answers all address queries with those in `answer`.
 async fn name_server(answer: Arc<parking_lot::Mutex<Vec<[u8; 4]>>>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     let address = socket.local_addr().expect("its address");
@@ -421,7 +422,7 @@ async fn name_server(answer: Arc<parking_lot::Mutex<Vec<[u8; 4]>>>) -> SocketAdd
         let mut buffer = [0; 512];
         loop {
             let (count, from) = socket.recv_from(&mut buffer).await.expect("a question");
-            // The name ends with an empty label; its kind and class follow.
+            // The name ends with an empty label. The type and the class follow.
             let end = buffer[12..count].iter().position(|byte| *byte == 0).expect("a name") + 17;
             let of_v4 = buffer[end - 3] == 1;
             let answers = if of_v4 { answer.lock().clone() } else { Vec::new() };
@@ -458,7 +459,7 @@ fn all_addresses_of_a_name_are_found_and_those_that_come_later() {
         for other in &mut others {
             other.linked(1).await;
         }
-        // A name that nobody answers for any more changes nothing.
+        // A lookup without an answer changes nothing.
         answer.lock().clear();
         others[2].send(b"hello");
         a.hears(b"hello").await;
@@ -469,7 +470,7 @@ fn all_addresses_of_a_name_are_found_and_those_that_come_later() {
 #[test]
 fn instances_of_one_machine_find_each_other_by_multicast_dns() {
     run(async {
-        // Other runs of this test may be at it on the same machine.
+        // Other runs of this test may be active on the same machine.
         let cluster = format!("test-{}", free().port());
         let ends = || {
             let ends = peers_by_secret(b"0123456789abcdef", &cluster).expect("a key");

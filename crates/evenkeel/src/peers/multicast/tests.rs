@@ -1,5 +1,5 @@
-//! Groups on the loopback network of this machine: who is heard, who is not, and what is played
-//! again.
+//! Groups on the loopback network of this machine: which messages are received, refused and
+//! recognised as replayed.
 
 use super::{FRAME_BYTES_MAX, Plan, start};
 use crate::clock::Clock;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Longer than anything takes on a slow, busy machine.
+/// Longer than any step takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const SECRET: &str = "0123456789abcdef";
 
@@ -35,7 +35,7 @@ async fn next(transport: &mut Transport) -> Event {
     event.expect("an event in time").expect("it runs")
 }
 
-/// The link, of one that has just started.
+/// The link of a transport that has just started.
 async fn up(transport: &mut Transport) -> LinkId {
     match next(transport).await {
         Event::Up { link, .. } => link,
@@ -78,7 +78,7 @@ fn all_of_a_group_hear_each_other_and_not_themselves() {
             assert_eq!(hear(&mut nodes[0].0).await, &b"two"[..]);
             let third = [hear(&mut nodes[2].0).await, hear(&mut nodes[2].0).await];
             assert!(third.contains(&longest.clone().into()) && third.contains(&b"two"[..].into()));
-            // What is too long, and what is for a link that never was.
+            // A frame that is too long, and one for a link that never existed.
             send(&nodes[0].0, nodes[0].1, &vec![7; FRAME_BYTES_MAX + 1]);
             send(&nodes[0].0, LinkId(77), b"nobody");
             send(&nodes[0].0, nodes[0].1, b"again");
@@ -144,7 +144,7 @@ fn a_flood_loses_what_has_no_room_and_is_counted() {
         };
         tokio::time::timeout(DEADLINE, flood).await.expect("it is full in time");
         assert_eq!(node.events.len(), crate::peers::BOUNDS.events_max);
-        // It still sends what it is told.
+        // It still carries out orders.
         let second_traffic = Traffic::default();
         let mut second = super::tests::node(plan, 3, SECRET, &second_traffic);
         up(&mut second).await;
@@ -161,13 +161,13 @@ fn a_group_of_ipv6_on_loopback() {
         let traffic = Traffic::default();
         let mut a = match start(plan, seal(1, SECRET), Clock::start(), traffic.clone()) {
             Ok(transport) => transport,
-            // A machine without IPv6 says so, and that is all it can do.
+            // On a machine without IPv6 the error is all there is to check.
             Err(error) => return assert!(error.to_string().contains("cannot join the group")),
         };
         let mut b = node(plan, 2, SECRET, &traffic);
         let (link, _) = (up(&mut a).await, up(&mut b).await);
         send(&a, link, b"six");
-        // Many systems have no route for groups on loopback: then it is dropped, and counted.
+        // Many systems have no route for groups on loopback: then the frame is dropped and counted.
         let counted = async {
             while traffic.dropped.get() == 0 {
                 tokio::task::yield_now().await;

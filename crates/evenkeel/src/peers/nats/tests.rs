@@ -1,4 +1,5 @@
-//! With a real nats-server of the test's own: frames, strangers, credentials, and its death.
+//! Tests with a real nats-server of their own: frames, strangers, credentials, and the death of the
+//! server.
 
 use super::{Plan, start};
 use crate::clock::Clock;
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than anything takes on a slow, busy machine.
+/// Longer than any step takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const SECRET: &str = "0123456789abcdef";
 
@@ -23,7 +24,7 @@ impl Server {
     fn start(port: u16, arguments: &[&str]) -> Server {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("nats-server");
-        // Debian keeps servers where only root looks.
+        // Debian installs servers in directories of root's path.
         command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
         command.args(["-a", "127.0.0.1", "-p", &port.to_string()]).args(arguments);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -91,7 +92,7 @@ impl Node {
         self.transport.orders.try_send(order).expect("room");
     }
 
-    /// Says `frame` until `other` has heard it: messages may be lost.
+    /// Sends `frame` until `other` has received it, because messages may be lost.
     async fn reach(&self, other: &mut Node, frame: &'static [u8]) {
         let reached = async {
             loop {
@@ -152,7 +153,7 @@ fn frames_pass_and_a_stranger_is_not_believed() {
 fn a_server_that_dies_and_comes_back_is_used_again() {
     run(async {
         let port = free();
-        // It is not even there at the start.
+        // The server does not run at the start.
         let mut a = Node::start(port, 1, SECRET, None).await;
         let mut b = Node::start(port, 2, SECRET, None).await;
         a.send(b"to nobody");
