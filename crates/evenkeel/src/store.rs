@@ -1,8 +1,9 @@
-//! What is kept outside of this process: snapshots on the disk, and one count for all in Redis.
+//! State that is kept outside of this process: snapshots on disk, and counts in Redis that several
+//! instances share.
 //!
-//! `snapshot` lets debts outlive the program; `redis` lets several instances have one count. The
-//! engine knows neither: a snapshot is read off it, and a door asks Redis in its place, or first
-//! (`requests`).
+//! `snapshot` preserves debts over a restart. `redis` gives several instances one count. The engine
+//! knows neither: a snapshot reads the engine's tables, and a door asks Redis instead of the
+//! engine, or before it (`requests`).
 
 pub mod redis;
 pub mod requests;

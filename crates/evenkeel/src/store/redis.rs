@@ -1,11 +1,13 @@
 //! One count for all instances, in Redis or Valkey.
 //!
-//! A request's counters are counted by one script in one round trip, on the server's own clock, so
-//! several instances never grant more than the limit together (`script`, `count.lua`). Each thread
-//! has a `lane` of its own: connections that never leave it (`link`), who has what (`route`), and
-//! what the store has yet to be told (`owed`). A request waits no longer than the deadline; then,
-//! and while the store is away, what is known here decides, and the store is told when it is back.
-//! What others have counted is noted here with each answer, so that it is known then.
+//! One script counts all counters of a request in one round trip, on the server's own clock, so
+//! several instances together never grant more than the limit (`script`, `count.lua`). Each thread
+//! has a `lane` of its own, with connections that never leave the thread (`link`), a map of the
+//! servers' keys (`route`), and access to the hits and charges that still have to be reported to
+//! the store (`owed`). A request waits for the store no longer than the deadline. After that, and
+//! while the store is unreachable, this process decides by its own counts and reports to the store
+//! later. The counts of other instances are learned from each answer, so that these decisions
+//! include them.
 
 mod account;
 mod lane;
@@ -31,21 +33,22 @@ pub use script::Ask;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What all lanes share.
+/// The state of a store that all lanes share. Its locks (`owed`, `outbox`) are held only for the
+/// time of one change, never across an `await` and never both at once.
 pub struct Store {
     settings: Settings,
     counts: Arc<StoreCounts>,
-    /// What was counted here, and what is known of the store's count.
+    /// The counts of this process, and the latest known counts of the store.
     counters: Arc<Counters>,
-    /// What it is owed of counters,
+    /// The hits of counters that are not reported to the store yet.
     owed: Shared<Owed>,
-    /// and of buckets.
+    /// The charges of buckets that are not reported to the store yet.
     outbox: Outbox,
     clock: Clock,
 }
 
 impl Store {
-    /// A store that nothing is connected to. What is counted here is counted in `counters`.
+    /// Makes a store without connections. Hits that this process counts itself go into `counters`.
     #[must_use]
     pub fn new(
         settings: &Settings,
@@ -64,45 +67,45 @@ impl Store {
         Arc::new(Store { settings: settings.clone(), counts, counters, owed, outbox, clock })
     }
 
-    /// A lane for the thread that asks, whose tasks run on its runtime.
+    /// Opens a lane for the current thread. Its tasks run on the thread's runtime.
     #[must_use]
     pub fn lane(self: &Arc<Store>) -> Rc<Lane> {
         Lane::open(Arc::clone(self))
     }
 
-    /// These hits have happened and were counted here: the store is told by whatever lane comes
-    /// first. What finds no room is lost to it.
+    /// Queues hits that have happened and were counted here. The next lane that can reports them to
+    /// the store. Hits that find no room are lost to the store, and counted.
     pub fn report(&self, ask: &Ask) {
         self.owe(ask, ask.hit.hits.into());
     }
 
-    /// The same of so many; below zero they are given back.
+    /// Queues a number of hits; a negative number gives hits back.
     fn owe(&self, ask: &Ask, hits: i64) {
         if hits != 0 && !self.owed.change(|owed| owed.add(ask, hits, self.settings.owed_max)) {
             self.counts.lost.increment(1);
         }
     }
 
-    /// How counters are called.
+    /// The rules by which keys in the store are named.
     #[must_use]
     pub fn naming(&self) -> Naming {
         let prefix = self.settings.prefix.clone();
         Naming { prefix, compatible: self.settings.compatible_keys }
     }
 
-    /// How long compatible keys are kept beyond their window at most.
+    /// The longest time for which compatible keys are kept beyond their window.
     #[must_use]
     pub fn jitter(&self) -> std::time::Duration {
         self.settings.jitter
     }
 
-    /// Whether any connection is good.
+    /// Whether any connection is usable.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.counts.is_good()
     }
 
-    /// Whether each instance decides by what it knows.
+    /// Whether instances decide by their own counts and only report to the store.
     #[must_use]
     pub fn is_batched(&self) -> bool {
         self.settings.mode == StoreMode::Batched

@@ -1,10 +1,11 @@
-//! Requests whose limits a store counts for all instances: asked before the engine concludes, told
-//! of what they cost once that is known.
+//! Requests with limits that a store counts for all instances. The store is asked before the engine
+//! concludes, and gets a report of the cost once it is known.
 //!
-//! All buckets of a request are one question. Limits in hits stand as the store says, and are
-//! charged there all or none; of limits in CPU time it says what others have used, and what runs
-//! here at this moment is added to that. What the store does not answer is decided by what is
-//! known, and it is told later. How it is asked: `redis`.
+//! All buckets of a request make one question. A limit in hits follows the store's answer: the
+//! store charges all of a request's limits in hits, or none. For a limit in CPU time the store
+//! gives the usage of other instances, and the cost of requests that run here now is added. Without
+//! an answer this process decides by its own counts and reports later. How the store is asked:
+//! `redis`.
 
 use super::redis::{Account, Lane, Naming, Outbox, Store};
 use crate::engine::{self, Asked, Begun};
@@ -18,10 +19,10 @@ use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Bytes of the hash that stands for a secret.
+/// The length of the hash that replaces a secret, in bytes.
 const VEIL_BYTES: usize = 16;
 
-/// One thread's way to the store.
+/// The store handle of one thread.
 pub struct Requests {
     lane: Rc<Lane>,
     naming: Naming,
@@ -29,15 +30,15 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// For this thread, whose tasks run on its runtime.
+    /// Makes the handle of the current thread. Its tasks run on the thread's runtime.
     #[must_use]
     pub fn new(store: &Arc<Store>) -> Rc<Requests> {
         let lane = store.lane();
         Rc::new(Requests { outbox: lane.outbox(), lane, naming: store.naming() })
     }
 
-    /// Decides on one request, as [`engine::Lane::ask`] does. Waits for no longer than a store may
-    /// take.
+    /// Decides on one request, as [`engine::Lane::ask`] does. Waits at most as long as the store
+    /// may take. No lock is held during the wait.
     pub async fn ask(&self, lane: &engine::Lane, request: &impl Attributes) -> Asked {
         let begun = match lane.begin(request) {
             Ok(begun) => begun,
@@ -68,7 +69,7 @@ impl Requests {
         begun.keys().iter().zip(identifiers).filter_map(account).collect()
     }
 
-    /// What the store is to be told of a request that has been decided on.
+    /// Queues the reports to the store that follow from the decision on a request.
     fn concluded(&self, asked: Asked, accounts: Vec<Account>) -> Asked {
         match asked {
             Asked::Refused(refusal) => {
@@ -83,7 +84,8 @@ impl Requests {
                 let outbox = self.outbox.clone();
                 let tell = move |cost, asked, now| {
                     for account in costs {
-                        // A window counts what it hears of when it hears of it.
+                        // A window counts a cost as of the report, other buckets as of the start of
+                        // the request.
                         let sums = matches!(account.algorithm, Algorithm::Sliding(_));
                         let at = if sums { now } else { asked };
                         outbox.add(Account { cost, at, ..account });
@@ -96,7 +98,8 @@ impl Requests {
     }
 }
 
-/// What takes back a charge of a request that is refused for a reason that the store did not know.
+/// The report that takes a charge back, for a request that was refused for a reason unknown to the
+/// store.
 fn given_back(account: Account) -> Option<Account> {
     let word = account.word.filter(|word| word.charged)?;
     let moved = word.after.minus(word.before);
@@ -104,14 +107,14 @@ fn given_back(account: Account) -> Option<Account> {
     (moved > Nanos::ZERO).then_some(Account { back, cost: Cost::ZERO, ..account })
 }
 
-/// What stands in a name for what may be a secret.
+/// The text that replaces a value that may be secret in the name of a key.
 fn veil(name: &str, value: &[u8]) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(name.as_bytes());
     context.update(b"\0");
     context.update(value);
     let mut veiled = String::from("#");
-    // Writing to a text cannot fail.
+    // Writing to a String cannot fail.
     let hash = context.finish();
     hash.as_ref().iter().take(VEIL_BYTES).for_each(|byte| _ = write!(veiled, "{byte:02x}"));
     veiled

@@ -1,14 +1,14 @@
-//! Debts that outlive the program: a snapshot of all buckets and counters, written every few
-//! seconds by a thread of its own and once more at the end, and taken over at the next start
-//! (`restore`).
+//! Debts that outlive the process: a snapshot of all buckets and counters. A thread writes one
+//! every few seconds and once more at the end, and the next start restores it (`restore`).
 //!
-//! A bucket is a few numbers whose times count from the Unix epoch, so nothing has to be converted:
-//! what was refilled while nobody ran is refilled. Buckets that owe nothing are not written. The
-//! thread copies set by set, so a request waits for it no longer than for another request.
+//! A bucket is a few numbers, with times that count from the Unix epoch. So a restored bucket needs
+//! no conversion and has been refilled for the time in between. Buckets without debt are not
+//! written. The thread copies a table set by set, so a request waits for it no longer than for
+//! another request.
 //!
-//! Whatever is wrong with the file costs nobody a request: one that is damaged is put aside and the
-//! program starts empty; one that cannot be written is told and counted, and tried again. The
-//! names of clients are not kept. What is written: `format`. Where: `disk`.
+//! Problems with the file never cost a request. A damaged file is moved aside, and the process
+//! starts with empty buckets. If writing fails, the error is logged and counted, and writing is
+//! tried again. The names of clients are not stored. The format: `format`. The file: `disk`.
 
 mod disk;
 pub mod format;
@@ -34,26 +34,26 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// An engine and the door it belongs to.
+/// The name of a door, and its engine.
 pub type DoorEngine = (&'static str, Arc<dyn Counted>);
 
-/// What is kept, each part with its door.
+/// The tables to write and restore, each with the name of its door.
 #[derive(Clone, Default)]
 pub struct Accounts {
-    /// Limits with their buckets.
+    /// The engines with limits and their buckets.
     pub engines: Vec<DoorEngine>,
-    /// Counters of windows.
+    /// The counters of windows of the rate limit service.
     pub windows: Option<(&'static str, Arc<Windows>)>,
 }
 
-/// The thread that writes. When this is dropped it writes once more and ends.
+/// The thread that writes snapshots. When this is dropped, it writes one more and ends.
 pub type Running = Thread<SyncSender<()>>;
 
-/// Starts to write snapshots of `accounts`, whose keys are hashed with `seed`; `None` if there is
-/// no file to write to.
+/// Starts to write snapshots of `accounts`, which hash their keys with `seed`. Returns `None` if no
+/// file is configured.
 ///
 /// # Errors
-/// If the system gives no thread.
+/// The system gives no thread.
 pub fn start(
     settings: &settings::State,
     seed: Seed,
@@ -69,7 +69,7 @@ pub fn start(
     Thread::start("state", stop, move || scribe.work(every, &stopped)).map(Some)
 }
 
-/// Writes snapshots.
+/// The state of the writing thread.
 struct Scribe {
     path: PathBuf,
     seed: Seed,
@@ -80,7 +80,7 @@ struct Scribe {
 }
 
 impl Scribe {
-    /// Writes until it is stopped, and once more.
+    /// Writes snapshots until it is stopped, and then one more.
     fn work(&self, every: Duration, stopped: &Receiver<()>) {
         let mut failing = false;
         let mut took = Duration::ZERO;
@@ -96,7 +96,7 @@ impl Scribe {
         }
     }
 
-    /// Writes one snapshot; whether that failed.
+    /// Writes one snapshot. Returns whether that failed.
     fn write(&self, now: Time, failed_before: bool) -> bool {
         let mut keys = 0;
         match disk::replace(&self.path, |file| self.fill(file, now, &mut keys)) {
@@ -127,7 +127,8 @@ impl Scribe {
         now: Time,
         keys: &mut u64,
     ) -> io::Result<BufWriter<W>> {
-        // A reload between counting and writing must not change how many there are.
+        // The limits are read once, because the head states their number and a reload may change
+        // it.
         let held: Vec<_> =
             self.accounts.engines.iter().map(|(door, engine)| (door, engine.held())).collect();
         let limits = held.iter().map(|(_, held)| held.limits().len()).sum::<usize>();
@@ -154,7 +155,8 @@ impl Scribe {
         writer.finish()
     }
 
-    /// Windows follow the system's clock, also where it was set since the start.
+    /// Writes the counters of windows. They follow the system's clock, so steps of the clock since
+    /// the start are added.
     fn fill_windows<W: Write>(
         &self,
         writer: &mut Writer<BufWriter<W>>,
@@ -176,15 +178,15 @@ impl Scribe {
     }
 }
 
-/// How long to wait before the next snapshot is begun, where the last one took so long. What a
-/// crash loses is what happened since the last snapshot that was complete was begun: so each is
-/// begun as much earlier as it takes. A disk that is too slow for that is given half of the time
-/// to rest.
+/// The pause before the next snapshot, if the last one took `took`. A crash loses the time since
+/// the start of the last complete snapshot. To keep that below `every`, each snapshot starts
+/// earlier by the time that two of them take. If the disk is too slow for that, it still rests for
+/// half of `every`.
 fn pause(every: Duration, took: Duration) -> Duration {
     every.saturating_sub(took.saturating_mul(2)).max(every / 2)
 }
 
-/// What a snapshot says of a limit.
+/// The description of a limit in a snapshot.
 fn kept(door: &str, limit: &Limit) -> Kept {
     let by: Vec<String> = limit.by.iter().map(text).collect();
     Kept {
@@ -196,13 +198,14 @@ fn kept(door: &str, limit: &Limit) -> Kept {
     }
 }
 
-/// What a snapshot says of the counters of all windows. What each counts lies in its key.
+/// The description of all windows in a snapshot. The properties of each counter are part of its
+/// key.
 fn kept_windows(door: &str) -> Kept {
     let (name, by) = ("windows".to_owned(), String::new());
     Kept { door: door.to_owned(), name, by, unit: Unit::Hits, counting: Counting::Windows }
 }
 
-/// What a limit counts by, in a form that means the same in every version.
+/// A part of a key as text, in a form that means the same in every version.
 fn text(part: &Part) -> String {
     match part {
         Part::Ip { v4, v6 } => format!("ip/{v4}/{v6}"),

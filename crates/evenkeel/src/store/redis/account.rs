@@ -1,9 +1,9 @@
-//! A bucket whose count is in the store: what is asked of it, and what is answered.
+//! A bucket with its count in the store: the question to the store, and its answer.
 //!
-//! The formulas are those of `evenkeel_core::bucket`, in `script/account.lua`; its times are told
-//! as durations, so nobody's clock has to agree with the server's. What rates come to is worked out
-//! here, so a script sees times (on the grid: hits) and no rate. What an answer says is raised in
-//! the buckets of this process, which decide while there is none. What is told later: `owed`.
+//! The formulas are those of `evenkeel_core::bucket`, implemented in `script/account.lua`. Times
+//! are sent as durations, so no clock has to agree with the server's. Rates are converted here, so
+//! that the script sees times (on a grid: hits) and no rates. An answer raises the bucket of this
+//! process too, which decides while there is no answer. Charges that are reported later: `owed`.
 
 pub mod owed;
 
@@ -22,48 +22,49 @@ use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
 use redis::{Pipeline, Value};
 use std::sync::Arc;
 
-/// Whole numbers are exact in the script's arithmetic up to this.
+/// The script's numbers are exact for integers up to this value.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// One bucket, and what is asked of it.
+/// One bucket, with the question about it and the answer.
 #[derive(Clone)]
 pub struct Account {
-    /// What it is called in the store.
+    /// The bucket's key in the store.
     pub name: String,
-    /// Where it is counted in this process,
+    /// The limiter that counts the bucket in this process.
     pub home: Arc<Limiter>,
-    /// and as what.
+    /// The bucket's key in that limiter.
     pub key: Key,
-    /// How it counts.
+    /// The bucket's algorithm.
     pub algorithm: Algorithm,
-    /// What has to fit.
+    /// The amount that must fit into the bucket.
     pub need: Cost,
-    /// What is charged.
+    /// The amount to charge.
     pub cost: Cost,
-    /// When that was, by our clock; ahead of now if it is put off.
+    /// The time of the charge by this process's clock. It is in the future if the request is
+    /// delayed.
     pub at: Time,
-    /// The longest wait with which it is charged; `None`: it is, whatever the wait.
+    /// The longest wait with which the amount is charged; `None` to charge it whatever the wait.
     pub patience: Option<Nanos>,
-    /// Takes back, in place of charging, what was charged at that moment of the server's clock and
-    /// moved the bucket by so much.
+    /// Takes back an earlier charge instead of charging: the duration by which it moved the bucket,
+    /// and its time by the server's clock.
     pub back: Option<(Nanos, Time)>,
-    /// What the store says; `None`: what is known here decides.
+    /// The answer of the store; `None` if there is none and this process decides.
     pub word: Option<Word>,
-    /// Whether the store is to be told of what is decided here.
+    /// Whether the decision of this process must be reported to the store.
     pub owes: bool,
-    /// When it was known here to be full, by our clock, before what is told of it: for a store that
-    /// has lost it. Zero: nothing is known.
+    /// The time at which the bucket was known here to be full, by this process's clock, before the
+    /// charges reported with it. For a store that has lost the bucket. Zero if unknown.
     pub known: Time,
-    /// When that was known.
+    /// When `known` was determined.
     pub known_at: Time,
-    /// What it is short of by what is told of it alone.
+    /// The deficit of the bucket if it had only the charges reported here.
     pub least: Time,
-    /// The times of requests that are told together, where it is a history.
+    /// The times of requests that are reported together, for a history.
     pub times: Vec<Time>,
 }
 
 impl Account {
-    /// A question about the bucket `key` of `home`: may `cost` be charged now.
+    /// Makes a question about the bucket `key` of `home`: may `cost` be charged now?
     #[must_use]
     pub fn new(name: String, home: &Arc<Limiter>, key: Key, cost: Cost, now: Time) -> Account {
         let algorithm = home.limits().get(usize::from(key.limit));
@@ -86,7 +87,7 @@ impl Account {
         }
     }
 
-    /// Adds its arguments to a call.
+    /// Adds the arguments for this bucket to a script call.
     fn push(&self, call: &mut Pipeline, now: Time) {
         let kind = match (&self.back, &self.algorithm) {
             (Some(_), _) => "r",
@@ -108,7 +109,7 @@ impl Account {
             Algorithm::Grid(grid) => self.push_grid(call, grid, now),
             Algorithm::Sliding(sliding) => self.push_sliding(call, sliding, now),
             Algorithm::History(history) => self.push_history(call, history, now),
-            // No door has such limits: windows of the rate limit service are counters.
+            // No door has such limits: the rate limit service counts its windows as counters.
             Algorithm::Fixed(_) => (0..8).for_each(|_| _ = call.arg(0)),
         }
     }
@@ -159,7 +160,7 @@ impl Account {
     }
 }
 
-/// What stands in for the numbers of a limit that is not there: nothing is ever too much.
+/// An algorithm that never refuses, for a key of a limit that does not exist.
 fn free() -> Algorithm {
     let pace = evenkeel_core::units::Pace::ONE_PER_SECOND;
     Algorithm::Debt(Debt::new(pace.rate(), Cost(u64::MAX)))
@@ -169,7 +170,7 @@ fn signed(nanos: u64) -> i64 {
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
-/// How far a time lies ahead of now.
+/// The nanoseconds from `now` to `at`; negative if `at` is in the past.
 fn ahead(at: Time, now: Time) -> i64 {
     signed(at.since(now).0) - signed(now.since(at).0)
 }
@@ -182,12 +183,12 @@ fn moment(call: &mut Pipeline, at: Time) {
     call.arg(at.0 / SECOND).arg(at.0 % SECOND);
 }
 
-/// How a call of accounts is made.
+/// The options of a call for buckets.
 #[derive(Clone, Copy)]
 pub struct How {
-    /// If one has to wait for too long, none is charged.
+    /// Charge no bucket if one of them would have to wait for too long.
     pub all_or_none: bool,
-    /// The present by our clock.
+    /// The current time by this process's clock.
     pub now: Time,
 }
 
@@ -226,7 +227,8 @@ impl Question for Account {
                     lane.hear(ask, answer, clock);
                 }
             }
-            // Of a question nobody knows any more what was decided without it.
+            // The decision made without this answer is unknown by now, so only unconditional
+            // charges are reported again.
             Err(Refusal::Wrong(_)) => {}
             Err(_) => {
                 let told = asks.into_iter().filter(|ask| ask.patience.is_none());

@@ -1,9 +1,9 @@
-//! What one thread asks of the store: all counters of a request at once.
+//! The store handle of one thread, which asks for all counters of a request at once.
 //!
-//! How questions travel: `asking`; what goes together: `merge`; buckets, which other doors ask for:
-//! `accounts`. Whatever is not answered is counted here and noted, to be told later. What was sent
-//! and not answered in time may have been counted: it is not told again, so an outage costs at most
-//! the hits that were with the server when it began.
+//! How questions travel: `asking`. How calls are merged: `merge`. Buckets, which other doors ask
+//! for: `accounts`. Hits without an answer are counted here, and reported later. Hits that were
+//! sent and not answered in time may have been counted by the server and are not reported again. So
+//! an outage costs at most the hits that were with the server when it began.
 
 pub mod accounts;
 pub mod asking;
@@ -31,35 +31,37 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Counters in one call when the store is told what it is owed.
+/// The number of counters in one call that reports pending hits.
 const TOLD_AT_ONCE: usize = 256;
-/// Names that are tried for one that a server has. Of a hundred nodes each has one among them.
+/// The number of names to try for one that falls to a given server. In a cluster of a hundred nodes
+/// each node has one among them.
 const PROOFS_MAX: u32 = 1_000;
 
-/// A server that was away may lack what others have not told it for so long.
+/// The time for which a server that was unreachable may lack hits that other instances have not
+/// reported to it yet.
 const DOUBTED: Nanos = Nanos(60 * SECOND);
 
-/// The store gives no answer, and what is known here is not to decide.
+/// The store gave no answer, and the configuration forbids a decision by local counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store gives no answer")]
 pub struct Unanswered;
 
-/// What one thread asks with.
+/// The store handle of one thread. It never leaves the thread.
 pub struct Lane {
     store: Arc<Store>,
     route: Route,
-    /// Where counters of one second are, if they are elsewhere.
+    /// The servers for counters of one second, if they are separate.
     per_second: Option<Route>,
-    /// What it is owed of buckets.
+    /// The charges of buckets to report.
     outbox: Outbox,
-    /// The call that goes out next.
+    /// The call that is sent next, which further requests may join.
     open: RefCell<Option<Rc<RefCell<Call>>>>,
-    /// When a server that was away was good again.
+    /// When a server that was unreachable became usable again.
     returned: Cell<Option<Time>>,
 }
 
 impl Lane {
-    /// Begins to connect. Nobody waits for it.
+    /// Opens a lane and starts to connect. The caller does not wait for the connections.
     pub fn open(store: Arc<Store>) -> Rc<Lane> {
         let route = Route::new(&store.settings.place);
         let per_second = store.settings.per_second.as_ref().map(Route::new);
@@ -76,12 +78,12 @@ impl Lane {
         lane
     }
 
-    /// The places that counters may be in.
+    /// The routes of this lane: the main one, and that for counters of one second.
     pub fn routes(&self) -> impl Iterator<Item = &Route> {
         std::iter::once(&self.route).chain(&self.per_second)
     }
 
-    /// Has all servers kept that are known.
+    /// Starts a task for each known server that has none, to keep it connected.
     pub fn keep(self: &Rc<Lane>) {
         for route in self.routes() {
             route.keep(|link| {
@@ -91,51 +93,53 @@ impl Lane {
         }
     }
 
-    /// What is counted about the store.
+    /// The metrics of the store.
     pub fn counts(&self) -> &Arc<StoreCounts> {
         &self.store.counts
     }
 
-    /// How counters are called and kept.
+    /// The state that all lanes share.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Our clock.
+    /// The clock of this process.
     pub fn clock(&self) -> Clock {
         self.store.clock
     }
 
-    /// The present by our clock.
+    /// The current time by this process's clock.
     pub fn now(&self) -> Time {
         self.store.clock.now()
     }
 
-    /// How many counters the store has to be told of.
+    /// The number of counters with hits to report.
     pub fn owes(&self) -> usize {
         self.store.owed.look(Notes::len)
     }
 
-    /// A server that was away is good again.
+    /// Records that a server that was unreachable is usable again.
     pub fn has_returned(&self) {
         self.returned.set(Some(self.now()));
     }
 
-    /// Whether a server may lack what is known of it here.
+    /// Whether a server may lack hits that are known here, because it was unreachable recently.
     fn is_doubted(&self, now: Time) -> bool {
         self.returned.get().is_some_and(|at| now.since(at) < DOUBTED)
     }
 
-    /// How long a server may take that no request waits for.
+    /// The timeout for background work on a server, which no request waits for.
     pub fn patience(&self) -> Duration {
         self.store.settings.connect
     }
 
-    /// Counts all, and says what became of each and when that was. What the store does not answer
-    /// for is counted here. `now` is the time by our clock.
+    /// Counts all hits, and sets the result of each. Hits without an answer of the store are
+    /// counted here. `now` is the time by this process's clock. Returns the time as of which the
+    /// hits were counted.
     ///
     /// # Errors
-    /// [`Unanswered`], where that is wanted; what the store has counted by then is counted.
+    /// [`Unanswered`], if the configuration asks for it. Hits that the store has counted by then
+    /// stay counted.
     pub async fn count(
         self: &Rc<Lane>,
         asks: &mut [Ask],
@@ -154,7 +158,8 @@ impl Lane {
         let deadline = Clock::deadline(self.store.settings.deadline);
         let began = self.now();
         let several = groups.len() > 1 || self.route.is_cluster();
-        // What is rare is kept apart: each stream of a connection holds room for all of this.
+        // Rare paths are boxed, because each stream of a connection reserves room for this whole
+        // future.
         let mut answers = if policy.stop_when_over && (several || spared) {
             Box::pin(self.ask_twice(asks, &groups, spared, deadline)).await
         } else {
@@ -175,8 +180,8 @@ impl Lane {
         self.take_answers(asks, answers, policy, now)
     }
 
-    /// Notes what is known of each counter, and lets those be that are known to be over. Whether
-    /// there are such.
+    /// Looks up the local count of each counter, and marks the counters to spare that are known to
+    /// be over their limits. Returns whether there are any.
     fn look_here(&self, asks: &mut [Ask], policy: Policy, now: Time) -> bool {
         let mut spared = false;
         for ask in asks {
@@ -188,7 +193,7 @@ impl Lane {
         spared
     }
 
-    /// Notes what is known of a counter, and of that what the store has heard.
+    /// Looks up the local count of a counter, and the part of it that the store has received.
     fn look_up(&self, ask: &mut Ask, now: Time) {
         self.store.counters.look_at(std::slice::from_mut(&mut ask.hit), now);
         let unheard = self.store.owed.look(|owed| owed.unheard(&ask.name));
@@ -196,7 +201,8 @@ impl Lane {
         ask.returned = self.is_doubted(now);
     }
 
-    /// Where what one server answers decides what another one is asked: first all are looked at.
+    /// Asks in two rounds, for requests with counters on several servers that depend on each other:
+    /// the first round only reads all counts, and the second counts what these allow.
     async fn ask_twice(
         self: &Rc<Lane>,
         asks: &[Ask],
@@ -227,8 +233,8 @@ impl Lane {
         self.ask_all(&stopped.into(), groups, false, deadline).await
     }
 
-    /// An answer that came too late: what it says is known at least. What was refused was counted
-    /// here alone.
+    /// Uses an answer that came too late: the counts in it are learned. If the server refused,
+    /// unconditional hits are queued for a report, because they were counted here alone.
     pub fn heard_late(&self, mut asks: Vec<Ask>, value: &Value) {
         match Ask::read(value, asks.len()) {
             Ok((now, pairs)) => {
@@ -239,7 +245,7 @@ impl Lane {
             }
             Err(Refusal::Wrong(_)) => {}
             Err(_) => {
-                // Whether the others fitted in here nobody knows any more.
+                // By now it is unknown whether the other hits were admitted here.
                 let counted = |ask: &&Ask| ask.force || ask.hit.algorithm == Algorithm::Fixed;
                 for ask in asks.iter().filter(counted) {
                     let hits = i64::from(ask.hit.hits);
@@ -249,7 +255,7 @@ impl Lane {
         }
     }
 
-    /// What the store says of a counter, and what it has yet to be told, is what is known.
+    /// Sets the local count to the store's count plus the hits that are not reported yet.
     fn learn(&self, ask: &Ask, now: Time) {
         let owed = self.store.owed.look(|owed| owed.of(&ask.name));
         let owed = u32::try_from(owed).unwrap_or(0);
@@ -304,7 +310,7 @@ impl Lane {
         Ok(time)
     }
 
-    /// Counts those at these places here alone.
+    /// Counts the hits at these places in this process alone.
     fn count_here(&self, asks: &mut [Ask], places: &[usize], policy: Policy, now: Time) {
         let mut hits: Vec<Hit> = places.iter().map(|place| asks[*place].hit).collect();
         self.store.counters.count(&mut hits, &mut Vec::new(), policy, now);
@@ -313,7 +319,7 @@ impl Lane {
         }
     }
 
-    /// Notes what was counted here alone.
+    /// Queues the hits at these places, which were counted here alone, for a report.
     fn owe(&self, asks: &[Ask], places: &[usize]) {
         for ask in places.iter().map(|place| &asks[*place]) {
             let hits = match ask.hit.give_back {
@@ -324,9 +330,9 @@ impl Lane {
         }
     }
 
-    /// A key of the server of `link` that nobody has: to set it if it is there leaves nothing
-    /// behind, and who cannot write says so. Of a node whose slots are not known it may be
-    /// another's key, and proves nothing.
+    /// An unused key that falls to the server of `link`. Setting it only if it exists (`XX`) leaves
+    /// no trace, and a server that cannot write answers with an error. For a node with unknown
+    /// slots the key may belong to another node, and then the answer proves nothing.
     pub fn proof(&self, link: &Rc<Link>) -> String {
         let name = |n: u32| format!("{}proof:{n}", self.store.settings.prefix);
         let is_its = |name: &String| {
@@ -336,7 +342,7 @@ impl Lane {
         (0..PROOFS_MAX).map(name).find(is_its).unwrap_or_else(|| name(0))
     }
 
-    /// Some of what the server of `link` is owed, as it stands.
+    /// At most `max` reports of pending hits for the server of `link`.
     pub fn owed_to(&self, link: &Rc<Link>, max: usize) -> Vec<Ask> {
         if self.owes() == 0 {
             return Vec::new();
@@ -348,14 +354,14 @@ impl Lane {
         for ask in &mut asks {
             self.look_up(ask, now);
             if ask.hit.algorithm == Algorithm::Bucket && !ask.hit.give_back {
-                // What has come in again since is not owed any more.
+                // Hits that have been refilled since then need no report.
                 ask.hit.hits = ask.hit.hits.min(ask.hit.before);
             }
         }
         asks
     }
 
-    /// What became of what a server was told. Whether it is still to be told.
+    /// Handles the answer to a report. Returns whether the hits are still pending.
     pub fn told(&self, mut ask: Ask, answer: Result<(Told, Time), Missed>) -> bool {
         let kept = matches!(answer, Err(Missed::Away | Missed::Unable(_)));
         self.store.owed.change(|owed| match kept {
@@ -368,14 +374,14 @@ impl Lane {
                 ask.answered(before, after, now);
                 self.learn(&ask, now);
             }
-            // It may have been counted, or never will be.
+            // The hits may have been counted, or never will be.
             Err(_) if !kept => self.counts().lost.increment(1),
             Err(_) => {}
         }
         kept
     }
 
-    /// Tells the server of `link` all it is owed.
+    /// Reports all pending hits to the server of `link`.
     pub async fn settle_with(self: &Rc<Lane>, link: &Rc<Link>) {
         while link.is_good() {
             let owed: Rc<[Ask]> = self.owed_to(link, TOLD_AT_ONCE).into();

@@ -1,11 +1,12 @@
-//! One server, as one thread is connected to it: makes the connection, and again when it is lost.
+//! The link of one thread to one server: makes the connection, and makes it again when it is lost.
 //!
-//! A link is good or it is not, and while it is not, nobody waits for it. It ceases to be good when
-//! the connection ends, when the server says that it can do nothing at present, or when an answer
-//! is overdue: then it is good again as soon as that answer has come, and if it has not come after
-//! a second, the connection is made anew. So a server that is slow costs each request that is with
-//! it the deadline once, and those behind nothing. Before a link is good, the server has to know
-//! the script, and to have been told some of what it is owed.
+//! A link is either good or not, and while it is not, no request waits for it. A link stops being
+//! good when the connection ends, when the server reports that it cannot work at present, or when
+//! an answer is overdue. In the last case the link is good again as soon as that answer has
+//! arrived, and if it has not arrived after a second, the connection is replaced. So a slow server
+//! delays each request that is waiting for it once, by at most the deadline, and delays no later
+//! request. Before a link is good, the server must know the scripts and must have received a part
+//! of the pending hits.
 
 mod bounded;
 mod connect;
@@ -24,74 +25,75 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Before the first attempt to connect again, twice as long before each further one,
+/// The first pause before a new attempt to connect. Each further one is twice as long.
 const RETRY_MIN: Duration = Duration::from_millis(20);
-/// up to this.
+/// The longest pause before a new attempt to connect.
 const RETRY_MAX: Duration = Duration::from_millis(500);
-/// A connection on which an answer is overdue for so long is given up.
+/// A connection with an answer overdue for this long is given up.
 const STALLED: Duration = Duration::from_secs(1);
-/// What has not been answered by then never will be.
+/// The time after the deadline for which a late answer is still awaited. Longer than it takes to
+/// give up a stalled connection.
 const FORGOTTEN: Duration = Duration::from_secs(2);
 const _: () = assert!(FORGOTTEN.as_nanos() > STALLED.as_nanos() + LOOK.as_nanos());
-/// How often that is looked at.
+/// The interval at which a connection is checked for overdue answers.
 const LOOK: Duration = Duration::from_millis(100);
-/// Counters that a server is told of before it is asked for any.
+/// The number of counters to report to a server before it is asked for any.
 const PROOF: usize = 64;
 
-/// Why a question was not answered.
+/// Why a question has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// There is no good connection; the question was not sent.
+    /// There is no good connection. The question was not sent.
     Away,
-    /// The answer did not come in time, or never. The question may have had its effect.
+    /// The answer did not arrive in time, or never. The question may have had its effect.
     Late,
-    /// The server refused it.
+    /// The server refused the question.
     Refused(String),
-    /// The server refused it, and can do nothing at present.
+    /// The server refused the question, because it cannot work at present.
     Unable(String),
 }
 
-/// One server of one thread.
+/// The link of one thread to one server.
 pub struct Link {
     place: Arc<StorePlace>,
-    /// `None`: the master that the sentinels name.
+    /// The server; `None` for the master that the sentinels name.
     server: Option<Server>,
     wire: RefCell<Option<Rc<Wire>>>,
-    /// Whether the first attempt to connect has failed, or a connection was lost.
+    /// Whether the first attempt to connect has failed, or the last connection was lost.
     failed: Cell<bool>,
 }
 
 impl Link {
-    /// A link that is not connected.
+    /// Makes a link without a connection.
     pub fn new(place: &Arc<StorePlace>, server: Option<Server>) -> Rc<Link> {
         let place = Arc::clone(place);
         Rc::new(Link { place, server, wire: RefCell::new(None), failed: Cell::new(false) })
     }
 
-    /// Where it leads.
+    /// The address of the server, or of the first sentinel.
     pub fn name(&self) -> String {
         let first = self.server.as_ref().or(self.place.servers.first());
         first.map(|server| server.end.to_string()).unwrap_or_default()
     }
 
-    /// The server, where it is a certain one.
+    /// The server, if it is fixed.
     pub fn server(&self) -> Option<&Server> {
         self.server.as_ref()
     }
 
-    /// The connection, if it may be asked on.
+    /// The connection, if it is usable now.
     fn good_wire(&self) -> Option<Rc<Wire>> {
         let wire = self.wire.borrow();
         wire.as_ref().filter(|wire| wire.may_be_asked()).cloned()
     }
 
-    /// Whether questions are answered.
+    /// Whether the link is good, so that it may be asked.
     pub fn is_good(&self) -> bool {
         self.good_wire().is_some()
     }
 
-    /// Asks, and waits until `deadline`. An answer that comes later makes the link good again, and
-    /// is given to `late`.
+    /// Sends a question and waits for the answer until `deadline`. A later answer makes the link
+    /// good again and is passed to `late`.
     pub async fn ask(
         &self,
         pipeline: Pipeline,
@@ -120,12 +122,12 @@ impl Link {
         }
     }
 
-    /// Gives the connection up: the server can do nothing at present.
+    /// Gives the connection up, because the server cannot work at present.
     pub fn give_up(&self, why: &str) {
         self.wire.borrow().iter().for_each(|wire| wire.break_off(why.to_owned()));
     }
 
-    /// Nobody wants it any more. What is with the server may still be answered.
+    /// Ends the link, because it is no longer used. Pending questions may still be answered.
     pub fn end(&self, counts: &StoreCounts) {
         let wire = self.wire.borrow_mut().take();
         if wire.is_some() || self.failed.get() {
@@ -133,7 +135,7 @@ impl Link {
         }
     }
 
-    /// Keeps the link good, for as long as there is somebody to ask.
+    /// Keeps the link good until the lane is dropped.
     pub async fn keep(self: Rc<Self>, lane: Weak<Lane>, within: Duration) {
         let mut wait = Duration::ZERO;
         loop {
@@ -147,12 +149,12 @@ impl Link {
                     let counts = Arc::clone(lane.counts());
                     drop(lane);
                     let why = self.until_broken().await;
-                    // A server that can do nothing says so to all who have asked: the connection is
-                    // closed when the last of them has heard.
+                    // A server that cannot work tells all pending requests so. Each of them holds
+                    // the connection, so it is closed only when the last one has its answer.
                     self.wire.borrow_mut().take();
                     self.failed.set(true);
                     counts.failed(true, &self.name(), &why);
-                    // One that fails at once is not a good one.
+                    // A connection that fails at once does not reset the pause.
                     if Duration::from_nanos(clock.now().since(opened).0) >= RETRY_MAX {
                         wait = Duration::ZERO;
                     }
@@ -168,7 +170,7 @@ impl Link {
         lane.counts().good(self.failed.replace(false));
     }
 
-    /// A connection that has shown that it can be used.
+    /// Makes a connection and proves that it is usable.
     async fn open(self: &Rc<Self>, lane: &Lane, within: Duration) -> Result<Wire, Fault> {
         let wire = match &self.server {
             Some(server) => connect::connect(&self.place, server, within).await?,
@@ -179,7 +181,7 @@ impl Link {
         script::load(&mut proof);
         let answers = exchange(&wire, &proof, within).await?;
         let unable = script::unable(answers.iter().skip(1));
-        // Who may write its counters may write no other key.
+        // The user may have the right to write its counters and no other key.
         let cannot = script::unable(answers.iter().take(1)).filter(|why| !why.contains("NOPERM"));
         if let Some(why) = cannot.or(unable) {
             return Err(Fault::Unable(why));
@@ -199,7 +201,7 @@ impl Link {
         script::unable(answers?.iter()).map_or(Ok(wire), |why| Err(Fault::Unable(why)))
     }
 
-    /// Until the connection is lost or given up.
+    /// Waits until the connection is lost or given up, and returns the reason.
     async fn until_broken(&self) -> String {
         let Some(wire) = self.wire.borrow().clone() else { return String::new() };
         let mut stalled = Duration::ZERO;
@@ -217,7 +219,7 @@ impl Link {
     }
 }
 
-/// What is answered for one counter that a server was told of.
+/// Reads the answer to the report of one counter.
 fn read(answer: &Value) -> Result<((u32, u32), Time), Missed> {
     match Ask::read(answer, 1) {
         Ok((now, pairs)) => pairs.first().map(|pair| (*pair, now)).ok_or(Missed::Late),
@@ -226,7 +228,8 @@ fn read(answer: &Value) -> Result<((u32, u32), Time), Missed> {
     }
 }
 
-/// What a connection that nobody else asks on yet answers in time.
+/// Runs commands on a connection that is not in use yet, and waits for the answers within a
+/// timeout.
 async fn exchange(wire: &Wire, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Fault> {
     let mut redis = wire.redis();
     let asked = redis.send_packed_commands(pipeline, 0, pipeline.len());
@@ -234,14 +237,14 @@ async fn exchange(wire: &Wire, pipeline: &Pipeline, within: Duration) -> Result<
     answered.map_err(|why| wire.fault(why))
 }
 
-/// Sends what was put together and waits for all answers.
+/// Sends the commands of a pipeline and waits for all answers.
 async fn send(wire: Rc<Wire>, pipeline: Pipeline) -> Result<Vec<Value>, RedisError> {
     let mut redis = wire.redis();
     let count = pipeline.len();
     redis.send_packed_commands(&pipeline, 0, count).await
 }
 
-/// What the store is told of these.
+/// The commands that report these counters, one call for each.
 pub fn calls(asks: &[Ask]) -> Pipeline {
     let mut pipeline = Pipeline::new();
     (0..asks.len()).for_each(|at| Ask::call(&mut pipeline, asks, &[at], false));

@@ -1,25 +1,25 @@
-//! What a counter is called in the store.
+//! The names of keys in the store.
 //!
-//! Names can be read by people, and no two counters have the same: what sets parts apart is
-//! escaped within them. Braces are escaped too, for in a cluster they choose the node, and clients
-//! choose the values. Names that would be long end in a hash. With compatible keys, windows are
-//! called what envoyproxy/ratelimit calls them; its names are joined without escaping, so two
-//! counters may share one, as they do there.
+//! Names are readable, and no two counters have the same name: separators within parts are escaped.
+//! Braces are escaped too, because they choose the node in a cluster, and clients choose the
+//! values. A long name ends in a hash. With compatible keys, windows have the names that
+//! envoyproxy/ratelimit gives them. These are joined without escaping, so two counters may share a
+//! name, as they do there.
 
 use aws_lc_rs::digest;
 use evenkeel_core::bucket;
 use evenkeel_core::windows::{Algorithm, Length, Window};
 use std::fmt::Write;
 
-/// Longer names end in a hash, in bytes.
+/// The longest name without a hash, in bytes.
 const BYTES_MAX: usize = 400;
 
-/// How names are made.
+/// The rules for names.
 #[derive(Clone, Debug)]
 pub struct Naming {
-    /// What all begin with.
+    /// The prefix of all names.
     pub prefix: String,
-    /// Whether windows are called as the reference calls them.
+    /// Whether windows have the names that envoyproxy/ratelimit gives them.
     pub compatible: bool,
 }
 
@@ -38,7 +38,8 @@ impl Naming {
         }
     }
 
-    /// The name of a door's bucket: which of them is said by any bytes.
+    /// The name of a door's bucket. `id` identifies the bucket within its limit, and may be any
+    /// bytes.
     #[must_use]
     pub fn account(
         &self,
@@ -59,9 +60,9 @@ impl Naming {
         name.push(':');
         let head = name.len();
         for chunk in id.utf8_chunks() {
-            // Nothing follows, so what sets parts apart needs no escaping.
+            // This is the last part, so separators in it need no escaping.
             escape_all(&mut name, chunk.valid(), "%#{}");
-            // What is no text stands as it would if it were escaped.
+            // Bytes that are not UTF-8 are written as if escaped.
             chunk.invalid().iter().for_each(|byte| _ = write!(name, "%{byte:02X}"));
         }
         shorten(&mut name, head);
@@ -119,18 +120,18 @@ const fn unit(length: Length) -> (u32, &'static str) {
     }
 }
 
-/// Puts a hash in place of what follows `head` bytes, if the whole is too long.
+/// Replaces the part after the first `head` bytes by a hash if the name is too long.
 fn shorten(name: &mut String, head: usize) {
     if name.len() > BYTES_MAX {
         let hash = digest::digest(&digest::SHA256, &name.as_bytes()[head..]);
         name.truncate(head);
         name.push('#');
-        // Writing to a text cannot fail.
+        // Writing to a String cannot fail.
         hash.as_ref().iter().for_each(|byte| _ = write!(name, "{byte:02x}"));
     }
 }
 
-/// Escapes a part that others follow.
+/// Escapes a part that is followed by others.
 fn escape(name: &mut String, text: &str) {
     escape_all(name, text, "%:=#{}");
 }

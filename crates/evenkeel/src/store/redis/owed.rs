@@ -1,10 +1,10 @@
-//! What was counted here alone, and that the store has yet to be told.
+//! Hits that were counted in this process alone and have to be reported to the store.
 //!
-//! Hits of one counter are added up, so an outage costs an entry for each counter that was hit, and
-//! there are no more of them than a bound. It is one for all threads: what is known here of a
-//! counter has in it what any of them has counted, and less what is owed it is what the store knew.
-//! What of it still matters when the store is back, the script knows: hits of a window that has
-//! ended there are not counted.
+//! The hits of one counter are added up, so an outage costs one entry for each counter that was
+//! hit, and the number of entries is bounded. The table is shared by all threads: the local count
+//! of a counter includes the hits of all threads, and without the pending hits it is the count that
+//! the store knew. The script decides which hits still matter when the store is back: it does not
+//! count those of a window that has ended.
 
 use super::lane::shared::Notes;
 use super::script::Ask;
@@ -13,7 +13,7 @@ use evenkeel_core::windows::Algorithm;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Hits to be told, by the name of their counter; below zero they are given back.
+/// The pending hits, by the name of their counter. A negative number gives hits back.
 #[derive(Default)]
 pub struct Owed {
     entries: HashMap<String, Hits, foldhash::fast::RandomState>,
@@ -21,9 +21,9 @@ pub struct Owed {
 
 struct Hits {
     ask: Ask,
-    /// To be told,
+    /// The hits that are not being reported yet.
     owed: i64,
-    /// and of which the store is being told.
+    /// The hits that are being reported now.
     telling: i64,
 }
 
@@ -34,24 +34,24 @@ impl Notes for Owed {
 }
 
 impl Owed {
-    /// The hits of a counter that the store is not told of.
+    /// The hits of a counter that are not being reported yet.
     pub fn of(&self, name: &str) -> i64 {
         self.entries.get(name).map_or(0, |hits| hits.owed)
     }
 
-    /// Those, and what it is being told.
+    /// All pending hits of a counter, with those that are being reported.
     pub fn unheard(&self, name: &str) -> i64 {
         self.entries.get(name).map_or(0, |hits| hits.owed + hits.telling)
     }
 
-    /// Notes hits. False: there is no room for one more counter, of at most `max`.
+    /// Adds hits. Returns false if the counter is new and there are `max` counters already.
     pub fn add(&mut self, ask: &Ask, hits: i64, max: usize) -> bool {
         if hits == 0 {
             return true;
         }
         let full = self.entries.len() >= max;
         match self.entries.entry(ask.name.clone()) {
-            // What is owed to a window that has ended matters to nobody.
+            // Pending hits of a window that has ended no longer matter.
             Entry::Occupied(mut entry) => {
                 let known = entry.get_mut();
                 let window = std::mem::replace(&mut known.ask.hit.window, ask.hit.window);
@@ -66,8 +66,9 @@ impl Owed {
         true
     }
 
-    /// At most `max` of those that `wanted` wants, as they are to be told: [`Owed::told`] when they
-    /// were. What cannot matter any more at `now` is thrown away and counted in `lost`.
+    /// Takes at most `max` entries that `wanted` accepts, as reports. Call [`Owed::told`] or
+    /// [`Owed::not_told`] for each when it is done. Entries that cannot matter any more at `now`
+    /// are dropped and counted in `lost`.
     pub fn take(
         &mut self,
         max: usize,
@@ -81,12 +82,12 @@ impl Owed {
         self.entries.values_mut().filter(idle).take(max).map(Hits::tell).collect()
     }
 
-    /// The store was told of a counter, or will never be.
+    /// Ends the report of a counter, whether the store has received it or never will.
     pub fn told(&mut self, name: &str) {
         self.settle(name, |_| {});
     }
 
-    /// The store has not taken what it was told of a counter.
+    /// Ends the report of a counter that the store has not accepted. The hits are pending again.
     pub fn not_told(&mut self, name: &str) {
         self.settle(name, |hits| hits.owed = hits.owed.saturating_add(hits.telling));
     }
@@ -112,7 +113,7 @@ impl Hits {
     }
 }
 
-/// Whether the window of what is owed may go on where the clock is some seconds behind.
+/// Whether the window of these hits may still be open on a server with a clock some seconds behind.
 fn matters(ask: &Ask, now: Time) -> bool {
     let window = ask.hit.window;
     let end = u64::from(window.end) + 2;

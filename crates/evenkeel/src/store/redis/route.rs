@@ -1,8 +1,8 @@
-//! Which server has a counter.
+//! The map from keys to servers.
 //!
-//! One server has all; servers of a ring have those whose names fall to them; nodes of a cluster
-//! have the slots that they say, and say where a counter is that they do not have. What is known of
-//! a cluster is asked for anew when a node sends us elsewhere or is lost.
+//! A single server has all keys. In a ring, the hash of a key's name chooses the server. In a
+//! cluster, the nodes report their slots, and redirect a call for a key that they do not have. The
+//! map of a cluster is read again when a node redirects a call or is lost.
 
 use super::link::Link;
 use crate::config::settings::store::{End, Layout, Server, StorePlace};
@@ -13,33 +13,33 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// Slots of a cluster.
+/// The number of slots of a cluster.
 const SLOTS: usize = 16_384;
-/// The most nodes of a cluster that are connected to.
+/// The most nodes of a cluster to connect to.
 const NODES_MAX: usize = 1_000;
 /// The longest name of a host, in bytes (RFC 1035, 2.3.4).
 const HOST_BYTES_MAX: usize = 255;
-/// A slot that nobody is known to have.
+/// The entry of a slot without a known node.
 const NOBODY: u16 = u16::MAX;
 
-/// The servers of a place, and who has what.
+/// The servers of one store, and which keys each has.
 pub struct Route {
     place: Arc<StorePlace>,
     links: RefCell<Vec<Member>>,
-    /// Of a cluster, the place of each slot's node among `links`.
+    /// In a cluster, the index in `links` of each slot's node.
     slots: RefCell<Vec<u16>>,
-    /// Told when a node has sent us elsewhere.
+    /// Notified when a node has redirected a call.
     pub stale: Notify,
 }
 
-/// A link, and the task that keeps it.
+/// A link, and the task that keeps it connected.
 struct Member {
     link: Rc<Link>,
     keeper: Option<AbortHandle>,
 }
 
 impl Route {
-    /// The servers that the settings name, none of them connected.
+    /// Makes links to the configured servers, without connections.
     pub fn new(place: &StorePlace) -> Route {
         let place = Arc::new(place.clone());
         let servers: Vec<Option<Server>> = match place.layout {
@@ -55,24 +55,24 @@ impl Route {
         Route { place, links, slots: RefCell::new(slots), stale: Notify::new() }
     }
 
-    /// Whether calls go to nodes of a cluster, each with one counter.
+    /// Whether the servers are a cluster, in which each call has one key.
     pub fn is_cluster(&self) -> bool {
         self.place.layout == Layout::Cluster
     }
 
-    /// All links.
+    /// The links to all known servers.
     pub fn links(&self) -> Vec<Rc<Link>> {
         self.links.borrow().iter().map(|member| Rc::clone(&member.link)).collect()
     }
 
-    /// Has all links kept that are not yet.
+    /// Starts `keeper` for each link that has no task yet.
     pub fn keep(&self, keeper: impl Fn(Rc<Link>) -> AbortHandle) {
         for member in self.links.borrow_mut().iter_mut().filter(|member| member.keeper.is_none()) {
             member.keeper = Some(keeper(Rc::clone(&member.link)));
         }
     }
 
-    /// The link to the server that has the counter of this name; `None` while nobody knows.
+    /// The link to the server that has the key `name`; `None` if that server is unknown.
     pub fn link(&self, name: &str) -> Option<Rc<Link>> {
         let links = self.links.borrow();
         let index = match self.place.layout {
@@ -83,7 +83,7 @@ impl Route {
         links.get(index).map(|member| Rc::clone(&member.link))
     }
 
-    /// A node says that another one, `host:port`, has the slot of `name`.
+    /// Records that another node, at `host:port`, has the slot of `name`. Returns the link to it.
     pub fn moved(&self, name: &str, to: &str) -> Option<Rc<Link>> {
         self.stale.notify_one();
         let index = self.index_of(to, None)?;
@@ -91,14 +91,14 @@ impl Route {
         self.links.borrow().get(usize::from(index)).map(|member| Rc::clone(&member.link))
     }
 
-    /// The link to a node, `host:port`.
+    /// The link to the node at `host:port`.
     pub fn node(&self, at: &str) -> Option<Rc<Link>> {
         let index = self.index_of(at, None)?;
         self.links.borrow().get(usize::from(index)).map(|member| Rc::clone(&member.link))
     }
 
-    /// The place of a node among the links; it is added if it is not there. A node that does not
-    /// say its host has that of whom we asked.
+    /// The index of a node among the links. An unknown node is added. A node without a host in the
+    /// answer has the host of the node that was asked.
     fn index_of(&self, at: &str, asked: Option<&str>) -> Option<u16> {
         let (host, port) = at.rsplit_once(':')?;
         let host = match (host.trim_matches(['[', ']']), asked) {
@@ -124,8 +124,8 @@ impl Route {
         u16::try_from(index).ok()
     }
 
-    /// Takes over who has which slots, as a node that was asked at `host` says. Returns the nodes
-    /// that have none; `None` if that was no such answer.
+    /// Replaces the map of slots by the answer of a node at `host`. Returns the links to nodes
+    /// without slots, which are removed; `None` if the answer is malformed.
     pub fn learn(&self, answer: &Value, host: &str) -> Option<Vec<Rc<Link>>> {
         let Value::Array(ranges) = answer else { return None };
         let ranges: Option<Vec<_>> = ranges.iter().map(range_of).collect();
@@ -139,7 +139,7 @@ impl Route {
         Some(gone)
     }
 
-    /// Lets nodes go that have no slots, and gives the others the places that are left.
+    /// Removes the nodes without slots, and renumbers the others in `slots`.
     fn let_go(&self, slots: &mut [u16]) -> Vec<Rc<Link>> {
         let mut links = self.links.borrow_mut();
         let mut places = vec![NOBODY; links.len()];
@@ -160,7 +160,7 @@ impl Route {
         gone
     }
 
-    /// Has the servers asked again that the settings name: of those that are known, none answers.
+    /// Adds the configured servers again, because none of the known nodes answers.
     pub fn ask_seeds(&self) {
         for server in &self.place.servers {
             let _ = self.index_of(&server.end.to_string(), None);
@@ -168,7 +168,7 @@ impl Route {
     }
 }
 
-/// The slots that one entry of CLUSTER SLOTS is about, and the master that has them.
+/// The range of slots in one entry of CLUSTER SLOTS, and the address of its master.
 fn range_of(range: &Value) -> Option<(usize, usize, String)> {
     let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = parts.as_slice() else {
@@ -185,7 +185,7 @@ fn range_of(range: &Value) -> Option<(usize, usize, String)> {
     (first <= last).then(|| (first, last, format!("{host}:{port}")))
 }
 
-/// The slot of a name: the part between the first braces counts, if there is one.
+/// The slot of a name. If the name has a part between braces, only the first such part counts.
 fn slot(name: &[u8]) -> usize {
     let tagged = name.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &name[open + 1..];
@@ -195,7 +195,7 @@ fn slot(name: &[u8]) -> usize {
     usize::from(crc16(tagged.unwrap_or(name))) % SLOTS
 }
 
-/// CRC-16 of XMODEM, as clusters use it.
+/// CRC-16/XMODEM, as Redis clusters use it.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc & 0x8000 {
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn slots_are_those_of_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
-        // As redis-cli CLUSTER KEYSLOT says.
+        // As answered by redis-cli CLUSTER KEYSLOT.
         for (name, at) in [("foo", 12_182), ("{user1000}.following", 3_443), ("foo{}{bar}", 8_363)]
         {
             assert_eq!(slot(name.as_bytes()), at, "{name}");

@@ -1,9 +1,9 @@
-//! The scripts, what `count.lua` is told of a counter, and what servers answer.
+//! The scripts, the arguments of `count.lua`, and the answers of servers.
 //!
-//! The scripts say what each of their arguments means; what `account.lua` is told: `account`. A
-//! server keeps them under the hashes of their texts; one that was started anew does not know them,
-//! says so, and is told them again with the question. What a server answers is read here, and
-//! believed only as far as it can be.
+//! The scripts document their arguments. Those of `account.lua` are built in `account`. A server
+//! stores scripts under the hashes of their texts. After a restart it does not know them, answers
+//! with an error, and gets them again together with the question. Answers are read here, and
+//! implausible values are refused or bounded.
 
 use super::lane::Lane;
 use super::lane::asking::Question;
@@ -13,21 +13,21 @@ use redis::{Pipeline, ServerError, ServerErrorKind, Value};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// A script that servers keep under the hash of its text.
+/// A script that servers store under the hash of its text.
 pub struct Script {
     text: &'static str,
     hash: LazyLock<String>,
 }
 
-/// Counts windows and buckets of the rate limit service.
+/// The script that counts windows and buckets of the rate limit service.
 pub static COUNT: Script = Script { text: COUNT_TEXT, hash: LazyLock::new(|| hash(COUNT_TEXT)) };
-/// Charges buckets of the other doors.
+/// The script that charges buckets of the other doors.
 pub static ACCOUNT: Script =
     Script { text: ACCOUNT_TEXT, hash: LazyLock::new(|| hash(ACCOUNT_TEXT)) };
 
 const COUNT_TEXT: &str = include_str!("script/count.lua");
 const ACCOUNT_TEXT: &str = include_str!("script/account.lua");
-/// How many there are.
+/// The number of scripts, which is the number of answers to [`load`].
 pub const SCRIPTS: usize = 2;
 
 fn hash(text: &str) -> String {
@@ -37,7 +37,7 @@ fn hash(text: &str) -> String {
 }
 
 impl Script {
-    /// Adds a call with these keys, and gives it to take its arguments.
+    /// Adds a call with these keys. Returns the pipeline, to which the caller adds the arguments.
     pub fn call<'p, 'a>(
         &self,
         pipeline: &'p mut Pipeline,
@@ -49,24 +49,25 @@ impl Script {
     }
 }
 
-/// One counter that the store is asked for.
+/// A question about one counter, and its answer.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// What it is called there.
+    /// The counter's key in the store.
     pub name: String,
-    /// What is counted, and then what became of it.
+    /// The hits to count, and then the result.
     pub hit: Hit,
-    /// How long its windows are.
+    /// The length of the counter's windows.
     pub length: Length,
-    /// The window is part of the name, which is kept for so long beyond it.
+    /// Set for a compatible key, which has the window in its name: the time for which the key is
+    /// kept beyond its window.
     pub compatible: Option<Duration>,
-    /// It is in the store for counters of one second, if there is such.
+    /// Whether the key is in the store for counters of one second, if that is separate.
     pub per_second: bool,
-    /// What was counted when it was last seen here.
+    /// The latest count that the store is known to have had.
     pub known: u32,
-    /// It has happened, and is counted whatever the limit.
+    /// Whether the hits have happened already and are counted whatever the limit.
     pub force: bool,
-    /// The store was away a moment ago, and may have lost some of what is known.
+    /// Whether the store was unreachable recently, and may have lost a part of `known`.
     pub returned: bool,
 }
 
@@ -96,7 +97,7 @@ impl Ask {
         if windowless { 0 } else { self.hit.window.end }
     }
 
-    /// Takes over what the store says: the hits before and after, and its clock.
+    /// Applies the store's answer: the hits before and after, and its time.
     pub fn answered(&mut self, before: u32, after: u32, now: Time) {
         (self.hit.before, self.hit.after) = (before, after);
         if self.kind() != "c" {
@@ -107,7 +108,7 @@ impl Ask {
 
 impl Question for Ask {
     type Answer = (u32, u32);
-    /// Whether those within their limits are not to be counted if another would go over.
+    /// Whether counters within their limits are not counted if another one would go over its limit.
     type How = bool;
 
     fn name(&self) -> &str {
@@ -150,7 +151,7 @@ impl Question for Ask {
     }
 }
 
-/// Adds calls that make the scripts known.
+/// Adds the commands that make the scripts known to a server.
 pub fn load(pipeline: &mut Pipeline) {
     for script in [&COUNT, &ACCOUNT] {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
@@ -160,19 +161,19 @@ pub fn load(pipeline: &mut Pipeline) {
 /// Why a server did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It does not know the script.
+    /// The server does not know the script.
     NoScript,
-    /// Another node has this: `host:port`.
+    /// The node at `host:port` has the slot.
     Moved(String),
-    /// Another node is about to have it, and is to be asked this once.
+    /// The slot is being moved to the node at `host:port`, which must be asked for this call.
     Asking(String),
-    /// It can do nothing for anybody at present.
+    /// The server cannot work at present, whatever the command.
     Unable(String),
-    /// It will not do this.
+    /// The server refuses this command, or the answer is malformed.
     Wrong(String),
 }
 
-/// What a script answers: the server's clock, and so many numbers.
+/// Reads the answer of a script: the server's time, and `count` numbers.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -196,7 +197,7 @@ pub fn numbers(answer: &Value, count: usize) -> Result<(Time, Vec<i64>), Refusal
     Ok((Time(unsigned(second)?.saturating_mul(SECOND).saturating_add(nanos)), rest))
 }
 
-/// Why a server can do nothing at present, if it says so to any of what it was asked.
+/// The reason why a server cannot work at present, if one of the answers gives one.
 pub fn unable<'a>(mut answers: impl Iterator<Item = &'a Value>) -> Option<String> {
     answers.find_map(|answer| match answer {
         Value::ServerError(error) => match refusal(error) {
@@ -207,7 +208,7 @@ pub fn unable<'a>(mut answers: impl Iterator<Item = &'a Value>) -> Option<String
     })
 }
 
-/// Codes of servers that can do nothing at present, for whatever they are asked.
+/// The error codes of a server that cannot work at present, whatever the command.
 const UNABLE: [&str; 12] = [
     "OOM",
     "READONLY",
@@ -223,7 +224,7 @@ const UNABLE: [&str; 12] = [
     "TRYAGAIN",
 ];
 
-/// The most that is kept of why a server refuses, in bytes; errors of Redis have some hundred.
+/// The longest reason that is kept of a refusal, in bytes. Errors of Redis have some hundred.
 const WHY_BYTES_MAX: usize = 512;
 
 fn refusal(error: &ServerError) -> Refusal {
@@ -274,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Whatever somebody who speaks for the store says, a request is decided.
+    /// A malformed answer, even from an impostor, never prevents a decision on a request.
     #[test]
     fn what_the_script_does_not_answer_is_refused_or_bounded() {
         let most = numbers(&[i64::MAX, i64::MAX, i64::MAX, i64::MIN]);

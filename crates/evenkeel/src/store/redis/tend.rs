@@ -1,7 +1,7 @@
-//! What a lane does beside answering: tells the store what it is owed, and keeps up with who has
-//! which slots of a cluster.
+//! The background tasks of a lane: one reports pending hits and charges to the store, one keeps the
+//! map of a cluster's slots up to date.
 //!
-//! Both are tasks of the lane's thread that end with it; no request waits for them.
+//! Both run on the lane's thread and end with it. No request waits for them.
 
 use super::lane::Lane;
 use super::link::Link;
@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// Tells the store what it is owed, again and again.
+/// Reports pending hits and charges to the store, once every period.
 pub async fn settle(lane: Weak<Lane>, period: Duration) {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -33,7 +33,7 @@ pub async fn settle(lane: Weak<Lane>, period: Duration) {
     }
 }
 
-/// Keeps up with who has which slots of a cluster.
+/// Keeps the map of a cluster's slots up to date.
 pub async fn explore(lane: Weak<Lane>, second: bool) {
     let mut wait = Duration::from_millis(20);
     loop {

@@ -1,8 +1,9 @@
-//! The file that a snapshot lies in: read by whoever starts, replaced whole by whoever runs.
+//! The file of a snapshot: read at the start, and replaced as a whole while the process runs.
 //!
-//! A snapshot is written beside the file, forced to the disk and only then given its name. So at
-//! any moment, also after a loss of power, there is one whole snapshot or none. What is in it:
-//! `format`. Only the owner may read it: it holds the secret that keys are hashed with.
+//! A snapshot is written beside the file, forced to the disk and then renamed. So at any moment,
+//! also after a power failure, there is either one complete snapshot or none. The contents:
+//! `format`. The file is readable by its owner only, because it holds the secret seed of the keys'
+//! hashes.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -10,20 +11,20 @@ use std::io::{self, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Collected before it is handed to the system.
+/// The size of the write buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
-/// As many links as the system follows.
+/// The number of symbolic links to follow, the same as the kernel's.
 const LINKS_MAX: usize = 40;
 
-/// Opens the snapshot; `None` if there is none.
+/// Opens the snapshot; `None` if the file does not exist.
 ///
 /// # Errors
-/// If it is there and cannot be opened, or is no plain file: a pipe would be waited for.
+/// The file cannot be opened, or is not a regular file. Opening a pipe would block.
 pub fn open(path: &Path) -> io::Result<Option<File>> {
     if is_there(path)? { File::open(path).map(Some) } else { Ok(None) }
 }
 
-/// Whether there is a plain file.
+/// Whether the path leads to a regular file. Any other kind of file is an error.
 fn is_there(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
@@ -33,30 +34,30 @@ fn is_there(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// The file that links at this path lead to, there or not: a link stays one, and leads to the
-/// snapshot.
+/// The path behind symbolic links, whether a file exists there or not. The links stay, and lead to
+/// the new snapshot.
 fn followed(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         match fs::read_link(&path) {
             Ok(next) => path = folder(&path).join(next),
-            // It is none.
+            // The path is not a link.
             Err(_) => break,
         }
     }
     path
 }
 
-/// Replaces the snapshot by what `write` writes, and says how many bytes that is. If anything
-/// fails, the old one stays.
+/// Replaces the snapshot by the output of `write`, and returns its size in bytes. If anything
+/// fails, the old snapshot stays.
 ///
 /// # Errors
-/// The first that came up.
+/// The first error of the system or of `write`.
 pub fn replace(
     path: &Path,
     write: impl FnOnce(BufWriter<File>) -> io::Result<BufWriter<File>>,
 ) -> io::Result<u64> {
-    // A device by that name would be replaced too.
+    // Checked because the rename would also replace a device with this name.
     is_there(path)?;
     let path = followed(path);
     let aside = beside(&path, ".tmp");
@@ -70,18 +71,18 @@ pub fn replace(
             Ok(bytes)
         }
         Err(error) => {
-            // It may never have been there; and what failed is what is to be told.
+            // The file may not exist, and the error to report is the first one.
             let _ = fs::remove_file(&aside);
             Err(error)
         }
     }
 }
 
-/// Puts a file that is not believed out of the way, so that somebody may look at it. Returns where
-/// it lies then; one that lay there before is gone.
+/// Moves a refused snapshot aside, so that an operator can examine it. Returns its new path. A file
+/// that was moved there earlier is overwritten.
 ///
 /// # Errors
-/// If it cannot be moved, or is no plain file.
+/// The file cannot be moved, or is not a regular file.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     is_there(path)?;
     let path = followed(path);

@@ -1,18 +1,18 @@
-//! What a snapshot looks like: fixed little-endian records behind a head, a checksum at the end.
+//! The format of a snapshot: little-endian records after a head, and a checksum at the end.
 //!
 //! ```text
 //! head     "EVENKEEL", version u16, number of limits u16, 0 u32, seed 16 bytes, written u64
 //! limit    door, name: length u8 and text; by: length u16 and text;
 //!          unit u8, algorithm u8, words u8, its three numbers u64 each;
-//!          blocks: count u32 (from 1 to 1024) and as many buckets; a count of 0 ends them
+//!          blocks: count u32 (from 1 to 1024) and that number of buckets; a count of 0 ends them
 //! bucket   hash u64, state: `words` times u64
 //! end      CRC-32 (IEEE) of everything before it, u32
 //! ```
 //!
-//! The counters of the rate limit service lie under one limit of algorithm 6, of a word each.
-//! Times are nanoseconds since the Unix epoch. Reading is strict: whatever is not exactly this is a
-//! fault, and then nothing of it is to be believed. What is done with it: `state`. No file is
-//! opened here.
+//! The counters of the rate limit service are stored under one limit of algorithm 6, with one word
+//! each. Times are nanoseconds since the Unix epoch. Reading is strict: any deviation is an error,
+//! and then no part of the file may be used. How a snapshot is used: `restore`. No file is opened
+//! here.
 
 use crc32fast::Hasher;
 use evenkeel_core::bucket::debt::Debt;
@@ -28,77 +28,77 @@ use std::io::{self, Read, Write};
 
 /// The first bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"EVENKEEL";
-/// The only version there is.
+/// The only version of the format.
 const VERSION: u16 = 1;
-/// The most buckets in a block: half a megabyte of the widest.
+/// The most buckets in a block: half a megabyte with the widest state.
 const BLOCK_MAX: usize = 1_024;
-/// The algorithm of [`Counting::Windows`].
+/// The algorithm number of [`Counting::Windows`].
 const WINDOWS: u8 = 6;
-/// The longest text of what a limit counts by, in bytes.
+/// The longest description of a limit's key, in bytes.
 const BY_BYTES_MAX: usize = 4_096;
 
-/// Why a snapshot is not believed.
+/// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// It cannot be read.
+    /// Reading the file failed.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It ends too early.
+    /// The file ends too early.
     #[error("it is cut off")]
     Short,
-    /// It does not begin as one.
+    /// The file does not begin as a snapshot does.
     #[error("it is not a snapshot of evenkeel")]
     Stranger,
-    /// Another program wrote it.
+    /// The snapshot was written in another version of the format.
     #[error("it is of version {0}, and only version {VERSION} is read here")]
     Version(u16),
-    /// Its checksum is not that of its contents.
+    /// The checksum does not match the contents.
     #[error("it is damaged: its checksum is wrong")]
     Checksum,
-    /// Something in it cannot be.
+    /// The named part has a value that is not allowed.
     #[error("it is damaged: {0} cannot be")]
     Shape(&'static str),
 }
 
-/// What a snapshot begins with.
+/// The head of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// What its keys were hashed with.
+    /// The seed with which the keys were hashed.
     pub seed: Seed,
-    /// When it was begun.
+    /// When the snapshot was begun.
     pub written: Time,
-    /// How many limits follow.
+    /// The number of limits that follow.
     pub limits: u16,
 }
 
-/// Which limit the buckets that follow are of. Buckets are taken over by a limit of the same door,
-/// name, key and unit, whose algorithm continues this one; counters of windows, by those of the
-/// same door.
+/// The limit that the following buckets belong to. Buckets are restored into a limit of the same
+/// door, name, key and unit whose algorithm continues this one. Counters of windows are restored
+/// into those of the same door.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// The limit's door.
+    /// The name of the limit's door.
     pub door: String,
-    /// Its name.
+    /// The name of the limit.
     pub name: String,
-    /// What it counts by, as text.
+    /// The parts of the limit's key, as text.
     pub by: String,
-    /// What it counts.
+    /// The unit of the limit: hits or CPU time.
     pub unit: Unit,
-    /// How.
+    /// The algorithm of the buckets.
     pub counting: Counting,
 }
 
-/// How something is counted.
+/// The algorithm of a limit's buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Counting {
-    /// By an algorithm with its numbers.
+    /// An algorithm for buckets, with its numbers.
     Bucket(Algorithm),
-    /// By `evenkeel_core::windows`, where a counter's word says itself how.
+    /// The counters of `evenkeel_core::windows`. A counter's state includes its algorithm.
     Windows,
 }
 
 impl Counting {
-    /// How many words a bucket has.
+    /// The number of words in the state of a bucket.
     #[must_use]
     pub fn words(&self) -> usize {
         match self {
@@ -108,11 +108,12 @@ impl Counting {
     }
 }
 
-/// Writes one snapshot.
+/// A writer of one snapshot. The order of calls: `begin`, then for each limit `limit`, its
+/// `bucket`s and `end_limit`, then `finish`.
 pub struct Writer<W> {
     to: W,
     sum: Hasher,
-    /// Buckets that wait for their block to be full.
+    /// The encoded buckets of a block that is not full yet.
     block: Vec<u8>,
     in_block: usize,
 }
@@ -121,7 +122,7 @@ impl<W: Write> Writer<W> {
     /// Begins a snapshot on `to`, which should be buffered.
     ///
     /// # Errors
-    /// Those of `to`, here and below.
+    /// Writing to `to` fails. The same applies to the methods below.
     pub fn begin(to: W, head: Head) -> io::Result<Writer<W>> {
         let mut writer = Writer { to, sum: Hasher::new(), block: Vec::new(), in_block: 0 };
         writer.put(&MAGIC)?;
@@ -136,7 +137,7 @@ impl<W: Write> Writer<W> {
     /// Begins the buckets of a limit.
     ///
     /// # Errors
-    /// Also if one of its texts is too long.
+    /// Writing fails, or a text of the limit is too long.
     pub fn limit(&mut self, kept: &Kept) -> io::Result<()> {
         for text in [&kept.door, &kept.name] {
             let length = u8::try_from(text.len()).map_err(io::Error::other)?;
@@ -156,10 +157,10 @@ impl<W: Write> Writer<W> {
         numbers.into_iter().try_for_each(|number| self.put(&number.to_le_bytes()))
     }
 
-    /// Adds a bucket of the limit begun last.
+    /// Adds a bucket of the limit that was begun last.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Writing fails.
     pub fn bucket(&mut self, hash: KeyHash, state: &[u64]) -> io::Result<()> {
         self.block.extend_from_slice(&hash.bits().to_le_bytes());
         state.iter().for_each(|word| self.block.extend_from_slice(&word.to_le_bytes()));
@@ -170,7 +171,7 @@ impl<W: Write> Writer<W> {
     /// Ends the buckets of a limit.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Writing fails.
     pub fn end_limit(&mut self) -> io::Result<()> {
         if self.in_block > 0 {
             self.flush_block()?;
@@ -178,10 +179,10 @@ impl<W: Write> Writer<W> {
         self.put(&0_u32.to_le_bytes())
     }
 
-    /// Ends the snapshot, and gives back what it was written to.
+    /// Ends the snapshot and returns the underlying writer.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Writing fails.
     pub fn finish(mut self) -> io::Result<W> {
         let sum = self.sum.finalize();
         self.to.write_all(&sum.to_le_bytes())?;
@@ -206,7 +207,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// An algorithm's kind and its numbers; zero where it has fewer.
+/// The number of an algorithm and its three parameters; zero for those that it does not have.
 fn numbers(counting: &Counting) -> (u8, [u64; 3]) {
     let Counting::Bucket(algorithm) = counting else { return (WINDOWS, [0; 3]) };
     match algorithm {
@@ -249,17 +250,18 @@ fn algorithm(kind: u8, [first, second, third]: [u64; 3]) -> Option<Algorithm> {
     }
 }
 
-/// What is met in a snapshot.
+/// A record of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Seen<'a> {
-    /// A limit; its buckets follow.
+    /// A limit. Its buckets follow.
     Limit(&'a Kept),
-    /// A bucket, and its state.
+    /// The key and the state of a bucket.
     Bucket(KeyHash, &'a [u64]),
 }
 
-/// Reads a whole snapshot from `source`, which should be buffered, and shows what is in it. What is
-/// shown may be believed only if the result is good: look once, and only then once more to use it.
+/// Reads a complete snapshot from `source`, which should be buffered, and passes each record to
+/// `see`. The records are valid only if the result is `Ok`. So read a snapshot once to check it,
+/// and only then again to use it.
 ///
 /// # Errors
 /// [`Fault`].
@@ -311,7 +313,7 @@ impl<R: Read> Reader<R> {
         Ok(Head { seed, limits, written: Time(u64::from_le_bytes(self.bytes()?)) })
     }
 
-    /// A limit, and how many words its buckets have.
+    /// Reads a limit, and returns it with the number of words in the state of its buckets.
     fn limit(&mut self) -> Result<(Kept, usize), Fault> {
         let length = self.byte()?;
         let door = self.text(length.into())?;
@@ -339,7 +341,7 @@ impl<R: Read> Reader<R> {
         Ok((Kept { door, name, by, unit, counting }, usize::from(words)))
     }
 
-    /// How many buckets the next block has; `None`: there is none.
+    /// Reads the number of buckets in the next block; `None` after the last one.
     fn count(&mut self) -> Result<Option<usize>, Fault> {
         match u32::from_le_bytes(self.bytes()?) as usize {
             0 => Ok(None),

@@ -1,9 +1,10 @@
-//! From a snapshot back to buckets: looked at whole first, and only then taken over.
+//! Restores buckets from a snapshot, which is first checked as a whole.
 //!
-//! A limit takes over the buckets of the one with its door, name, key and unit, if its numbers let
-//! it; other limits' buckets are left. The rate limit service takes over its counters: what they
-//! count is part of their keys. A clock that was set back since would make debts of hours
-//! out of seconds: then they count from now. What is not whole is put aside; nothing of it is used.
+//! The buckets of a limit are restored into the current limit with the same door, name, key and
+//! unit, if its numbers allow it. Other buckets are dropped. The counters of the rate limit service
+//! are restored by their keys, which include their windows. If the clock was set back since, debts
+//! of seconds would seem to last for hours: in that case debts count from now. A damaged snapshot
+//! is moved aside, and no part of it is used.
 
 use super::format::{self, Counting, Fault, Head, Kept, Seen};
 use super::{Accounts, disk, kept, kept_windows};
@@ -21,18 +22,18 @@ use std::io::{BufReader, Seek};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Collected of the file before it is looked at.
+/// The size of the read buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
-/// How far the clock may seem to have gone back without anything being wrong.
+/// The difference by which the clock may seem to have gone back without being considered set back.
 const SKEW: Nanos = Nanos::from_secs(1);
 
-/// A snapshot that is whole.
+/// A snapshot that has been checked.
 pub struct Found {
     file: File,
     head: Head,
 }
 
-/// Looks for the snapshot of an earlier run. One that is not whole is put aside, and told.
+/// Opens and checks the snapshot of an earlier run. A damaged one is logged and moved aside.
 #[must_use]
 pub fn find(settings: &settings::State) -> Option<Found> {
     let path = settings.file.as_deref()?;
@@ -67,13 +68,15 @@ fn refuse(path: &Path, why: &dyn Display) -> Option<Found> {
 }
 
 impl Found {
-    /// What its keys were hashed with: under another seed none of them is found again.
+    /// The seed with which the keys were hashed. The engines must use the same one, or no key is
+    /// found again.
     #[must_use]
     pub fn seed(&self) -> Seed {
         self.head.seed
     }
 
-    /// Puts the buckets back whose limits still mean the same. To be done before any request comes.
+    /// Restores the buckets of all limits that still mean the same. Call it before the first
+    /// request.
     pub fn restore(mut self, accounts: &Accounts, watch: &Watch, now: Time) {
         let mut restorer = Restorer::new(accounts, &self.head, now);
         if let Err(fault) = self.show(|seen| restorer.see(seen)) {
@@ -100,22 +103,22 @@ impl Found {
     }
 }
 
-/// Puts buckets back, one after the other.
+/// The state of a restoration.
 struct Restorer<'a> {
     accounts: &'a Accounts,
     now: Time,
-    /// How far the clock was set back since.
+    /// The time by which the clock was set back since.
     back: Nanos,
-    /// Where the buckets of the present limit go.
+    /// The table for the buckets of the current limit; `None` if they are dropped.
     place: Option<Place>,
     restored: u64,
-    /// Buckets that owe nothing any more, or whose limit is gone.
+    /// The number of buckets that were dropped, because their debt is paid or their limit is gone.
     left: u64,
 }
 
-/// Where buckets go.
+/// The table that buckets are restored into.
 enum Place {
-    /// To a limit, and how they were counted.
+    /// The limit at this index, and the algorithm by which the buckets were counted.
     Limit(Arc<Limiter>, usize, Algorithm),
     Windows(Arc<Windows>),
 }
@@ -134,7 +137,7 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// The limit of today that means the same.
+    /// The current limit that means the same.
     fn find(&self, was: &Kept) -> Option<Place> {
         let Counting::Bucket(counted) = &was.counting else {
             return self.windows(was).map(Place::Windows);
@@ -162,7 +165,8 @@ impl<'a> Restorer<'a> {
     fn put(&self, hash: KeyHash, state: &[u64]) -> bool {
         let (limiter, index, was) = match &self.place {
             None => return false,
-            // Windows stand where the system's clock has them: under another they are not these.
+            // Windows begin and end by the system's clock. If it was set back, the stored ones do
+            // not apply.
             Some(Place::Windows(windows)) => {
                 return self.back <= SKEW && windows.restore(hash, state[0], self.now);
             }
@@ -171,7 +175,8 @@ impl<'a> Restorer<'a> {
         if self.back <= SKEW {
             return limiter.restore(*index, was, hash, state, self.now);
         }
-        // Where something is owed, the state is one time; else not all of it is.
+        // If a debt is left, the state is a single time, which can be moved. Otherwise it may be
+        // more than that.
         if was.missing(state, self.now).is_none() {
             return false;
         }

@@ -13,7 +13,7 @@ const LIMITS: &str = "proxy: {cpus: 1, limits: [\
     {name: agent, by: [user-agent, 'header:x-a', path:2], share: 10%, burst: 30s}, \
     {name: host, by: host, window: 10s, max: 1s}]}";
 
-/// An engine and what watches it, at a clock that has just started.
+/// An engine with its metrics, at a clock that has just started.
 struct Stage {
     clock: Clock,
     watch: Arc<Watch>,
@@ -31,7 +31,7 @@ impl Stage {
         Stage { clock, watch, accounts: Accounts { engines: vec![("proxy", engine)], windows } }
     }
 
-    /// Makes the key `hash` of the limit at `index` owe so that it is full after `seconds`.
+    /// Puts the key `hash` of the limit at `index` in debt, so that it is full after `seconds`.
     fn owe(&self, index: usize, hash: u64, seconds: u64) {
         let now = self.clock.now();
         let full_at = now.plus(Nanos::from_secs(seconds));
@@ -41,7 +41,7 @@ impl Stage {
         assert!(engine.held().restore(index, &was, hash, &[full_at.0], now.minus(Nanos(1))));
     }
 
-    /// After how many seconds that key is full.
+    /// The number of seconds until the key is full.
     fn full_after(&self, index: usize, hash: u64) -> Option<f64> {
         let state =
             self.accounts.engines[0].1.held().tables()[index].peek(KeyHash::from_bits(hash));
@@ -59,7 +59,7 @@ impl Stage {
         }
     }
 
-    /// Writes as of `now`; whether that worked.
+    /// Writes a snapshot as of `now`. Returns whether that worked.
     fn write(&self, path: &Path, now: Time) -> bool {
         !self.scribe(path).write(now, false)
     }
@@ -155,7 +155,7 @@ fn blocks_are_kept_as_well() {
     held.tables()[2].take(hash).with(|found| assert_eq!(found, state));
 }
 
-/// Counts hits of a window of a day in `windows`; how many there are then.
+/// Counts hits in a window of a day, and returns the count.
 fn hit(windows: &Windows, now: Time) -> u32 {
     let window = Length::Seconds(86_400).window(now);
     let mut hits = [Hit::new(KeyHash::from_bits(5), window, 100, 3)];
@@ -176,20 +176,20 @@ fn counters_of_the_rate_limit_service_are_kept() {
     let after = Stage::new(LIMITS);
     assert!(after.take_over(&path));
     assert_eq!(hit(&windows(&after), now), 6);
-    // Who has no such service takes over the rest.
+    // A process without the service restores the rest.
     let without = Stage::new(LIMITS);
     let without =
         Stage { accounts: Accounts { windows: None, ..without.accounts.clone() }, ..without };
     assert!(without.take_over(&path));
     assert!(without.metric("evenkeel_state_restored_keys 0"));
-    // Of the future: the clock was set back since.
+    // A snapshot from the future: the clock was set back since.
     assert!(before.write(&path, now.plus(Nanos::from_secs(10))));
     let back = Stage::new(LIMITS);
     assert!(back.take_over(&path));
     assert_eq!(hit(&windows(&back), now), 3);
 }
 
-/// A machine without a clock of its own wakes up in 1970: debts are not to last for decades.
+/// A machine without a battery-backed clock starts in 1970. Debts must not last for decades then.
 #[test]
 fn a_clock_that_was_set_back_makes_no_debt_longer() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -230,7 +230,7 @@ fn what_cannot_be_written_is_counted_and_leaves_the_last_good_one() {
     let stage = Stage::new(LIMITS);
     assert!(stage.write(&path, stage.clock.now()));
     let whole = fs::read(&path).expect("written");
-    // A folder where the new one is to be written first.
+    // A directory at the path of the temporary file.
     fs::create_dir(folder.path().join("state.tmp")).expect("made");
     assert!(!stage.write(&path, stage.clock.now()));
     assert!(stage.metric("evenkeel_state_writes_total{result=\"failed\"} 1"));
@@ -260,8 +260,8 @@ fn what_is_no_plain_file_is_left_alone() {
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing beside them");
 }
 
-/// The longest that a crash can lose: from when the last whole snapshot was begun to just before
-/// the next one is whole.
+/// The longest time that a crash can lose: from the start of the last complete snapshot to just
+/// before the next one is complete.
 #[test]
 fn a_crash_loses_no_more_than_every() {
     for millis in [100, 300, 5_000, 86_400_000] {
@@ -270,7 +270,7 @@ fn a_crash_loses_no_more_than_every() {
             let lost = took + pause(every, took) + took;
             assert!(lost <= every, "{lost:?} of {every:?}, where one takes {took:?}");
         }
-        // Slower than that, it loses what two of them take, and half of `every`.
+        // On a slower disk a crash loses the time that two snapshots take, and half of `every`.
         for took in [every / 3, every, every * 10] {
             assert_eq!(took + pause(every, took) + took, took * 2 + every / 2);
         }
@@ -286,7 +286,7 @@ fn a_link_stays_a_link_and_leads_to_the_snapshot() {
     std::os::unix::fs::symlink("disk/kept", &link).expect("a link");
     let before = Stage::new(LIMITS);
     before.owe(0, 5, 1_000);
-    // There is nothing behind the link at first.
+    // At first the link leads to no file.
     for _ in 0..2 {
         assert!(before.write(&link, before.clock.now()));
         assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
@@ -327,7 +327,7 @@ fn the_last_snapshot_is_written_when_the_program_ends() {
     assert!(none.is_none());
 }
 
-/// Says how long a million debts take, for docs/performance.md.
+/// Prints how long a million debts take, for docs/performance.md.
 #[test]
 #[ignore = "the long suite runs it; in a release build the figures mean something"]
 fn a_million_debts_are_written_and_taken_over() {
@@ -351,7 +351,7 @@ fn a_million_debts_are_written_and_taken_over() {
     assert!(held.tables()[0].used() > 990_000, "{}", held.tables()[0].used());
 }
 
-/// Says how long whoever wants a bucket waits for it while one snapshot after the other is written.
+/// Prints how long a request for a bucket waits while snapshots are written without a pause.
 #[test]
 #[ignore = "the long suite runs it; in a release build the figures mean something"]
 fn buckets_are_to_be_had_while_a_snapshot_is_written() {

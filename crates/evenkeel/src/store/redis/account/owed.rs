@@ -1,8 +1,8 @@
-//! What buckets were charged here, and that the store has yet to be told.
+//! Charges of buckets that were made here and have to be reported to the store.
 //!
-//! Charges of one bucket are one entry, however many there were: by the formula of a bucket any
-//! number of them come to a sum, and to what a bucket would be short of that had only these. There
-//! are no more entries than a bound. Who notes: lanes, and accounts that end on their own.
+//! All charges of one bucket are one entry: by the formula of a bucket, any number of charges add
+//! up to a sum, and to the deficit that the bucket would have with only these charges. The number
+//! of entries is bounded. Lanes add charges, and accounts that end on other threads.
 
 use super::Account;
 use crate::store::redis::lane::shared::Notes;
@@ -11,15 +11,16 @@ use evenkeel_core::units::{Cost, Nanos, Time};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Charges by the name of their bucket.
+/// The pending charges, by the name of their bucket.
 #[derive(Default)]
 pub struct Owed {
     entries: HashMap<String, Account, foldhash::fast::RandomState>,
-    /// What is given back, each by itself.
+    /// Charges to take back, one entry each.
     backs: Vec<Account>,
-    /// What was known of buckets that the store is being told of.
+    /// The known state of buckets that are being reported: `known` and `known_at` of their
+    /// accounts.
     telling: HashMap<String, (Time, Time), foldhash::fast::RandomState>,
-    /// Buckets for which there was no room.
+    /// The number of charges that found no room and are not counted in the metrics yet.
     pub lost: u64,
 }
 
@@ -30,19 +31,19 @@ impl Notes for Owed {
 }
 
 impl Owed {
-    /// When a bucket was known to be full before it was charged what the store does not know of,
-    /// and when that was known; `None`: it knows of everything.
+    /// The time at which a bucket was known to be full before its pending charges, and when that
+    /// was determined; `None` if no charges are pending.
     pub fn known(&self, name: &str) -> Option<(Time, Time)> {
         let told = self.telling.get(name).copied();
         told.or_else(|| self.entries.get(name).map(|account| (account.known, account.known_at)))
     }
 
-    /// The store was told of a bucket, or will never be.
+    /// Ends the report of a bucket, whether the store has received it or never will.
     pub fn told(&mut self, name: &str) {
         self.telling.remove(name);
     }
 
-    /// What the store does not know of a bucket, as a time.
+    /// The pending charges of a bucket, as the time by which they move it.
     pub fn of(&self, name: &str) -> Nanos {
         let account = if self.entries.is_empty() { None } else { self.entries.get(name) };
         account.map_or(Nanos::ZERO, |account| match &account.algorithm {
@@ -55,7 +56,8 @@ impl Owed {
         })
     }
 
-    /// Notes what `account` was charged. What finds no room among `max` is lost.
+    /// Adds the charge of `account`. If there are `max` entries already, a charge of another bucket
+    /// is lost.
     pub fn add(&mut self, account: Account, max: usize) {
         let full = self.len() >= max;
         match account.back {
@@ -77,7 +79,7 @@ impl Owed {
         }
     }
 
-    /// Takes out at most `max`, to be told: [`Owed::told`] when they were.
+    /// Takes out at most `max` entries to report. Call [`Owed::told`] for each when it is done.
     pub fn take(&mut self, max: usize) -> Vec<Account> {
         let mut taken: Vec<Account> = self.backs.drain(..max.min(self.backs.len())).collect();
         let rest = self.entries.extract_if(|_, _| true).take(max - taken.len());
@@ -89,7 +91,7 @@ impl Owed {
     }
 }
 
-/// What a bucket would be short of that had only this charge.
+/// The deficit of the bucket if it had only this charge.
 fn alone(account: &Account) -> Time {
     match &account.algorithm {
         Algorithm::Debt(_) | Algorithm::Grid(_) => charged(account, Time::ZERO),
@@ -97,7 +99,7 @@ fn alone(account: &Account) -> Time {
     }
 }
 
-/// The bucket that stood at `state` after this charge.
+/// The state of the bucket after this charge, if it was `state` before.
 fn charged(account: &Account, state: Time) -> Time {
     let mut state = [state.0];
     account.algorithm.charge(&mut state, account.cost, account.at, account.at);
@@ -105,14 +107,15 @@ fn charged(account: &Account, state: Time) -> Time {
 }
 
 fn merge(owed: &mut Account, more: &Account) {
-    // What is known later may have in it what is owed here.
+    // The earlier state is kept, because the later one may already include the pending charges.
     owed.known = owed.known.min(more.known);
     owed.known_at = owed.known_at.min(more.known_at);
     match &owed.algorithm {
         Algorithm::Debt(_) | Algorithm::Grid(_) => {
             owed.least = match more.least {
                 Time::ZERO => charged(more, owed.least),
-                // Several came to that already, and what is owed here was charged after them.
+                // `more` is a merged entry itself, and the pending charges here were made after its
+                // charges.
                 least => owed.least.max(charged(owed, least)),
             };
             owed.cost = owed.cost.plus(more.cost);
@@ -169,7 +172,8 @@ mod tests {
         Account::new("n".to_owned(), &home, key, Cost(cost), Time(at))
     }
 
-    /// Whatever a bucket stood at, to be told of the sum leaves it where the charges would have.
+    /// From any state of a bucket, the report of the sum leaves it as the single charges would
+    /// have.
     #[test]
     fn any_number_of_charges_are_one() {
         let mut random = Random::new(5, 0);

@@ -1,8 +1,9 @@
-//! Buckets of the store, as one thread asks for them: of a request all at once, or many tags each
-//! by itself.
+//! Buckets of the store, as one thread asks for them: those of a request all at once, or those of
+//! many tags each by itself.
 //!
-//! What is charged behind an answer (what a request cost, once that is known) waits for nobody: it
-//! is noted, and told soon after. Accounts that end on other threads note into a box of their own.
+//! A charge that becomes known after the answer (the cost of a request) does not wait for the
+//! store: it is queued and reported soon after. Accounts that end on other threads use the same
+//! queue.
 
 use super::asking::Group;
 use super::shared::{Notes, Shared};
@@ -17,8 +18,8 @@ use evenkeel_core::units::{Cost, Nanos, Time};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the store is to be told, from whatever thread and by whichever: what one of them knows of a
-/// bucket has in it what others have charged.
+/// The queue of charges to report to the store. Any thread may add charges and any may report them,
+/// because the local state of a bucket includes the charges of all threads.
 #[derive(Clone)]
 pub struct Outbox {
     owed: Arc<Shared<Owed>>,
@@ -26,27 +27,27 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// For at most so many buckets.
+    /// Makes a queue for at most `max` buckets.
     pub(in crate::store::redis) fn new(max: usize) -> Outbox {
         Outbox { owed: Arc::default(), max }
     }
 
-    /// The bucket was charged: that has happened, and is told.
+    /// Queues a charge that has happened.
     pub fn add(&self, account: Account) {
         self.owed.change(|owed| owed.add(account, self.max));
     }
 }
 
 impl Lane {
-    /// Where accounts note what the store is to be told by this lane.
+    /// The queue of charges to report.
     pub fn outbox(&self) -> Outbox {
         self.outbox.clone()
     }
 
-    /// Asks for all of them, and waits for no longer than the deadline. Where the store answers,
-    /// the account has its word, and what is known here is up to date; where not, it is to be
-    /// decided here, and told if it `owes`. With `all_or_none`, none is charged if one refuses.
-    /// `now` is the present by our clock.
+    /// Asks for all accounts, and waits no longer than the deadline. If the store answers, an
+    /// account has its `word`, and the local bucket is up to date. Otherwise the caller decides,
+    /// and reports the result if the account `owes`. With `all_or_none`, no account is charged if
+    /// one is refused. `now` is the current time by this process's clock.
     pub async fn decide(self: &Rc<Lane>, accounts: &mut [Account], all_or_none: bool, now: Time) {
         if accounts.is_empty() {
             return;
@@ -77,7 +78,7 @@ impl Lane {
         }
     }
 
-    /// What is known here of a bucket that the store may have lost.
+    /// Adds the local state of a bucket, in case the store has lost it.
     fn prepare(&self, account: &mut Account, now: Time) {
         if account.cost == Cost::ZERO {
             return;
@@ -87,7 +88,7 @@ impl Lane {
             before.unwrap_or_else(|| (now.plus(account.home.ahead(account.key, now)), now));
     }
 
-    /// Counts that there is no answer; whether the question was not put.
+    /// Counts a missing answer. Returns whether the question certainly had no effect.
     fn missed(&self, missed: &Missed) -> bool {
         let counts = self.counts();
         match missed {
@@ -102,8 +103,8 @@ impl Lane {
         matches!(missed, Missed::Away | Missed::Unable(_))
     }
 
-    /// Servers decide each for itself: if one of them refuses, what others have charged is given
-    /// back behind the answer.
+    /// Makes the answers of several servers consistent, because each decides by itself: if one of
+    /// them refuses, the charges of the others are taken back after the answer.
     fn agree(&self, accounts: &mut [Account]) {
         let words = || accounts.iter().filter_map(|account| account.word);
         if words().all(|word| word.charged) {
@@ -120,7 +121,7 @@ impl Lane {
         }
     }
 
-    /// The store has said how a bucket stands.
+    /// Applies the store's answer about a bucket, here and in the account.
     pub fn hear(
         &self,
         account: &mut Account,
@@ -132,7 +133,8 @@ impl Lane {
         account.word = Some(Word { before, after, charged, clock });
     }
 
-    /// How many buckets the store has to be told of.
+    /// The number of buckets with charges to report. Also moves the count of lost ones to the
+    /// metrics.
     pub fn owes_accounts(&self) -> usize {
         let (lost, left) =
             self.outbox.owed.change(|owed| (std::mem::take(&mut owed.lost), owed.len()));
@@ -140,7 +142,7 @@ impl Lane {
         left
     }
 
-    /// Tells the store all it is owed of buckets, as far as it is there.
+    /// Reports all pending charges to the store, as long as it is reachable.
     pub async fn settle_accounts(self: &Rc<Lane>) {
         while self.routes().flat_map(Route::links).any(|link: Rc<Link>| link.is_good()) {
             let owed: Rc<[Account]> =
@@ -169,7 +171,7 @@ impl Lane {
                             owed.add(account, usize::MAX);
                         });
                     }
-                    // It may have been charged, or never will be.
+                    // The amount may have been charged, or never will be.
                     Err(Missed::Late | Missed::Refused(_)) => {
                         self.outbox.owed.change(told);
                         self.counts().lost.increment(1);

@@ -1,9 +1,9 @@
-//! How a question gets to the servers that it concerns, and their answers back: whatever is asked.
+//! The transport of questions of any kind to the right servers, and of their answers back.
 //!
-//! What one server has goes to it in one call, what several have in parallel. Nodes of a cluster
-//! take a call for each key, for these may lie in different slots; all calls to a node go out
-//! together. A node that sends us elsewhere is followed, a server that does not know a script is
-//! told it with the question.
+//! All keys of one server go to it in one call, and several servers are asked in parallel. In a
+//! cluster each key has a call of its own, because keys may lie in different slots; all calls to a
+//! node are sent together. If a node redirects a call to another node, the call follows. If a
+//! server does not know a script, the script is sent along with the question.
 
 use super::Lane;
 use crate::store::redis::link::{Link, Missed};
@@ -15,57 +15,58 @@ use redis::{Pipeline, Value};
 use std::rc::Rc;
 use tokio::time::Instant;
 
-/// How often a question follows a key to another node.
+/// The most attempts for a question that is redirected between nodes.
 const HOPS_MAX: usize = 3;
 
-/// Something that a script is asked about one key.
+/// A question to a script about one key.
 pub trait Question: Clone + 'static {
-    /// What is answered for one key.
+    /// The answer for one key.
     type Answer;
-    /// What goes for all keys of a call.
+    /// The options that apply to all keys of a call.
     type How: Copy + 'static;
 
-    /// The key.
+    /// The key in the store.
     fn name(&self) -> &str;
 
-    /// Whether it is in the store for counters of one second, if there is such.
+    /// Whether the key is in the store for counters of one second, if that is separate.
     fn per_second(&self) -> bool;
 
-    /// Whether it is asked in a call of its own, so that no other suffers if it is refused.
+    /// Whether the question has a call of its own, so that its refusal affects no other question.
     fn alone(&self) -> bool {
         false
     }
 
-    /// Adds one call for those at these places.
+    /// Adds one call with the questions at these places.
     fn call(pipeline: &mut Pipeline, asks: &[Self], places: &[usize], how: Self::How);
 
-    /// What a call for so many was answered, and the server's clock.
+    /// Reads the answer to a call with `count` keys. Returns the server's time and the answers.
     ///
     /// # Errors
     /// [`Refusal`].
     fn read(value: &Value, count: usize) -> Result<(Time, Vec<Self::Answer>), Refusal>;
 
-    /// An answer came too late: what it says is known at least.
+    /// Uses an answer that came after the deadline.
     fn late(lane: &Lane, asks: Vec<Self>, value: &Value);
 }
 
-/// Keys of a request that one link has: their places in the request.
+/// The questions of a request that go to one server, by their places in the request.
 pub struct Group {
     link: Option<Rc<Link>>,
     places: Vec<usize>,
 }
 
 impl Group {
-    /// Its places in the request.
+    /// The places of the questions in the request.
     pub fn places(&self) -> &[usize] {
         &self.places
     }
 }
 
-/// What was answered for the keys of a group, each by its place.
+/// Answers, each with the place of its question in the request and the server's time.
 pub type Answers<A> = Vec<(usize, Result<(A, Time), Missed>)>;
 
-/// Calls that are to be made again: whom, which, and whether that is the one exception.
+/// Calls to repeat: the server, the calls, and whether they need `ASKING` first, because the slot
+/// is being moved to that server.
 type Again = Option<(Rc<Link>, Vec<Vec<usize>>, bool)>;
 
 impl Lane {
@@ -76,12 +77,12 @@ impl Lane {
         }
     }
 
-    /// The link to the server that has a key.
+    /// The link to the server that has the question's key.
     pub fn link_of(&self, ask: &impl Question) -> Option<Rc<Link>> {
         self.route_of(ask).link(ask.name())
     }
 
-    /// Those of `places`, by the server that has them.
+    /// Groups the questions at `places` by the server that has their keys.
     pub fn groups<Q: Question>(
         &self,
         asks: &[Q],
@@ -103,7 +104,7 @@ impl Lane {
         groups
     }
 
-    /// All groups at once.
+    /// Asks all groups in parallel.
     pub async fn ask_all<Q: Question>(
         self: &Rc<Lane>,
         asks: &Rc<[Q]>,
@@ -151,7 +152,7 @@ impl Lane {
         answers
     }
 
-    /// Asks one link. Returns what it answered, and what is to be asked again and of whom.
+    /// Sends calls to one server. Returns its answers, and the calls to repeat.
     async fn ask_link<Q: Question>(
         self: &Rc<Lane>,
         link: &Rc<Link>,
@@ -209,7 +210,7 @@ impl Lane {
              answers: &mut Answers<Q::Answer>| match (&mut again, next) {
                 (None, Some(next)) => again = Some((next, vec![call.clone()], asking)),
                 (Some((to, calls, asked)), Some(next)) if Rc::ptr_eq(to, &next) => {
-                    // Who has the slot for good takes what is asked as an exception.
+                    // A node that already has the slot accepts `ASKING` too.
                     *asked |= asking;
                     calls.push(call.clone());
                 }

@@ -1,9 +1,9 @@
-//! Counters of requests that come at the same moment, as one call.
+//! Merges the counters of requests that arrive at the same moment into one call.
 //!
-//! What a call costs, here and at the server, hardly depends on how many counters it has; so
-//! whoever asks waits for the others of this thread that are about to, one turn of the runtime, and
-//! all go together. Requests whose counters depend on each other, and those of several servers, go
-//! by themselves.
+//! The cost of a call, here and on the server, hardly depends on its number of counters. So a
+//! request waits one turn of the runtime for other requests of the same thread, and all are sent
+//! together. Requests with counters that depend on each other, or on several servers, are sent
+//! separately.
 
 use super::Lane;
 use super::asking::{Answers, Question};
@@ -14,22 +14,22 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::oneshot;
 
-/// Counters of one call; who brings more begins another.
+/// The most counters of a merged call. A request that exceeds it starts another call.
 const MERGED_MAX: usize = 128;
 
-/// What is answered for each counter.
+/// The answer for one counter: the hits before and after.
 pub type Told = <Ask as Question>::Answer;
 
-/// A call that others may join.
+/// A call that further requests may join.
 #[derive(Default)]
 pub struct Call {
     asks: Vec<Ask>,
-    /// Who asked, and for how many counters each.
+    /// The requests in the call: their numbers of counters, and where to send their answers.
     askers: Vec<(usize, oneshot::Sender<Answers<Told>>)>,
 }
 
 impl Lane {
-    /// Asks for those at `places`, along with whoever asks now.
+    /// Asks for the counters at `places`, together with other requests of this moment.
     pub async fn ask_along(self: &Rc<Lane>, asks: &[Ask], places: &[usize]) -> Answers<Told> {
         let (told, answers) = oneshot::channel();
         let call = self.joinable(places.len());
@@ -47,7 +47,7 @@ impl Lane {
         }
     }
 
-    /// A call with room for so many, which goes out soon.
+    /// The open call, if it has room for `count` more counters; else a new one, which is sent soon.
     fn joinable(self: &Rc<Lane>, count: usize) -> Rc<RefCell<Call>> {
         let open = self.open.borrow().clone();
         let open = open.filter(|call| call.borrow().asks.len() + count <= MERGED_MAX);
@@ -59,7 +59,7 @@ impl Lane {
         })
     }
 
-    /// Sends a call once all that were about to join it have.
+    /// Sends a call after the other ready tasks of the thread have had their turn to join it.
     async fn send(self: Rc<Lane>, call: Rc<RefCell<Call>>) {
         tokio::task::yield_now().await;
         let _ = self.open.borrow_mut().take_if(|open| Rc::ptr_eq(open, &call));
@@ -77,7 +77,7 @@ impl Lane {
                 own.push((place - first, answer));
             }
             first += count;
-            // Who has gone away meanwhile needs none.
+            // The receiver is gone if the request was cancelled in the meantime.
             let _ = told.send(own);
         }
     }

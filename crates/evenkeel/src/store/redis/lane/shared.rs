@@ -1,27 +1,27 @@
-//! What any thread notes and any thread takes out: what the store has yet to be told.
+//! A locked table of pending reports, which any thread may add to or take from.
 //!
-//! The lock is held for as long as a note takes, never while somebody waits. What the notes are:
-//! `owed` of counters, `account::owed` of buckets.
+//! The lock is held only for one change, never across an `await`. No other lock is taken while it
+//! is held. The tables: `owed` for counters, `account::owed` for buckets.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Notes of which there are some or none.
+/// A table of pending reports.
 pub trait Notes {
-    /// How many.
+    /// The number of entries.
     fn len(&self) -> usize;
 }
 
-/// Notes of one kind.
+/// A table of pending reports behind a lock.
 #[derive(Default)]
 pub struct Shared<N> {
     notes: Mutex<N>,
-    /// Whether there are any, so that nobody waits for the others where there are not.
+    /// Whether the table has entries, so that reading an empty one takes no lock.
     any: AtomicBool,
 }
 
 impl<N: Notes> Shared<N> {
-    /// What comes of changing them.
+    /// Changes the table with its lock held. `change` must not call this table again.
     pub fn change<R>(&self, change: impl FnOnce(&mut N) -> R) -> R {
         let mut notes = self.notes.lock();
         let result = change(&mut notes);
@@ -29,7 +29,7 @@ impl<N: Notes> Shared<N> {
         result
     }
 
-    /// What they say; the default where there are none.
+    /// Reads the table with its lock held; returns the default without the lock if it is empty.
     pub fn look<R: Default>(&self, look: impl FnOnce(&N) -> R) -> R {
         if self.any.load(Ordering::Acquire) { look(&self.notes.lock()) } else { R::default() }
     }

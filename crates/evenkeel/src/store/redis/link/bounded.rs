@@ -1,10 +1,12 @@
-//! A connection on which a server cannot send more than what it was asked can have as its answer.
+//! A connection with a bound on the bytes that the server can send beyond the answers to its
+//! commands.
 //!
-//! Who reads answers keeps what has come until the answer is whole, however long that gets. So the
-//! bytes are followed both ways as they pass: where each command and each answer ends, nothing else
-//! of them. A command grants its answer some bytes; what goes beyond all that was granted is
-//! bounded, and a length that an answer announces counts before its bytes have come. After that the
-//! connection gives no more. What answers mean: `script`, and the library that reads them.
+//! The reader of answers buffers an answer until it is complete, however long it gets. So this
+//! module follows the bytes in both directions, only as far as to find where each command and each
+//! answer ends. A command grants its answer some bytes. The bytes beyond all grants are bounded,
+//! and a length that an answer announces counts before its bytes have arrived. When the bound is
+//! exceeded, the connection returns errors only. The meaning of answers: `script`, and the library
+//! that reads them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,24 +16,24 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that answers may have beyond what was granted them: enough for a cluster of a thousand
-/// nodes that says who has which of five thousand ranges of slots.
+/// The number of bytes that answers may have beyond their grants: enough for a cluster of a
+/// thousand nodes that lists five thousand ranges of slots.
 pub const EXCESS_BYTES_MAX: u64 = 1 << 20;
-/// Bytes that a command grants its answer beside as many as it has itself. A counter takes fewer in
-/// an answer than in the command.
+/// The number of bytes that a command grants its answer in addition to its own length. A counter
+/// takes fewer bytes in an answer than in the command.
 const GRANT_BYTES: u64 = 4_096;
-/// The shortest part of an answer.
+/// The length of the shortest part of an answer.
 const PART_BYTES_MIN: u64 = 3;
-/// A line that gives a number has no more bytes than this.
+/// The longest line with a number, in bytes.
 const NUMBER_BYTES_MAX: usize = 32;
 
-/// The server has sent more.
+/// The server has sent more bytes than the bound allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it sends more than 1 MiB beyond what it was asked for")]
 pub struct Excess;
 const _: () = assert!(EXCESS_BYTES_MAX == 1 << 20, "the message says so");
 
-/// Such a connection.
+/// A stream with the bound applied to the bytes that are read from it.
 pub struct Bounded<S> {
     stream: S,
     balance: Balance,
@@ -39,8 +41,8 @@ pub struct Bounded<S> {
 }
 
 impl<S> Bounded<S> {
-    /// Nothing has been sent on `stream`. What is returned besides becomes true when the server has
-    /// sent too much.
+    /// Wraps a stream on which no bytes have been sent yet. The returned flag becomes true when the
+    /// server has sent too many bytes.
     pub fn new(stream: S) -> (Bounded<S>, Arc<AtomicBool>) {
         let exceeded = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&exceeded);
@@ -87,17 +89,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-/// What was asked, and what has come.
+/// The account of commands and answers on a connection.
 #[derive(Default)]
 struct Balance {
     commands: Ends,
     answers: Ends,
-    /// What each command that is not answered grants.
+    /// The grant of each command that has no answer yet.
     granted: VecDeque<u64>,
-    /// Bytes of whole answers beyond what they were granted, since nothing was left to answer.
+    /// The bytes of complete answers beyond their grants, since all commands were last answered.
     excess: u64,
-    /// Bytes of answers to nothing: a server may say, before it is asked, that it takes no more
-    /// clients.
+    /// The bytes of answers without a command. A server may report, before any command, that it
+    /// accepts no more clients.
     unasked: u64,
 }
 
@@ -127,38 +129,38 @@ impl Balance {
     }
 }
 
-/// Where values end in bytes that come in pieces of any size (the protocol's second version).
+/// Finds the ends of values in bytes that arrive in pieces of any size (protocol version 2).
 #[derive(Default)]
 struct Ends {
     part: Part,
-    /// Parts of the value that have not ended.
+    /// The number of parts of the current value that have not ended.
     left: u64,
-    /// Its bytes so far.
+    /// The number of bytes of the current value so far.
     size: u64,
-    /// The line so far,
+    /// The first bytes of the current line.
     line: [u8; NUMBER_BYTES_MAX],
-    /// how long it is,
+    /// The length of the current line so far.
     length: usize,
-    /// and whether its end has begun.
+    /// Whether the last byte of the line was a carriage return.
     ending: bool,
 }
 
-/// What comes next.
+/// The part of a value that comes next.
 #[derive(Clone, Copy, Default)]
 enum Part {
-    /// The byte that says what follows.
+    /// The byte that gives the type of the next part.
     #[default]
     Kind,
-    /// The rest of a line of this kind.
+    /// The rest of a line of this type.
     Line(u8),
-    /// So many bytes of a text, with its end.
+    /// This number of bytes of a text, its line end included.
     Text(u64),
-    /// Nobody knows: all that follows is taken for the same value.
+    /// A part of unknown type: all further bytes count towards the same value.
     Unknown,
 }
 
 impl Ends {
-    /// These bytes come next. `ended` is told how long each value was that ends in them.
+    /// Processes the next bytes, and calls `ended` with the length of each value that ends in them.
     fn pass(&mut self, mut bytes: &[u8], mut ended: impl FnMut(u64)) {
         while let Some(first) = bytes.first() {
             let taken = match self.part {
@@ -175,7 +177,7 @@ impl Ends {
         }
     }
 
-    /// Bytes that the value which has not ended will have at least.
+    /// The least number of bytes that the current value will have.
     fn least(&self) -> u64 {
         let text = if let Part::Text(rest) = self.part { rest } else { 0 };
         let parts = self.left.saturating_sub(1).saturating_mul(PART_BYTES_MIN);
@@ -219,12 +221,12 @@ impl Ends {
                 self.left = (self.left - 1).saturating_add(count.unsigned_abs());
             }
             (b'$' | b'*', None) => self.part = Part::Unknown,
-            // Below zero there is nothing.
+            // A negative length stands for a null value, without contents.
             _ => self.left -= 1,
         }
     }
 
-    /// What the line says.
+    /// The number in the current line.
     fn number(&self) -> Option<i64> {
         str::from_utf8(self.line.get(..self.length)?).ok()?.trim().parse().ok()
     }

@@ -1,7 +1,8 @@
-//! Makes one connection to one server: address, TLS, login, database, and that it is the master.
+//! Makes one connection to one server: address, TLS, login, database, and for sentinels the check
+//! that the server is the master.
 //!
-//! Passwords and certificates are read anew each time, so what is changed is taken over when a
-//! connection is made. What is asked on it, and when another is made: `link`.
+//! Passwords and certificates are read anew for each connection, so changes apply to the next one.
+//! The commands on a connection, and when it is replaced: `link`.
 
 use super::bounded::{Bounded, Excess};
 use crate::config::secret::{self, SecretFault};
@@ -22,16 +23,17 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
-/// Requests that wait to be written; more wait with those who ask, for no longer than they may.
+/// The most requests that wait to be written on a connection. Further ones wait at their callers,
+/// up to their deadlines.
 const WAITING_MAX: usize = 1_024;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// It was not there in time.
+    /// The timeout has expired.
     #[error("no connection within {0:?}")]
     Late(Duration),
-    /// The system says so.
+    /// An error of the system.
     #[error("{0}")]
     System(#[from] io::Error),
     /// The password cannot be read.
@@ -40,70 +42,72 @@ pub enum Fault {
     /// A certificate cannot be used.
     #[error("{0}")]
     Tls(#[from] tls::pem::Fault),
-    /// The name is none that a certificate could be for.
+    /// The host name cannot be the name of a certificate.
     #[error("{0} is no name that a certificate is for")]
     Name(String),
-    /// The server says so.
+    /// An error that the server or the client library reports.
     #[error("{0}")]
     Server(#[from] RedisError),
-    /// The server sends what nobody has asked for.
+    /// The server has sent too many bytes.
     #[error("{0}")]
     Excess(#[from] Excess),
-    /// No sentinel knows the master.
+    /// No sentinel knows the master of this name. Holds the last error too.
     #[error("no sentinel says who `{0}` is; the last said: {1}")]
     Unknown(String, String),
-    /// It is a replica.
+    /// The server is not a master but has this role.
     #[error("it is no master: its role is {0}")]
     Role(String),
-    /// It does not do what it is asked.
+    /// The server cannot run the commands that a store needs.
     #[error("{0}")]
     Unable(String),
 }
 
-/// A connection. Questions of all tasks of a thread go over it, one behind the other.
+/// A connection. All tasks of a thread share it, and their questions are pipelined.
 pub struct Wire {
     redis: MultiplexedConnection,
     driver: AbortHandle,
-    /// The server has sent too much.
+    /// Set when the server has sent too many bytes.
     exceeded: Arc<AtomicBool>,
-    /// Answers that somebody has ceased to wait for and that have not come.
+    /// The number of answers that have not arrived by their deadline.
     pub overdue: Cell<usize>,
-    /// Why it cannot be used any more.
+    /// The reason why the connection is no longer usable.
     pub broken: RefCell<Option<String>>,
-    /// Told when it cannot be used any more.
+    /// Notified when the connection is no longer usable.
     pub news: Rc<Notify>,
 }
 
 impl Wire {
-    /// To ask with.
+    /// A handle to send commands with.
     pub fn redis(&self) -> MultiplexedConnection {
         self.redis.clone()
     }
 
-    /// Whether a question would be answered at once, as far as is known.
+    /// Whether a question would be answered without delay, as far as is known.
     pub fn may_be_asked(&self) -> bool {
         self.overdue.get() == 0 && self.broken.borrow().is_none()
     }
 
-    /// Why there was no answer, of which those who wait hear no more than that there is none.
+    /// The cause of an error on this connection: too many bytes, which the library reports only as
+    /// a lost connection, or the error itself.
     pub fn fault(&self, why: RedisError) -> Fault {
         fault(&self.exceeded, why)
     }
 
-    /// Why the connection has ended.
+    /// The reason why the connection has ended.
     pub fn end(&self) -> String {
         let exceeded = self.exceeded.load(Relaxed).then(|| Excess.to_string());
         let why = exceeded.or_else(|| self.broken.borrow().clone());
         why.unwrap_or_else(|| "the connection was closed".to_owned())
     }
 
-    /// It is not to be used any more.
+    /// Marks the connection as unusable for this reason.
     pub fn break_off(&self, why: String) {
         self.broken.borrow_mut().get_or_insert(why);
         self.news.notify_one();
     }
 
-    /// Closes it, whoever waits: a server that has stopped would else be waited for.
+    /// Closes the connection, even if requests wait for answers: a server that has stopped would
+    /// never answer them.
     pub fn close(&self) {
         self.driver.abort();
     }
@@ -115,7 +119,7 @@ impl Drop for Wire {
     }
 }
 
-/// Connects to `server`; `name` is the master that sentinels are asked for.
+/// Connects to `server`, within a timeout.
 ///
 /// # Errors
 /// [`Fault`].
@@ -124,7 +128,8 @@ pub async fn connect(place: &StorePlace, server: &Server, within: Duration) -> R
     connected.await.map_err(|_| Fault::Late(within))?
 }
 
-/// Connects to the master that the sentinels name.
+/// Connects to the master that the sentinels name. With a layout without sentinels, connects to the
+/// first server.
 ///
 /// # Errors
 /// [`Fault`].
@@ -160,7 +165,7 @@ async fn ask_sentinel(place: &StorePlace, sentinel: &Server, name: &str) -> Resu
     Ok(Server { end: End::Tcp { host, port, tls }, login: None, database })
 }
 
-/// A master that was replaced is its successor's replica when it comes back.
+/// Checks that the server is a master. A former master comes back as a replica of its successor.
 async fn role(wire: &Wire) -> Result<(), Fault> {
     let answer = redis::cmd("ROLE").query_async(&mut wire.redis()).await;
     let answer: Value = answer.map_err(|why| wire.fault(why))?;
@@ -174,7 +179,7 @@ async fn role(wire: &Wire) -> Result<(), Fault> {
     }
 }
 
-/// `data`: it is a server that counts, not a sentinel.
+/// Opens a connection. `data` is true for a server that counts, and false for a sentinel.
 async fn open(place: &StorePlace, server: &Server, data: bool) -> Result<Wire, Fault> {
     let login = match &server.login {
         Some(login) => Some(login.clone()),

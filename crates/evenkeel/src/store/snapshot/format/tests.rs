@@ -15,7 +15,7 @@ fn debt() -> Kept {
     }
 }
 
-/// One limit of each way to count.
+/// One limit of each algorithm.
 fn each() -> Vec<Kept> {
     let hits = |name: &str, algorithm| Kept {
         name: name.into(),
@@ -133,7 +133,7 @@ fn what_is_wrong_is_said() {
     assert_eq!(told(&longer), "it is damaged: anything after its end cannot be");
 }
 
-/// Snapshots whose checksum is right, so that what lies behind it is reached.
+/// Makes a snapshot with a valid checksum, so that the checks behind it are reached.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut sum = Hasher::new();
     sum.update(bytes);
@@ -151,7 +151,7 @@ fn fuzz_any_bytes_are_a_snapshot_or_refused() {
     });
 }
 
-/// A good snapshot with some bytes changed: what random bytes never come to.
+/// A valid snapshot with some bytes changed, which random bytes would never reach.
 #[test]
 fn fuzz_any_change_of_a_snapshot_is_refused_or_read() {
     let limits: Vec<_> = each().into_iter().map(|kept| (kept, Vec::new())).collect();

@@ -1,4 +1,5 @@
-//! How much a server can send before it is heard no more: floods, honest answers, and any bytes.
+//! How many bytes a server can send before its connection fails: floods, honest answers, and random
+//! bytes.
 
 use super::*;
 use bolero::check;
@@ -7,14 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 const MAX: usize = EXCESS_BYTES_MAX as usize;
 const COMMAND: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
 
-/// Who has sent so many such commands.
+/// The account of a connection on which `count` commands were sent.
 fn asked(count: usize) -> Balance {
     let mut balance = Balance::default();
     (0..count).for_each(|_| balance.sent(COMMAND));
     balance
 }
 
-/// Bytes that are taken of `head` and then `more` again and again.
+/// The number of bytes that are accepted of `head` followed by endless repetitions of `more`.
 fn taken(balance: &mut Balance, head: &[u8], more: &[u8]) -> usize {
     let mut taken = head.len();
     let mut heard = balance.received(head);
@@ -46,7 +47,7 @@ fn floods_end() {
         let taken = taken(&mut asked(1), head, more);
         assert!(taken > MAX && taken <= most, "{}: {taken}", head.escape_ascii());
     }
-    // What is left of an array counts as it was announced.
+    // The rest of an array counts from its announcement on.
     assert!(taken(&mut asked(1), b"*300000\r\n", &ints) < MAX);
 }
 
@@ -68,20 +69,20 @@ fn what_is_announced_counts_before_it_has_come() {
 fn answers_that_nobody_asked_for_end_too() {
     let answers = b"+OK\r\n".repeat(200);
     assert!(taken(&mut asked(0), b"", &answers) <= MAX + 1_000);
-    // Whatever it is asked meanwhile.
+    // Further commands in the meantime do not change that.
     let mut balance = asked(0);
     let heard = (0..2_000).take_while(|_| {
         balance.sent(COMMAND);
         balance.received(&answers).is_ok()
     });
     assert!(heard.count() <= MAX / 900);
-    // Nor do many that are each long add up, as long as one is left to come.
+    // Many long answers do not add up either, while one is still to come.
     let long = [&b"$99990\r\n"[..], &[b'a'; 99_990], b"\r\n"].concat();
     let taken = taken(&mut asked(100), b"", &long);
     assert!(taken <= 100 * (GRANT_BYTES as usize + COMMAND.len()) + MAX + long.len(), "{taken}");
 }
 
-/// As much as the longest answers of ours, for as long as one likes.
+/// The longest honest answers, any number of them.
 #[test]
 fn honest_answers_are_heard_however_many_there_are() {
     let mut call = b"*300\r\n".to_vec();
@@ -95,7 +96,7 @@ fn honest_answers_are_heard_however_many_there_are() {
         assert_eq!(balance.received(&answer), Ok(()));
         assert!(balance.granted.len() == 1 && balance.excess == 0);
     }
-    // A thousand nodes in five thousand ranges.
+    // A thousand nodes with five thousand ranges.
     let id = "0123456789".repeat(4);
     let node = format!("*4\r\n$13\r\n10.123.45.167\r\n:6379\r\n$40\r\n{id}\r\n*0\r\n");
     let range = format!("*4\r\n:10000\r\n:10001\r\n{node}{node}");
@@ -134,7 +135,8 @@ fn ends_are_found_wherever_pieces_are_cut() {
     }
 }
 
-/// What has ended here has ended for who reads it, who so keeps no more than is counted here.
+/// A value that ends here also ends for the reader, which therefore buffers no more bytes than are
+/// counted here.
 #[test]
 fn fuzz_ends_are_those_that_the_reader_sees() {
     const PIECES: [&[u8]; 16] = [
@@ -153,7 +155,7 @@ fn fuzz_ends_are_those_that_the_reader_sees() {
             rest = after;
             let cut = redis::parse_redis_value(&value[..value.len() - 1]);
             assert!(cut.is_err(), "{}", value.escape_ascii());
-            // Or it says that it cannot be read, and the connection is closed.
+            // Otherwise the reader reports an error, and the connection is closed.
             if let Err(why) = redis::parse_redis_value(value) {
                 assert_eq!(why.kind(), redis::ErrorKind::Parse, "{}", value.escape_ascii());
                 return;
