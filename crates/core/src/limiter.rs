@@ -8,7 +8,7 @@
 //!
 //! Invariant (lock order): the table sets of all keys of a request are taken together, in the order
 //! of the limits, and released together. So if one limit refuses, none is charged; two requests
-//! cannot both take what only one may have; and the fixed order excludes deadlocks.
+//! cannot both take what only one may have; and the fixed order prevents deadlocks.
 
 mod absorb;
 pub mod orders;

@@ -2,12 +2,13 @@
 //!
 //! A light request that is sent beside heavy ones ends soon if a worker is free for it. If none is,
 //! it waits inside the backend until a heavy request ends, in an order that Evenkeel does not
-//! choose, and that time counts as its cost: it seems to cost many times its estimate. Each such
-//! request raises a doubt, and each light request that did not wait lowers it by one. When the
-//! doubt reaches six, the queue no longer sends that many requests at once. The seeming cost of a
-//! light request that waited is not believed. After a while one request probes whether there is
-//! room again; the delay doubles with each probe that fails. How much the backend can do with the
-//! requests that it accepts is not decided here: see `concurrency`. Why: docs/adr/0005.
+//! choose, and that time counts as its cost: it seems to cost many times its estimate. In a
+//! reserved slot, each such request raises a doubt by one, and each light request that did not wait
+//! at the same depth lowers it by one. When the doubt reaches six, the queue no longer sends that
+//! many requests at once. The seeming cost of a light request that waited is not believed. After a
+//! while one request probes whether there is room again; the delay doubles with each probe that
+//! fails. How much the backend can do with the requests that it accepts is not decided here: see
+//! `concurrency`. Why: docs/adr/0005.
 
 use crate::units::{Cost, Nanos, Time};
 

@@ -124,7 +124,7 @@ impl Service {
 struct Debtors {
     turns: Turns<Key>,
     buckets: Map<Key, Bucket>,
-    /// The buckets in which a waiting client asks for less than the largest request in service
+    /// The buckets in which a waiting client asks for no more than the largest request in service
     /// there, with the number of halvings between the two.
     light: BTreeSet<(u32, Key)>,
 }
@@ -146,7 +146,7 @@ impl Bucket {
     }
 
     /// How many times the largest size in service can be halved until it is that of the lightest
-    /// client with nothing in service. `None`: no such client is waiting, or it is not smaller.
+    /// client with nothing in service. `None`: no such client is waiting, or it asks for more.
     fn lightness_by_now(&self) -> Option<u32> {
         let size = self.turns.least_fresh(self.service.last)?;
         (self.service.size / size).checked_ilog2()
