@@ -8,18 +8,15 @@
 //! ```
 //!
 //! Why: with eight requests on two cores a second of wall time is a quarter of a CPU-second, so
-//! under load all clients would be overcharged. One clock serves all requests, so entering and
-//! leaving take the same short time for any number of them.
+//! under load all clients would be overcharged. One clock serves any number of requests.
 //!
 //! Invariant: the sum of all charges is exactly the integral of min(n, C); with `cgroup` it is the
 //! CPU time used while requests ran, up to the CPU time used between two samples (`pace`).
-//! Remainders of a division are carried over, never dropped. The invariant fails if the backend
-//! works for other sources too.
+//! Remainders are carried over, never dropped. It fails if the backend works for other sources too.
 //!
-//! While a request is sent to the backend, it is unknown whether the backend works on it: most
-//! backends wait for the end of the request, some begin at its head. That time is measured on a
-//! separate, provisional clock and charged only if the response shows that it was work
-//! ([`Meter::enter_provisionally`]).
+//! While a request is being sent, it is unknown whether the backend works on it. That time is
+//! measured on a separate, provisional clock and charged only if the response shows that it was
+//! work ([`Meter::enter_provisionally`]).
 //!
 //! A meter has no lock: code that shares one between threads must lock it. For costs that a backend
 //! reports itself, see [`header`].
