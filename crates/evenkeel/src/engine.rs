@@ -90,17 +90,18 @@ struct Rules {
 /// # Lock order
 ///
 /// A request takes these locks one after the other, and releases each before it takes the next: the
-/// [`Books`] of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), `meter` (`work` and
+/// `Books` of its lane (`begin`), `estimates` (`foreseen`), `gate` (`turn`), `meter` (`work` and
 /// `rest`), `gate` again (at the end), and the `Books` again (when its [`Charge`] is dropped). A
 /// lock may be taken while another one is held only in these cases:
 ///
-/// - `gate`, then `estimates`: [`Gate::done`] calls its `learn` closure with the gate locked. Code
+/// - `gate`, then `estimates`: `Gate::done` calls its `learn` closure with the gate locked. Code
 ///   that holds `estimates` must therefore not call the gate.
 /// - the `Books` of a lane, then the lock of [`KnownHosts`]: `Books::enter` looks up the client's
 ///   name.
-/// - `given`, then each of `lookups`, `gate`, `elsewhere`, `meter` and the `Books` of one lane at a
-///   time: `reload` and `share_of` hold `given` all the time, so that only one of them changes the
-///   rules. Code that holds one of the others must therefore not lock `given`.
+/// - `given`, then each of `lookups`, the metrics registry, `gate`, `elsewhere`, `meter` and the
+///   `Books` of one lane at a time: `reload` and `share_of` hold `given` all the time, so that only
+///   one of them changes the rules. Code that holds one of the others must therefore not lock
+///   `given`.
 ///
 /// The spin bits of the limiter's buckets come last: they are taken with `Books` locked, and no
 /// lock is taken while one is held. `meter`, `estimates`, `lookups`, `elsewhere` and `overrides`

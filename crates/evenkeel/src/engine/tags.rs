@@ -65,8 +65,8 @@ struct Rules {
 ///
 /// # Lock order
 ///
-/// A [`Batch`] holds the [`Books`] of its lane until it is dropped. While they are held, only the
-/// spin bits of buckets and the lock of the log's sampler (`watch`) are taken. `elsewhere` is never
+/// A [`Batch`] holds the `Books` of its lane until it is dropped. While they are held, only the
+/// spin bits of buckets and the locks of the log (`watch`) are taken. `elsewhere` is never
 /// held while another lock is taken, nor are the `Books` of two lanes locked at once.
 pub struct Tags {
     clock: Clock,
