@@ -1,8 +1,7 @@
 //! The checked configuration: every default is filled in and every value has its final type.
 //!
-//! Each door receives its own part of [`Settings`] and sees nothing else. These types contain no
-//! parsing: the keys, their ranges and the possible errors are in `config/section.rs`, and users
-//! read docs/guide/configuration.md.
+//! Each door receives only its own part of [`Settings`]. Keys, ranges and errors are in
+//! `config/section.rs`; the reference for users is docs/guide/configuration.md.
 
 mod backend;
 pub mod gatekeeper;
@@ -53,8 +52,7 @@ pub struct Settings {
     /// The reverse proxy. `None` if the file has neither a `proxy` nor a `check` section; with
     /// `check` alone it holds only limits and `listen` is empty.
     pub proxy: Option<Proxy>,
-    /// The check door, for servers that keep their own front end. `None` if the file has no such
-    /// section.
+    /// The check door, for servers with their own front end. `None` without such a section.
     pub check: Option<Check>,
     /// The line door, which answers questions about tags. `None` if the file has no such section.
     pub line: Option<Line>,
@@ -62,13 +60,11 @@ pub struct Settings {
     pub ratelimit: Option<Ratelimit>,
     /// The master of gatekeepers. `None` if the file has no such section.
     pub master: Option<Master>,
-    /// The gates that a master decides on, in the order of the file; at most 64. Empty if the file
-    /// has no `gatekeeper` section.
+    /// The gates that a master decides on, at most 64, in the order of the file. Empty if none.
     pub gatekeepers: Vec<Gatekeeper>,
     /// The instances that this one counts together with. `None` if it counts alone.
     pub peers: Option<Peers>,
-    /// The Redis store that keeps one count for all instances. `None` if each instance counts by
-    /// itself.
+    /// The Redis store with one count for all instances. `None`: each instance counts by itself.
     pub store: Option<Store>,
 }
 
@@ -84,8 +80,7 @@ impl Settings {
         proxy.chain(check).chain(line).chain(ratelimit).chain(master).collect()
     }
 
-    /// The longest drain time of all doors, which bounds how long a shutdown takes. Zero if no door
-    /// is open.
+    /// The longest drain time of all doors, which bounds a shutdown. Zero if no door is open.
     #[must_use]
     pub fn drain(&self) -> Duration {
         let proxy = self.proxy.iter().map(|proxy| proxy.timeouts.drain);
@@ -110,34 +105,30 @@ impl Settings {
 pub struct Admin {
     /// Addresses to listen on. Default: 127.0.0.1:9970.
     pub listen: Vec<SocketAddr>,
-    /// Whether `listen` differs from the default. If it does, a port that is in use stops the
-    /// start; otherwise that is only a warning.
+    /// Whether `listen` is not the default. Only then a port in use stops the start.
     pub asked_for: bool,
     /// File with the token that callers must send, except for `/healthz`, `/readyz` and `/metrics`.
     /// Required to listen beyond loopback. Default: none.
     pub token_file: Option<PathBuf>,
 }
 
-/// The check door. A server with its own front end asks it before each request (may this request
-/// run?) and reports the cost afterwards.
+/// The check door: a server asks it before each request, and reports the cost afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// Addresses to listen on. Default: 127.0.0.1:9971.
     pub listen: Vec<SocketAddr>,
     /// UDP addresses that receive access logs by syslog. Default: none.
     pub syslog: Vec<Datagrams>,
-    /// How long an admitted request waits for its report, 1 s to 1 d. After that it is charged the
-    /// average cost of its route. Too low: long requests are charged a guess. Too high: where
-    /// reports get lost, debts become known late. Default: 300 s.
+    /// How long an admitted request waits for its report, 1 s to 1 d; then it is charged the
+    /// average of its route. Too low: charges are guesses. Too high: debts are known late. Default:
+    /// 300 s.
     pub report_within: Duration,
-    /// Maximum number of admitted requests that wait for their report, 1 to 1 000 000, some 500
-    /// bytes each. Beyond it the oldest one settles early. Too low: charges are guesses. Too high:
-    /// memory. Default: 65 536.
+    /// Admitted requests that wait for their report, 1 to 1 000 000, some 500 bytes each; the
+    /// oldest settles early. Too low: charges are guesses. Too high: memory. Default: 65 536.
     pub open_max: usize,
-    /// Maximum number of questions that are answered late because the client has to wait, 1 to 1
-    /// 000 000. Each one holds a connection of the front end. Beyond it such clients are refused.
-    /// Too low: refusals instead of waits. Too high: the front end runs out of connections.
-    /// Default: 1024.
+    /// Questions that are answered late because the client has to wait, 1 to 1 000 000, each with a
+    /// connection of the front end; further clients are refused. Too low: refusals instead of
+    /// waits. Too high: the front end runs out of connections. Default: 1024.
     pub waiting_max: usize,
 }
 
@@ -167,16 +158,14 @@ pub struct Metrics {
     pub otlp: Option<otlp::Figures>,
     /// A StatsD server. Default: none.
     pub statsd: Option<StatsdSink>,
-    /// Host and port of a Graphite server that accepts the plaintext protocol over TCP. Default:
-    /// none.
+    /// Host and port of a Graphite server with the plaintext protocol over TCP. Default: none.
     pub graphite: Option<String>,
-    /// Prefix of the names that Graphite gets, with the host's name already filled in. Default:
-    /// `evenkeel.{hostname}`.
+    /// Prefix of its names, the host's name filled in. Default: `evenkeel.{hostname}`.
     pub graphite_prefix: String,
     /// Which metrics Graphite gets. Default: all.
     pub graphite_lines: Lines,
-    /// Threshold for the number of held clients: a client counts as held if the average wait of its
-    /// requests is longer than this. 0 to 1 d. Default: 3 s.
+    /// A client counts as held if the average wait of its requests is longer. 0 to 1 d. Default: 3
+    /// s.
     pub held_above: Nanos,
 }
 
@@ -189,8 +178,7 @@ pub struct StatsdSink {
     pub tcp: bool,
     /// Where the labels of a metric are written. Default: in the name.
     pub labels: Labels,
-    /// Prefix for metrics under the names of Smockron's master, which may be empty. `None`: these
-    /// metrics are not sent. Default: none.
+    /// Prefix for Smockron's metrics, which may be empty. `None`: they are not sent. Default: none.
     pub smockron: Option<String>,
 }
 
@@ -220,8 +208,7 @@ impl std::fmt::Display for Labels {
 pub enum Lines {
     /// Every metric.
     All,
-    /// Only the number of held clients of each limit, under the bare name of the limit, as Tempomat
-    /// sent it.
+    /// Only the number of held clients of each limit, under its bare name, as Tempomat sent it.
     Limits,
 }
 
@@ -239,12 +226,10 @@ impl fmt::Display for Lines {
 /// The state that survives a restart: debts and the counters of `ratelimit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Path of the snapshot. Its folder must be writable, because a `.tmp` file is written next to
-    /// it first. Default: none; a restart forgives all debts.
+    /// Path of the snapshot, in a writable folder. Default: none; a restart forgives all debts.
     pub file: Option<PathBuf>,
-    /// Time between two snapshots, and so the longest period that a crash can lose, 100 ms to 1 d.
-    /// Too low: the disk is always busy. Too high: a crash forgives the debts of the last minutes.
-    /// Default: 5 s.
+    /// Time between two snapshots, the most that a crash loses, 100 ms to 1 d. Too low: the disk is
+    /// always busy. Too high: a crash forgives the debts of the last minutes. Default: 5 s.
     pub every: Duration,
     /// Number of keys for each limit that has no `keys_max` of its own. `None`: the default of the
     /// limit's kind. Too low: the smallest debts are evicted early. Too high: memory.
@@ -309,8 +294,7 @@ pub struct Proxy {
     /// Addresses to listen on, at most 64. Empty if the section only holds the limits of `check`.
     /// Restart-only. Default: 0.0.0.0:8888.
     pub listen: Vec<SocketAddr>,
-    /// The certificates, and which addresses of `listen` use TLS. Restart-only. Default: none, all
-    /// addresses are plain HTTP.
+    /// Certificates, and which addresses of `listen` use TLS. Restart-only. Default: none.
     pub tls: Option<FrontTls>,
     /// Whether clients may use HTTP/2. Default: true.
     pub http2: bool,
@@ -320,9 +304,9 @@ pub struct Proxy {
     pub backend_tls: BackendTls,
     /// Protocols, in lower case, that a client may switch to by `Upgrade`. Default: websocket.
     pub upgrades: Vec<String>,
-    /// CPU-seconds per second to share out, 0.01 to 65 536. Too low: clients wait although the
-    /// server idles. Too high: the server is overloaded before any client is in debt. Default: the
-    /// smaller of the cores that this process may use and its cgroup's quota.
+    /// CPU-seconds per second to share out, 0.01 to 65 536. Too low: clients wait while the server
+    /// idles. Too high: it is overloaded before any client is in debt. Default: the smaller of the
+    /// cores of this process and its cgroup's quota.
     pub cpus: f64,
     /// How the cost of a request is measured. Default: shared.
     pub cost: CostSource,
@@ -366,13 +350,13 @@ pub struct Proxy {
 pub struct Queue {
     /// Number of requests that the backend works on at once. Default: found by measuring.
     pub concurrency: Concurrency,
-    /// Additional slots for clients in credit that have no request at the backend, 0 to 1 000 000.
-    /// Too low: new clients wait for a running request to end. Too high: a swarm of new clients
-    /// overloads the backend. Default: two per CPU, at least two.
+    /// Additional slots for clients in credit without a request at the backend, 0 to 1 000 000. Too
+    /// low: new clients wait for a slot. Too high: a swarm of new clients overloads the backend.
+    /// Default: two per CPU, at least two.
     pub reserve: usize,
-    /// The debt at which a bucket stops growing, CPU time from 1 ms to 1 d; a limit may have its
-    /// own. Too low: a heavy client soon has the same priority as any other. Too high: it pays for
-    /// longer than anyone benefits from. Default: the burst of the bucket.
+    /// Upper bound of a bucket's debt, CPU time from 1 ms to 1 d; a limit may have its own. Too
+    /// low: a heavy client soon has full priority again. Too high: it pays for longer than anyone
+    /// benefits from. Default: the burst of the bucket.
     pub debt_max: Option<Nanos>,
     /// Maximum number of requests in the admission queue, 1 to 1 000 000, some 500 bytes each. Too
     /// low: bursts are refused. Too high: memory, and waits that clients give up on. Default: 4096.
@@ -391,8 +375,7 @@ pub struct Queue {
 pub enum Concurrency {
     /// Found by measuring: the number up to which more requests at once still increase throughput.
     Auto,
-    /// A fixed number, 1 to 1 000 000. Too low: the backend idles. Too high: requests wait inside
-    /// the backend, where Evenkeel cannot order them.
+    /// A fixed number, 1 to 1 000 000. Too low: the backend idles. Too high: requests wait there.
     Fixed(usize),
 }
 
@@ -419,8 +402,8 @@ impl Queue {
         }
     }
 
-    /// The same settings in the form of the core. `cpus` is the value from which the search for the
-    /// best concurrency starts if it is `Auto`.
+    /// The form that the core uses. With `Auto`, the search for the best concurrency starts at
+    /// `cpus`.
     #[must_use]
     pub fn bounds(&self, cpus: f64) -> evenkeel_core::queue::Settings {
         let concurrency = match self.concurrency {
@@ -442,26 +425,23 @@ impl Queue {
 pub struct Line {
     /// Streams to listen on. Restart-only. Default: tcp://127.0.0.1:7070.
     pub listen: Vec<Listen>,
-    /// Permission bits of Unix sockets: the users that may connect. Restart-only. Default: 0o666,
-    /// every user that can reach the folder.
+    /// Permission bits of Unix sockets. Restart-only. Default: 0o666, every user may connect.
     pub socket_mode: u32,
     /// Addresses to listen on for Redis clients. Restart-only. Default: none.
     pub resp: Vec<SocketAddr>,
-    /// Maximum length of a tag in bytes, 1 to 8192. A longer tag is served but not counted. Too
-    /// low: a limited client evades its limit with longer tags. Too high: memory per connection.
-    /// Default: 1024.
+    /// Maximum length of a tag in bytes, 1 to 8192; a longer tag is served but not counted. Too
+    /// low: longer tags evade limits. Too high: memory per connection. Default: 1024.
     pub tag_bytes: usize,
-    /// Number of keys that are remembered by a limit without a `keys_max` of its own, 24 bytes
-    /// each. Too low: the smallest debts are evicted early. Too high: memory. Default: 262 144.
+    /// Keys that a limit without its own `keys_max` remembers, 24 bytes each. Too low: the smallest
+    /// debts are evicted early. Too high: memory. Default: `state.keys_max`, else 262 144.
     pub keys_max: usize,
-    /// Maximum number of connections, up to 10 000 000. Beyond it the connection that was silent
-    /// longest is closed. 0: the number that the limit of open files allows. Too low: clients
-    /// reconnect often. Too high: open files run out. Default: 10 000.
+    /// Connections at once, up to 10 000 000; beyond it the longest silent one is closed. 0: the
+    /// limit of open files. Too low: clients reconnect often. Too high: open files run out.
+    /// Default: 10 000.
     pub connections: usize,
     /// Time for replies to be sent when the process stops, 0 to 1 d. Default: 5 s.
     pub drain: Duration,
-    /// The limits, each with a table of its own. The first one counts the tags that match no
-    /// prefix.
+    /// The limits, each with its own table. The first one counts the tags that match no prefix.
     pub limits: Vec<Limit>,
     /// The prefix rules that are written in the configuration itself.
     pub written: tags::Builder,
@@ -498,8 +478,7 @@ pub enum CostSource {
     Shared,
     /// The value that the backend sends in this header (lower case); if it sends none, as `Shared`.
     Header(String),
-    /// As `Shared`, corrected by the CPU time that this cgroup (version 2) has used. The path is
-    /// kept as written.
+    /// As `Shared`, corrected by the CPU time of this cgroup (version 2). The path is as written.
     Cgroup(PathBuf),
 }
 
@@ -542,8 +521,8 @@ impl fmt::Display for ClientAddress {
 /// cut off. Too high: dead peers keep their connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From the first byte (or from the start of the connection) until the head of a request is
-    /// complete. Default: 10 s.
+    /// From the first byte, or the start of the connection, until the head is complete. Default: 10
+    /// s.
     pub header: Duration,
     /// Until a connection to the backend is established. Default: 3 s.
     pub connect: Duration,
@@ -553,15 +532,13 @@ pub struct Timeouts {
     pub backend: Duration,
     /// For running requests to end when the process stops. Default: 30 s.
     pub drain: Duration,
-    /// How long an aborted request continues to cost after its client has disconnected. Too low:
-    /// aborting early is cheap. Default: 5 s.
+    /// How long an aborted request still costs. Too low: aborting early is cheap. Default: 5 s.
     pub abort_linger: Duration,
     /// Without a byte in either direction on an upgraded connection. Default: 1 h.
     pub tunnel: Duration,
 }
 
-/// Upper bounds of connections, sizes and streams. Zero means no bound, except where a field says
-/// otherwise.
+/// Upper bounds of connections, sizes and streams. Zero is no bound, except where noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Client connections at once, at most 10 000 000. Too low: users wait, and idle connections
@@ -572,23 +549,21 @@ pub struct Bounds {
     /// high: one client can use all connections. Default: 0.
     pub connections_per_address: usize,
     /// Bytes of a request's head, 1 KiB to 16 MiB. Too low: large cookies are refused. Too high:
-    /// memory per connection. Default: 64 KiB.
+    /// memory. Default: 64 KiB.
     pub header_bytes: usize,
     /// Bytes of a request's body. Too low: uploads are refused. Default: 0.
     pub body_bytes: u64,
-    /// A body of at most this many bytes, up to 16 MiB, is read completely before the backend gets
-    /// the request; a longer body is streamed. Zero: every body is streamed. Too low: slow uploads
-    /// hold backend connections. Too high: memory. Default: 64 KiB.
+    /// A body up to this many bytes, at most 16 MiB, is read completely before the backend gets the
+    /// request; others, or all if it is zero, are streamed. Too low: slow uploads hold backend
+    /// connections. Too high: memory. Default: 64 KiB.
     pub body_buffer: usize,
     /// Requests on one client connection. Too low: clients reconnect often. Default: 0.
     pub requests_per_connection: u64,
-    /// Concurrent HTTP/2 streams on one client connection, 1 to 10 000. Too low: pages with many
-    /// parts load slowly. Too high: one client causes that number of backend requests. Default:
-    /// 100.
+    /// HTTP/2 streams on one client connection, 1 to 10 000. Too low: pages with many parts load
+    /// slowly. Too high: one client causes that number of backend requests. Default: 100.
     pub streams: u32,
-    /// Concurrent HTTP/2 streams on one backend connection, 1 to 10 000, and never more than the
-    /// backend allows. Too low: more connections. Too high: one broken connection fails more
-    /// requests. Default: 100.
+    /// HTTP/2 streams on one backend connection, 1 to 10 000, and no more than it allows. Too low:
+    /// more connections. Too high: one broken connection fails more requests. Default: 100.
     pub backend_streams: u32,
 }
 
