@@ -81,7 +81,7 @@ pub enum StartError {
     /// The door cannot listen on an address.
     #[error("admin: cannot listen on {address}: {why}")]
     Listen {
-        /// The address.
+        /// The address from the settings.
         address: SocketAddr,
         /// The error that the system returned.
         why: io::Error,

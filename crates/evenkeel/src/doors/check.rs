@@ -61,7 +61,7 @@ pub enum StartError {
     /// The door cannot listen on an address.
     #[error("check: cannot listen on {address}: {why}; name another in `check`")]
     Listen {
-        /// The address.
+        /// The address from the settings.
         address: SocketAddr,
         /// The error that the system returned.
         why: io::Error,

@@ -62,7 +62,7 @@ pub enum StartError {
     /// The proxy cannot listen on an address.
     #[error("cannot listen on {address}: {error}; {advice}")]
     Listen {
-        /// The address.
+        /// The address from the settings.
         address: SocketAddr,
         /// The error that the system returned.
         error: io::Error,

@@ -51,7 +51,7 @@ pub enum StartError {
     /// The door cannot listen on an address.
     #[error("master: cannot listen on {address}: {why}; name another in `master`")]
     Listen {
-        /// The address.
+        /// The address from the settings.
         address: SocketAddr,
         /// The error that the system returned.
         why: io::Error,

@@ -39,7 +39,7 @@ const REST_AFTER: Duration = Duration::from_secs(1);
 /// A stream whose client reads nothing for this time counts as a connection of its own.
 pub(super) const STREAM_PATIENCE: Duration = Duration::from_millis(100);
 
-/// This number of streams reset before their answer, and half of all streams, are a flood.
+/// Streams reset before their answer are a flood from this number on, if they are half of all.
 const RESETS_MIN: u64 = 100;
 
 /// The phase of a link.
