@@ -1,8 +1,8 @@
-//! The raw backend: reads what comes on each connection byte by byte, answers as the plan says for
-//! each request, and notes when it works.
+//! The raw backend: reads each connection byte by byte, answers each request according to the plan,
+//! and records when it works.
 //!
-//! It knows what every client sends. A head that no client has written, or a byte of a body that
-//! its client has not sent there, is what was left on the connection by another request.
+//! It knows everything that clients send. If a head was not written by any client, or a body has a
+//! byte that its client has not sent there, it was left on the connection by another request.
 
 use crate::client::pause;
 use crate::law::Ledger;
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How long one answer's pieces are apart.
+/// The time between two pieces of an answer.
 const BETWEEN_PIECES: Duration = Duration::from_millis(1);
 
-/// An answer that was not asked for.
+/// An answer that was not requested.
 const OVERRUN: &[u8] = b"HTTP/1.1 200 OK\r\nx-token: smuggled\r\ncontent-length: 8\r\n\r\nsmuggled";
 
-/// Fields that may stand in a head besides those that are looked at.
+/// Header fields that may appear besides those that are checked.
 const FIELDS: [&str; 10] = [
     "host",
     "x-forwarded-for",
@@ -34,13 +34,13 @@ const FIELDS: [&str; 10] = [
     "trailer",
 ];
 
-/// The end of a connection: its other side has closed it, or what came is not proper.
+/// The end of a connection: the peer has closed it, or has sent invalid bytes.
 #[derive(Debug)]
 struct Over;
 
 type Step<T> = Result<T, Over>;
 
-/// Takes connections in for as long as it is polled.
+/// Accepts connections for as long as it is polled.
 pub async fn serve(listener: TcpListener, ledger: Rc<Ledger>) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
@@ -57,11 +57,11 @@ struct Wire {
     stream: TcpStream,
     unread: Vec<u8>,
     ledger: Rc<Ledger>,
-    /// The request before the one that is read.
+    /// The token of the request before the current one.
     before: Option<String>,
 }
 
-/// A head as it was read.
+/// A parsed head.
 struct Head {
     index: usize,
     stated: Stated,
@@ -90,7 +90,7 @@ impl Wire {
         answered
     }
 
-    /// What follows a request is not what its client has sent.
+    /// Notes a violation: the bytes after a request are not what its client has sent.
     fn strange(&self, what: &str) -> Over {
         let before = self.before.as_deref().unwrap_or("nothing");
         let bytes = String::from_utf8_lossy(&self.unread[..self.unread.len().min(80)]).into_owned();
@@ -105,7 +105,7 @@ impl Wire {
         }
     }
 
-    /// The next line, without its end.
+    /// The next line, without its line ending.
     async fn line(&mut self) -> Step<String> {
         loop {
             if let Some(at) = self.unread.windows(2).position(|window| window == b"\r\n") {
@@ -191,7 +191,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Reads bytes of a body that goes on at `at`.
+    /// Reads `left` bytes of a body from position `at` on, and checks each one.
     async fn data(&mut self, asked: &Asked, at: &mut usize, mut left: usize) -> Step<()> {
         while left > 0 {
             if self.unread.is_empty() {
@@ -212,7 +212,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Works and answers, from `from` on. An error if the connection is not to go on.
+    /// Works from `from` on, and answers. Returns an error if the connection has to end.
     async fn answer(&mut self, asked: &Asked, switches: bool, from: Instant) -> Step<()> {
         let answer = &asked.answer;
         if answer.interim {
@@ -241,7 +241,7 @@ impl Wire {
         head += if closes && !switches { "connection: close\r\n\r\n" } else { "\r\n" };
         let bodyless = switches || asked.method == "HEAD";
         let size = if bodyless { 0 } else { answer.size };
-        // Where nothing follows the head, that is the whole answer.
+        // If no body follows the head, the head is the whole answer.
         let head_first = answer.head_first && !bodyless && (size > 0 || form != Form::Length);
         if !head_first {
             self.work(asked, from).await;
@@ -266,7 +266,8 @@ impl Wire {
             }
             before.extend(framed(asked, form, piece));
         }
-        // In one: what is known to be over may be used again.
+        // The end goes out in the same write, because the proxy may reuse a connection after a
+        // complete answer.
         before.extend(tail);
         self.send(&before).await?;
         if closes || matches!(answer.after, After::Closes | After::Breaks) {
@@ -276,8 +277,8 @@ impl Wire {
         }
     }
 
-    /// Works for as long as its plan says. If the proxy closes the connection meanwhile, its client
-    /// is charged by an estimate, and nothing is noted.
+    /// Works for the planned time. If the proxy closes the connection in the meantime, the client
+    /// is charged by an estimate, and the work is not recorded.
     async fn work(&self, asked: &Asked, from: Instant) {
         let end = from + Duration::from_millis(asked.answer.work);
         let gone = |ready: Ready| ready.is_read_closed() || ready.is_error();
@@ -297,20 +298,21 @@ impl Wire {
         self.stream.write_all(bytes).await.map_err(|_| Over)
     }
 
-    /// Speaks something else than HTTP: what its client sends, and what is for it alone.
+    /// Uses another protocol than HTTP: sends bytes that belong to this client alone, and reads the
+    /// client's.
     async fn tunnel(&mut self, asked: &Asked) -> Step<()> {
         self.send(&pattern(&asked.token, b';', 0..asked.answer.size)).await?;
         self.data(asked, &mut 0, usize::MAX).await
     }
 }
 
-/// So many bytes in so many pieces, of which the last may be shorter.
+/// Divides `size` bytes into `count` pieces, of which the last may be shorter.
 fn in_pieces(size: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
     let length = size.div_ceil(count).max(1);
     (0..size).step_by(length).map(move |start| start..size.min(start + length))
 }
 
-/// A piece of an answer's body as it goes over the wire.
+/// A piece of an answer's body in its encoding.
 fn framed(asked: &Asked, form: Form, piece: Range<usize>) -> Vec<u8> {
     let data = pattern(&asked.token, b';', piece);
     match form {

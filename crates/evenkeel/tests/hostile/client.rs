@@ -1,7 +1,7 @@
-//! Clients: each takes the steps of its script and notes what it hears meanwhile.
+//! Clients: each one takes the steps of its script, and records the answers in the meantime.
 //!
-//! What arrives is read strictly (`client/http1.rs`, `client/http2.rs`): an answer that cannot be
-//! read is a violation, too.
+//! Answers are parsed strictly (`client/http1.rs`, `client/http2.rs`): an answer that cannot be
+//! parsed is a violation, too.
 
 mod hpack;
 mod http1;
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// How long a hostile client waits for anything before it goes on.
+/// The time that a hostile client waits for anything before its next step.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// How long an innocent one does: longer than anything takes.
+/// The time that an innocent client waits: longer than anything takes.
 const LONG: Duration = Duration::from_secs(30);
 
-/// What reads the answers of a connection.
+/// The parser for the answers of a connection.
 enum Reader {
     Http1(http1::Reader),
     Http2(http2::Reader),
 }
 
 impl Reader {
-    /// Takes in what has come. Returns what is to be sent in return.
+    /// Parses received bytes. Returns the bytes to be sent in return.
     fn hear(&mut self, bytes: &[u8], heard: &mut [Heard]) -> Result<Vec<u8>, String> {
         match self {
             Reader::Http1(reader) => reader.hear(bytes, heard).map(|()| Vec::new()),
@@ -38,13 +38,13 @@ impl Reader {
     }
 }
 
-/// A connection of a client.
+/// One connection of a client.
 struct Client<'a> {
     stream: TcpStream,
     reader: Reader,
     requests: &'a [Asked],
     heard: Vec<Heard>,
-    /// When each was answered in full.
+    /// The time at which each request was answered in full.
     answered: Vec<Option<Instant>>,
     unsent: Vec<u8>,
     ended: bool,
@@ -52,7 +52,7 @@ struct Client<'a> {
     ledger: &'a Ledger,
 }
 
-/// Takes the steps of a script, and holds what was heard against the law.
+/// Takes the steps of a script, and checks the answers against the law.
 pub async fn play(ledger: &Ledger, script: &Script, to: SocketAddr) {
     let requests = &ledger.plan.requests[script.requests.clone()];
     let begun = Instant::now();
@@ -78,7 +78,7 @@ pub async fn play(ledger: &Ledger, script: &Script, to: SocketAddr) {
     for (asked, heard) in requests.iter().zip(&client.heard) {
         ledger.check_answer(asked, heard);
     }
-    // What is not answered may be with the backend until all is over.
+    // A request without an answer may be in flight to the backend until the end of the seed.
     for answered in client.answered {
         ledger.asked(begun, answered);
     }
@@ -113,7 +113,7 @@ impl Client<'_> {
         }
     }
 
-    /// Reads, and writes what is unsent, until it is done, too late, or over.
+    /// Reads and writes until `done`, until the time limit, or until the end of the connection.
     async fn go_on(&mut self, limit: Duration, done: impl Fn(&Client<'_>) -> bool) {
         let end = tokio::time::Instant::now() + limit;
         while !self.ended && !done(self) {
@@ -160,7 +160,7 @@ impl Client<'_> {
         if error.kind() == ErrorKind::WouldBlock {
             return;
         }
-        // What was sent may have been refused, and what has come says why.
+        // The proxy may have refused the rest of the request, and its answer has the reason.
         self.unsent.clear();
         if error.kind() != ErrorKind::BrokenPipe {
             self.end();
@@ -176,7 +176,7 @@ impl Client<'_> {
     }
 }
 
-/// Lets so much time pass: it is what a client that does nothing does.
+/// Waits for the given time, like a client that does nothing.
 pub async fn pause(time: Duration) {
     let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }

@@ -20,23 +20,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_rustls::TlsConnector;
 
-/// Handshakes that are begun, and visitors who come meanwhile.
+/// The number of handshakes that are begun, while `VISITORS` visitors come.
 const HANDSHAKES: u64 = 600;
 const VISITORS: usize = 30;
 
 const NAME: &str = "site.example";
 
-/// How a handshake of a flood goes on after its beginning.
+/// The end of a handshake in the flood.
 #[derive(Debug)]
 enum Then {
     Leaves,
-    /// Sends nothing more.
+    /// Sends nothing more for a while.
     Stalls,
-    /// Sends what is no TLS.
+    /// Sends bytes that are not TLS.
     Babbles,
 }
 
-/// A certificate, its files, and who believes it.
+/// A certificate with its files, and the configuration of a client that trusts it.
 fn certificate(folder: &std::path::Path) -> (FrontTls, Arc<ClientConfig>) {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
     let paths = (folder.join("site.crt"), folder.join("site.key"));
@@ -74,13 +74,13 @@ async fn handshake(to: SocketAddr, hello: Vec<u8>, mut random: Random) {
         Then::Babbles => {
             let noise: Vec<u8> = (0..500).map(|_| random.below(256) as u8).collect();
             let _ = stream.write_all(&noise).await;
-            // It is told what was wrong with it.
+            // The proxy answers with an alert.
             let _ = tokio::time::timeout(LONG, stream.read(&mut [0; 100])).await;
         }
     }
 }
 
-/// Asks for a page of its own, on a connection of its own.
+/// Requests a page of its own over a new connection.
 async fn visit(to: SocketAddr, config: Arc<ClientConfig>, number: usize) {
     let stream = TcpStream::connect(to).await.expect("it listens");
     let name = ServerName::try_from(NAME).expect("a name");
@@ -93,7 +93,7 @@ async fn visit(to: SocketAddr, config: Arc<ClientConfig>, number: usize) {
     assert!(answer.ends_with(&format!("\r\n\r\n/v{number}v")), "{answer}");
 }
 
-/// A backend that answers with the path.
+/// A backend that answers with the path of the request.
 async fn echo(listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         tokio::task::spawn_local(async move {
@@ -130,7 +130,7 @@ fn visitors_are_served_while_handshakes_are_cut() {
         for seed in 0..HANDSHAKES {
             flood.spawn_local(handshake(to, hello(&config), Random(seed)));
         }
-        // Each comes when a part of the flood has begun.
+        // Each visitor comes after a further part of the flood has begun.
         let visited = Rc::new(Cell::new(0));
         for number in 0..VISITORS {
             let (config, visited) = (Arc::clone(&config), Rc::clone(&visited));

@@ -1,50 +1,51 @@
-//! The one law, and what is noted of a seed to hold it against.
+//! The one law, and the record of a seed that is checked against it.
 //!
-//! (a) No client receives a byte that was meant for another, and the innocent receive all of
-//! theirs.
-//! (b) Every request that a backend reads is, byte for byte, one that a client has sent whole, or
-//! is cut off by the end of its connection.
-//! (c) The charges add up to the work: at least nine tenths of what the backend says that it has
-//! worked, and no more than there was to work on.
+//! - (a) No client receives a byte that was meant for another client, and innocent clients receive
+//!   all of their bytes.
+//! - (b) Every request that a backend reads is, byte for byte, one that a client has sent whole, or
+//!   is cut off by the end of its connection.
+//! - (c) The charges add up to the work: at least nine tenths of the work that the backend reports,
+//!   and no more than the time in which there was work to do.
 
 use crate::plan::{Asked, Plan, Sent, pattern_at};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// What the servers that read bodies answer if one is not its client's.
+/// The status of servers that read bodies, if a body does not belong to its client.
 const READ_WRONG: u16 = 599;
 
-/// What a client has to send for its backend to have waited for it: `engine/charge/delivery.rs`.
+/// The number of bytes with which a client makes progress, so that its backend may have waited for
+/// it: `engine/charge/delivery.rs`.
 const PROGRESS_BYTES: usize = 1024;
 
-/// What a client has heard in answer to a request.
+/// A client's record of the answer to a request.
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
-    /// Zero: nothing.
+    /// The status; zero without an answer.
     pub status: u16,
-    /// The token that the answer names; none names one that is the proxy's own.
+    /// The token in the answer; `None` if the proxy answered by itself.
     pub token: Option<String>,
     pub body: Vec<u8>,
     pub whole: bool,
-    /// The stream or the connection was ended before.
+    /// Whether the stream or the connection ended before the answer was complete.
     pub ended: bool,
 }
 
-/// What is known of a seed while it runs.
+/// The record of a running seed.
 pub struct Ledger {
     pub plan: Plan,
-    /// Whether the backend is the raw one, each byte of whose answers is known.
+    /// Whether the backend is the raw one, for which each byte of its answers is known.
     pub raw: bool,
-    /// Whether connections may be closed under the innocent: the proxy is being replaced.
+    /// Whether the proxy is being replaced, so that connections of innocent clients may be closed.
     pub replaced: bool,
-    /// Whether work is compared with charges.
+    /// Whether charges are compared with work.
     charges: Cell<bool>,
     violations: RefCell<Vec<String>>,
-    /// Requests of the innocent that were answered as they should be.
+    /// The number of requests of innocent clients with the right answer.
     right: Cell<usize>,
-    /// Requests that a backend has read to their end, by their place in the plan.
+    /// How often a backend has read each request to its end, by its index in the plan.
     read: RefCell<Vec<usize>>,
-    /// When the backend worked, and when requests were on their way.
+    /// The times in which the backend worked.
     worked: RefCell<Vec<Interval>>,
     asked: RefCell<Vec<(Instant, Option<Instant>)>>,
 }
@@ -73,7 +74,7 @@ impl Ledger {
         self.plan.requests.iter().enumerate().find(|(_, asked)| asked.token == token)
     }
 
-    /// The backend has read a request to its end.
+    /// Notes that the backend has read a request to its end.
     pub fn was_read(&self, index: usize, body: usize) {
         let asked = &self.plan.requests[index];
         let mut read = self.read.borrow_mut();
@@ -93,21 +94,21 @@ impl Ledger {
         }
     }
 
-    /// The backend has worked for a request since `from`.
+    /// Notes that the backend has worked on a request since `from`.
     pub fn worked(&self, asked: &Asked, from: Instant) {
-        // A backend that works while the client makes progress is taken to wait for the client.
+        // While the client makes progress, a working backend counts as waiting for the client.
         if asked.answer.early && asked.sends >= PROGRESS_BYTES {
             return;
         }
         self.worked.borrow_mut().push((from, Instant::now()));
     }
 
-    /// A request was on its way until then, or until all was over.
+    /// Notes that a request was in flight until `until`, or until the end of the seed.
     pub fn asked(&self, from: Instant, until: Option<Instant>) {
         self.asked.borrow_mut().push((from, until));
     }
 
-    /// Holds what a client has heard against what it asked.
+    /// Checks the answer that a client got against its request.
     pub fn check_answer(&self, asked: &Asked, heard: &Heard) {
         let token = &asked.token;
         if let Some(named) = heard.token.as_ref().filter(|named| *named != token) {
@@ -124,7 +125,7 @@ impl Ledger {
         }
     }
 
-    /// What in an answer is not for this request.
+    /// The part of an answer that does not belong to this request, if any.
     fn strange(&self, asked: &Asked, heard: &Heard) -> Option<String> {
         if self.raw && heard.token.is_some() {
             let own = |(at, byte): (usize, &u8)| *byte == pattern_at(&asked.token, b';', at);
@@ -138,7 +139,7 @@ impl Ledger {
         tokens.next().map(|token| format!("`{token}`"))
     }
 
-    /// Whether it was answered by the backend, and in full.
+    /// Whether the backend answered the request in full.
     fn is_right(&self, asked: &Asked, heard: &Heard) -> bool {
         let size = if asked.method == "HEAD" { 0 } else { asked.answer.size };
         let full = !self.raw || heard.body.len() == size;
@@ -148,10 +149,10 @@ impl Ledger {
     /// Whether the proxy may have answered by itself, or not at all.
     fn is_excused(&self, asked: &Asked, heard: &Heard) -> bool {
         if heard.token.is_some() {
-            // It may be broken off, where the backend had no time.
+            // The answer may be cut off if the backend had no time.
             return self.plan.settings.impatient && !heard.whole;
         }
-        // It cannot be asked twice.
+        // The request must not be sent twice.
         let once = asked.method != "GET" && asked.method != "HEAD";
         let unlucky = once && heard.status == 502 && self.plan.closes_unsaid();
         self.plan.settings.impatient || self.replaced || unlucky
@@ -161,7 +162,7 @@ impl Ledger {
         self.right.get()
     }
 
-    /// Compares what was charged with what was worked.
+    /// Compares the charges with the work.
     pub fn check_charges(&self, charged: f64) -> Option<(f64, f64)> {
         if !self.charges.get() {
             return None;
@@ -171,7 +172,7 @@ impl Ledger {
         if charged < 0.9 * worked - 1e-6 {
             self.violated(format!("(c) {charged:.4} s charged for {worked:.4} s of work"));
         }
-        // A request that breaks off is charged what such requests cost, if that is more.
+        // A request that breaks off is charged the usual cost of such requests, if that is more.
         let now = Instant::now();
         let asked = self.asked.borrow();
         let asked: Vec<Interval> =

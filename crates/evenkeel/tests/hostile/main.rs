@@ -1,46 +1,47 @@
-//! Hostile clients before a raw backend and before real servers, with one law (`law.rs`).
+//! Hostile clients in front of a raw backend and of real servers, with one law (`law.rs`).
 //!
-//! A seed makes a schedule (`plan.rs`) of clients that cut, reset, stall, half-close, trickle,
-//! pipeline and interleave requests of HTTP/1.1 and HTTP/2, and of innocent ones beside and after
-//! them. A seed that fails prints `HOSTILE_SEED=n`, what was violated, and the schedule: run its
-//! test again with that in the environment. `HOSTILE_SEEDS` is how many seeds all tests have
-//! together (1 000), `HOSTILE_SECONDS` how long `minutes_of_seeds` goes on (600).
+//! A seed determines a schedule (`plan.rs`) of clients that cut, reset, stall, half-close, trickle,
+//! pipeline and interleave HTTP/1.1 and HTTP/2 requests, and of innocent clients beside and after
+//! them. A failing seed prints `HOSTILE_SEED=n`, the violations, and the schedule; to repeat it,
+//! run its test with that variable in the environment. `HOSTILE_SEEDS` is the number of seeds of
+//! all tests together (1 000), and `HOSTILE_SECONDS` is the duration of `minutes_of_seeds` (600).
 //!
-//! # Where the proxy takes something to be over
+//! # Events that the proxy takes for an end
 //!
-//! Whatever is taken for an end can be made to come too early, or never. Most are tried in here,
-//! PROXY headers and TLS towards backends in the tests of `proxy`.
+//! Each of these events can be made to come too early, or never. Most are tried here; PROXY headers
+//! and TLS towards backends are tried in the tests of `proxy`.
 //!
 //! - a client's head, HTTP/1.1 (hyper, `front.rs`): the empty line; `timeouts.header`.
-//! - a client's body with a length (hyper, `body.rs`): that many bytes; less is an error of
-//!   hyper's.
-//! - a client's body in chunks (hyper, `body.rs`): the empty chunk; less is an error of hyper's.
-//! - a client's head, HTTP/2 (h2): END_HEADERS, with nothing between it and its beginning.
-//! - a client's body, HTTP/2 (`body.rs`): END_STREAM and nothing else: hyper ends a body without
-//!   an error at RST_STREAM with NO_ERROR.
-//! - a body that is kept (`body/kept.rs`): trailers, or what ends a client's body.
-//! - a request on its way, HTTP/1.1 (`wire/sending.rs`): the end of its body, if all bytes that
-//!   its head states are written; else its connection is closed.
-//! - a request on its way, HTTP/2 (`wire/lent.rs`, h2): the end of its body; an error resets the
+//! - a client's body with a length (hyper, `body.rs`): that number of bytes; fewer are an error
+//!   reported by hyper.
+//! - a client's body in chunks (hyper, `body.rs`): the empty chunk; without it, hyper reports an
+//!   error.
+//! - a client's head, HTTP/2 (h2): END_HEADERS, with no other frame since its beginning.
+//! - a client's body, HTTP/2 (`body.rs`): END_STREAM only, because hyper ends a body without an
+//!   error also at RST_STREAM with NO_ERROR.
+//! - a buffered body (`body/kept.rs`): trailers, or the end of the client's body.
+//! - a request to a backend, HTTP/1.1 (`wire/sending.rs`): the end of its body, if all bytes that
+//!   its head states are written; otherwise its connection is closed.
+//! - a request to a backend, HTTP/2 (`wire/lent.rs`, h2): the end of its body; an error resets the
 //!   stream.
-//! - an answer's head, HTTP/1.1 (`wire/head.rs`): the empty line; what is interim is passed over.
-//! - an answer's body, HTTP/1.1 (`wire/connection.rs`, `wire/chunks.rs`): its length, the empty
-//!   chunk with its trailers; the end of the connection where neither is stated (under TLS only
-//!   after its own end).
-//! - an answer's body, HTTP/2 (`wire/call.rs`): END_STREAM; a reset with NO_ERROR is a broken
+//! - an answer's head, HTTP/1.1 (`wire/head.rs`): the empty line; interim answers are skipped.
+//! - an answer's body, HTTP/1.1 (`wire/connection.rs`, `wire/chunks.rs`): its length, or the empty
+//!   chunk with its trailers; if the head states neither, the end of the connection (under TLS only
+//!   after a `close_notify`).
+//! - an answer's body, HTTP/2 (`wire/call.rs`): END_STREAM; a reset with NO_ERROR makes a broken
 //!   answer.
-//! - an answer for a client that has gone (`abort.rs`): as before, or `abort_linger`, or 1 MiB:
-//!   then its connection is closed.
-//! - an exchange on a connection (`wire/connection.rs`, `backends/pool.rs`): answer and request
-//!   are through, and nothing else has come.
-//! - a wait for a slot (`engine/turn.rs`): the slot, or that it is not wanted any more: then it
-//!   goes back.
-//! - a client's stream (`front/streams.rs`): its task's end, which drops the exchange.
+//! - an answer for a client that has disconnected (`abort.rs`): as above, or `abort_linger`, or 1
+//!   MiB; then its connection is closed.
+//! - an exchange on a connection (`wire/connection.rs`, `backends/pool.rs`): the answer and the
+//!   request are complete, and no other byte has arrived.
+//! - a wait for a slot (`engine/turn.rs`): the slot, or that it is no longer wanted; then the slot
+//!   is given back.
+//! - a client's stream (`front/streams.rs`): the end of its task, which drops the exchange.
 //! - a client's connection (hyper, `front/stream.rs`): its end, an error, or a note on its link.
-//!   hyper sees an end only while nothing is left to read of it: a client that pipelines and
-//!   leaves is found by the answer, or `timeouts.backend`.
-//! - a tunnel (`front/tunnel.rs`): the end of both ways, or `timeouts.tunnel`.
-//! - TLS (rustls, `wire/ends.rs`): its own end; the end of TCP before that is an error.
+//!   hyper sees an end only after everything before it was read: a client that pipelines and
+//!   disconnects is noticed with the answer, or by `timeouts.backend`.
+//! - a tunnel (`front/tunnel.rs`): the end of both directions, or `timeouts.tunnel`.
+//! - TLS (rustls, `wire/ends.rs`): `close_notify`; the end of TCP before it is an error.
 //! - a PROXY header (`front/preface.rs`): its length, or the end of its line.
 
 mod backend;
@@ -70,26 +71,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Seeds that run at once: most of their time they wait.
+/// The number of seeds that run concurrently; they mostly wait.
 const AT_ONCE: usize = 8;
 
-/// Seeds of all kinds together.
+/// The default number of seeds over all tests.
 const SEEDS: u64 = 1_000;
 
-/// How long `minutes_of_seeds` goes on, in seconds.
+/// The default duration of `minutes_of_seeds`, in seconds.
 const SECONDS: u64 = 600;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// So many seeds in a thousand of those that are to run, from the first on.
+/// Runs the first `of_thousand` thousandths of all seeds.
 fn share(of_thousand: u64) -> impl Fn(u64) -> ControlFlow<()> + Sync {
     let last = number("HOSTILE_SEEDS").unwrap_or(SEEDS) * of_thousand / 1_000;
     move |seed| if seed <= last.max(1) { Continue(()) } else { Break(()) }
 }
 
-/// What all seeds did together.
+/// The sums over all seeds.
 #[derive(Default)]
 struct Sums {
     seeds: usize,
@@ -116,7 +117,8 @@ impl Sums {
     }
 }
 
-/// Runs all seeds while `goes_on`, `at_once` of them, or the one that the environment names.
+/// Runs seeds while `goes_on` allows, `at_once` of them concurrently, or only the one that the
+/// environment names.
 fn run_all(
     name: &str,
     at_once: usize,
@@ -195,7 +197,7 @@ fn seeds_before_apache() {
     before(&Server::apache());
 }
 
-/// For `HOSTILE_SECONDS`, a quarter of them before real servers.
+/// Runs for `HOSTILE_SECONDS`, a quarter of that time with real servers.
 #[test]
 #[ignore = "takes ten minutes: ci/long"]
 fn minutes_of_seeds() {
@@ -210,7 +212,7 @@ fn minutes_of_seeds() {
         Server::apache(),
     ];
     let goes_on = |_| if begun.elapsed() < limit { Continue(()) } else { Break(()) };
-    // Those that `ci/test` does not have, and others in each run.
+    // Seeds that `ci/test` does not run, different ones in each run.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_secs();
     let offset = if number("HOSTILE_SEED").is_some() { 0 } else { 1_000 * now };
     run_all("minutes", AT_ONCE, goes_on, |number| {

@@ -1,7 +1,8 @@
-//! What a seed does: the settings of the proxy, and for each connection the steps of its client.
+//! The schedule of a seed: the settings of the proxy, and the steps of the client on each
+//! connection.
 //!
-//! Everything random is decided here, so that the schedule can be printed before it is run. How
-//! requests are written: `plan/http1.rs` and `plan/http2.rs`. Who runs it: `client.rs`.
+//! Every random choice is made here, so that the schedule can be printed before it runs. How
+//! requests are written: `plan/http1.rs` and `plan/http2.rs`. How they are sent: `client.rs`.
 
 mod http1;
 pub mod http2;
@@ -11,26 +12,26 @@ use random::Random;
 use std::fmt;
 use std::ops::Range;
 
-/// What a request's body is, as its head states it.
+/// The body that the head of a request states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stated {
     Nothing,
     Length(usize),
-    /// In chunks, or over HTTP/2 without a length.
+    /// A chunked body, or over HTTP/2 one without a length.
     Open,
 }
 
-/// Whether its client sends a request to its end.
+/// Whether the client sends a request to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     Whole,
-    /// A backend may never see it whole.
+    /// No: a backend must never receive it as complete.
     Cut,
-    /// All bytes that its head states, and then no proper end.
+    /// All bytes that its head states, but without a proper end after them.
     Unsure,
 }
 
-/// How a body of the raw backend's answer ends.
+/// The way in which the body of the raw backend's answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Length,
@@ -38,53 +39,53 @@ pub enum Form {
     ToTheEnd,
 }
 
-/// What the raw backend does with its connection after an answer.
+/// The raw backend's use of its connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     Keeps,
     SaysClose,
-    /// Without having said so.
+    /// Closes it without having announced that.
     Closes,
-    /// In the middle of the answer.
+    /// Closes it in the middle of the answer.
     Breaks,
-    /// Without an answer.
+    /// Closes it without an answer.
     Silent,
-    /// More bytes than the answer may have, and keeps the connection.
+    /// Sends more bytes than the answer may have, and keeps the connection.
     Overruns,
 }
 
-/// How the raw backend answers a request.
+/// The raw backend's answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// At the head, before it reads any of the body.
+    /// Whether it is sent after the head of the request, before any of the body is read.
     pub early: bool,
     pub interim: bool,
     pub status: u16,
     pub form: Form,
     pub size: usize,
     pub pieces: usize,
-    /// How long it works, in milliseconds.
+    /// The time that the backend works on it, in milliseconds.
     pub work: u64,
-    /// Whether the head of the answer goes out before the work.
+    /// Whether the head of the answer is sent before the work.
     pub head_first: bool,
     pub after: After,
-    /// Switches protocols if it is asked to.
+    /// Whether the backend switches protocols if the request asks for that.
     pub switches: bool,
 }
 
-/// A request, as its client means it.
+/// A request as its client intends it.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// In its path, a header and its body, and nowhere else.
+    /// A unique text in its path, a header and its body, and nowhere else.
     pub token: String,
     pub method: &'static str,
     pub target: String,
     pub stated: Stated,
     pub sent: Sent,
-    /// How many bytes of a body it sends.
+    /// The number of body bytes that the client sends.
     pub sends: usize,
     pub answer: Answer,
-    /// Of a client that does all right, and is answered in full.
+    /// Whether its client does everything right, and has to get a full answer.
     pub innocent: bool,
 }
 
@@ -94,32 +95,32 @@ pub enum Speaks {
     Http2,
 }
 
-/// What a client does next.
+/// A step of a client.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Sends bytes, and says what they are.
+    /// Sends bytes; the text describes them.
     Send(String, Vec<u8>),
-    /// Reads for so many milliseconds.
+    /// Reads for this number of milliseconds.
     Pause(u64),
-    /// Neither reads nor writes.
+    /// Neither reads nor writes for this number of milliseconds.
     Deaf(u64),
-    /// Waits for what the proxy says first (HTTP/2): before, there is less room for bodies.
+    /// Waits for the proxy's SETTINGS (HTTP/2); before them, the windows for bodies are smaller.
     Greeting,
-    /// Waits until so many requests in all are answered.
+    /// Waits until this number of requests is answered in all.
     Answers(usize),
     HalfClose,
     Reset,
 }
 
-/// A connection of a client.
+/// One connection of a client.
 #[derive(Clone, Debug)]
 pub struct Script {
     pub speaks: Speaks,
-    /// Its requests, among those of the plan.
+    /// The indexes of its requests in the plan.
     pub requests: Range<usize>,
     pub steps: Vec<Step>,
     pub innocent: bool,
-    /// Begins when all others have ended, to use again what they have left.
+    /// Whether it begins after all others have ended, to reuse the connections that they left.
     pub last: bool,
 }
 
@@ -128,24 +129,25 @@ pub struct Script {
 pub struct Settings {
     pub body_buffer: usize,
     pub cpus: u32,
-    /// At most so many at once with the backend; zero: no queue.
+    /// The maximum number of concurrent requests to the backend; zero means that there is no queue.
     pub concurrency: usize,
-    /// Whether it waits for a fifth of a second only, wherever it waits.
+    /// Whether all of its timeouts are only a fifth of a second.
     pub impatient: bool,
 }
 
-/// What may stand before a backend's requests, and what is asked of it.
+/// The requests that a backend can answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Prefixes of paths that a server answers, each in a way of its own; of the raw backend none.
+    /// Path prefixes, each of which the server answers in a different way; none for the raw
+    /// backend.
     pub paths: &'static [&'static str],
-    /// The same, for the hostile alone.
+    /// Path prefixes for hostile clients only.
     pub rude: &'static [&'static str],
-    /// Whether the innocent send bodies.
+    /// Whether innocent clients send bodies.
     pub bodies: bool,
 }
 
-/// All that a seed does.
+/// The complete schedule of a seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
@@ -233,14 +235,14 @@ impl Asked {
         Asked { token, method, target, stated, sent: Sent::Whole, sends, answer, innocent }
     }
 
-    /// So many bytes of its body.
+    /// The given range of the bytes of its body.
     pub fn body(&self, bytes: Range<usize>) -> Vec<u8> {
         pattern(&self.token, b',', bytes)
     }
 }
 
 impl Answer {
-    /// One that each client gets in full.
+    /// An answer that each client can receive in full.
     fn proper(random: &mut Random) -> Answer {
         Answer {
             early: false,
@@ -277,12 +279,12 @@ impl Answer {
     }
 }
 
-/// Bytes that belong to `token` and to nothing else, from wherever they are cut.
+/// Bytes that belong to `token` and to nothing else, wherever they are cut.
 pub fn pattern(token: &str, end: u8, bytes: Range<usize>) -> Vec<u8> {
     bytes.map(|at| pattern_at(token, end, at)).collect()
 }
 
-/// One of them.
+/// One byte of that pattern.
 pub fn pattern_at(token: &str, end: u8, at: usize) -> u8 {
     token.as_bytes().get(at % (token.len() + 1)).copied().unwrap_or(end)
 }

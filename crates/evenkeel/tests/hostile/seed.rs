@@ -15,22 +15,22 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::task::{JoinSet, LocalSet};
 
-/// Requests to the raw backend.
+/// The requests to the raw backend.
 pub const RAW: Shape = Shape { paths: &[], rude: &[], bodies: true };
 
-/// What came of a seed.
+/// The result of a seed.
 pub struct Outcome {
     pub seed: u64,
     pub requests: usize,
-    /// Requests of the innocent that were answered as they should be.
+    /// The number of requests of innocent clients with the right answer.
     pub right: usize,
-    /// Seconds that were charged and worked, where they are compared.
+    /// Seconds charged and seconds worked, if the two are compared.
     pub charges: Option<(f64, f64)>,
-    /// What was violated, with the schedule; empty if nothing was.
+    /// The violations with the schedule; empty if there are none.
     pub report: String,
 }
 
-/// Runs one before the backend at `real`, or the raw one.
+/// Runs a seed with the backend at `real`, or with the raw backend.
 pub fn run(seed: u64, shape: &Shape, real: Option<&Backend>) -> Outcome {
     let ledger = Rc::new(Ledger::new(Plan::of(seed, shape), real.is_none(), false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -49,7 +49,7 @@ pub fn run(seed: u64, shape: &Shape, real: Option<&Backend>) -> Outcome {
 }
 
 impl Outcome {
-    /// Of a seed that is over, and of what was charged if that is known.
+    /// The result of a finished seed; `charged` is the total charge in seconds, if it is known.
     pub fn of(ledger: &Ledger, charged: Option<f64>) -> Outcome {
         let charges = charged.and_then(|charged| ledger.check_charges(charged));
         let violations = ledger.violations();
@@ -63,7 +63,7 @@ impl Outcome {
     }
 }
 
-/// Starts the raw backend. It runs as long as the runtime does.
+/// Starts the raw backend. It runs until the runtime ends.
 pub async fn raw(ledger: &Rc<Ledger>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let at = listener.local_addr().expect("bound");
@@ -88,7 +88,7 @@ fn set(proxy: &mut Proxy, settings: &Settings, backend: Backend) {
     }
 }
 
-/// Runs all clients: first those that are there together, then those that come after them.
+/// Runs all clients: first those that run together, then those that begin after all others.
 pub async fn play(ledger: &Rc<Ledger>, to: SocketAddr) {
     for last in [false, true] {
         let mut clients = JoinSet::new();
@@ -106,7 +106,7 @@ pub async fn play(ledger: &Rc<Ledger>, to: SocketAddr) {
     }
 }
 
-/// What all requests were charged, when the last account is closed.
+/// The total charge in seconds, once the last account is closed.
 async fn settled(ledger: &Ledger, stage: &Stage) -> f64 {
     let end = Instant::now() + LONG;
     let calm = Cell::new(0);
@@ -124,7 +124,7 @@ async fn settled(ledger: &Ledger, stage: &Stage) -> f64 {
         calm.set(if idle { calm.get() + 1 } else { 0 });
         client::pause(Duration::from_millis(1)).await;
     }
-    // Its threads end when the last exchange has.
+    // The door's threads end after the last exchange.
     stage.door.drain(LONG);
     stage.door.ended().await;
     stage.watch.registry().nanos(&CHARGED, &[]).get() as f64 / 1e9

@@ -1,8 +1,9 @@
 //! Real servers behind the proxy, each with several ways of answering.
 //!
-//! None is as strict as the raw backend, so of theirs only what clients hear is looked at: each
-//! repeats the token of the header that it has read, those that run a program also the token of
-//! the path and, where they read the body, whether all of it is as the path says.
+//! None of them is as strict as the raw backend, so the tests check only the answers that clients
+//! get. Each server repeats the token from the request's header. Servers that run a program also
+//! repeat the token from the path and, where they read the body, report whether all of it matches
+//! the path.
 
 use crate::plan::Shape;
 use crate::process::{Running, free_port};
@@ -16,30 +17,31 @@ const PHP: &str = include_str!("servers/echo.php");
 const NODE: &str = include_str!("servers/echo.js");
 const PYTHON: &str = include_str!("servers/echo.py");
 
-/// Requests that all of them run at once at most.
+/// The maximum number of concurrent requests at each server.
 const WORKERS: usize = 4;
 
-/// Paths for all clients, and those for the hostile alone: an answer that comes before the end of
-/// an upload may end its client's connection.
+/// Paths for all clients, and paths for hostile clients only, because an answer before the end of
+/// an upload may end the client's connection.
 type Ways = (&'static [&'static str], &'static [&'static str]);
 
-/// A server that runs.
+/// A running server.
 pub struct Server {
     pub name: &'static str,
     pub backend: Backend,
     pub shape: Shape,
-    // In this order: it ends before what it asks, and before its files are removed.
+    // The order matters: a server ends before the servers that it calls, and before its files are
+    // removed.
     _running: Vec<Running>,
     _folder: TempDir,
 }
 
 impl Server {
-    /// nginx: texts of its own, files, faults, and itself once more behind.
+    /// nginx: texts of its own, files, errors, and another nginx as its backend.
     pub fn nginx(scheme: Scheme) -> Server {
         let (folder, port, behind) = (open_folder(), free_port(), free_port());
         let home = folder.path().display();
         fs::write(folder.path().join("file.txt"), "a file\n").expect("a file");
-        // Beside HTTP/1.1 nginx understands HTTP/2 without TLS where it is told to.
+        // With this option, nginx understands HTTP/2 without TLS in addition to HTTP/1.1.
         let http2 = if scheme == Scheme::H2c { " http2" } else { "" };
         let token = "add_header x-token $http_x_token always;";
         let text = format!(
@@ -63,7 +65,7 @@ impl Server {
         Server::new(name, (scheme, port), ways, vec![running], folder)
     }
 
-    /// PHP-FPM behind nginx, which keeps bodies or passes them on.
+    /// PHP-FPM behind nginx, which buffers or streams request bodies.
     pub fn php() -> Server {
         let (folder, port, php_port) = (open_folder(), free_port(), free_port());
         let home = folder.path().display();
@@ -99,7 +101,8 @@ impl Server {
         fs::write(folder.path().join("echo.py"), PYTHON).expect("the program");
         let mut command = Command::new(program("gunicorn"));
         let threads = WORKERS.to_string();
-        // With threads it keeps connections; its plain workers close each after one request.
+        // With threads, gunicorn keeps connections alive; its plain workers close each after one
+        // request.
         command.args(["--worker-class", "gthread", "--threads", &threads, "--bind"]);
         command.arg(format!("127.0.0.1:{port}")).arg("--chdir").arg(folder.path());
         command.args(["--keep-alive", "60", "--worker-tmp-dir", "/dev/shm", "echo:answer"]);
@@ -108,7 +111,7 @@ impl Server {
         Server::new("gunicorn", (Scheme::Http, port), ways, vec![running], folder)
     }
 
-    /// Apache: files, faults and redirections, none of which need a body.
+    /// Apache: files, errors and redirections, none of which need a body.
     pub fn apache() -> Server {
         let (folder, port) = (open_folder(), free_port());
         let home = folder.path().display();
@@ -145,7 +148,7 @@ impl Server {
         folder: TempDir,
     ) -> Server {
         let backend = Backend { scheme, place: format!("127.0.0.1:{port}") };
-        // Where nothing is kept from the innocent, no path needs a body.
+        // Without paths for hostile clients only, no path needs a body.
         let shape = Shape { paths, rude, bodies: !rude.is_empty() };
         Server { name, backend, shape, _running: running, _folder: folder }
     }

@@ -1,8 +1,8 @@
-//! The same law while the proxy reads its configuration again (SIGHUP) and is replaced by its
-//! successor (SIGUSR2): the real binary, again and again in the midst of hostile seeds.
+//! The same law while the proxy reloads its configuration (SIGHUP) and is replaced by its successor
+//! (SIGUSR2): the real binary, again and again during hostile seeds.
 //!
-//! Charges are not compared: each process counts its own. Connections that are closed before they
-//! have begun to answer are no fault of a proxy that is being replaced.
+//! Charges are not compared, because each process counts its own. If a connection is closed before
+//! an answer has begun, that is not an error of a proxy that is being replaced.
 
 use crate::backend;
 use crate::client::pause;
@@ -22,13 +22,13 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::task::LocalSet;
 
-/// Between two orders to read the configuration again.
+/// The time between two reloads.
 const BETWEEN_RELOADS: Duration = Duration::from_millis(15);
 
 /// The program, whichever process it is by now.
 struct Gate {
     first: Running,
-    /// The last of its successors.
+    /// The process id of the latest successor.
     last: AtomicU32,
     config: PathBuf,
     front: SocketAddr,
@@ -69,12 +69,12 @@ impl Gate {
         kill_process(pid(self.last.load(Relaxed)), signal).expect("it runs");
     }
 
-    /// How often the log says this.
+    /// The number of log lines that contain this text.
     fn said(&self, what: &str) -> usize {
         self.first.output().matches(what).count()
     }
 
-    /// Has the process replaced, and waits for that.
+    /// Replaces the process, and waits until that is done.
     async fn replace(&self) {
         const BEGUN: &str = "a successor opens its doors";
         let before = self.said(BEGUN);
@@ -89,7 +89,7 @@ impl Gate {
         self.last.store(number, Relaxed);
     }
 
-    /// Reloads until all is over, and replaces the process in every third seed.
+    /// Reloads until `over`, and replaces the process in every third seed.
     async fn disturb(&self, seed: u64, over: &Cell<bool>) {
         for turn in 0.. {
             if over.get() && turn > 1 {
@@ -132,7 +132,7 @@ fn pid(number: u32) -> Pid {
 fn reloads_and_successors_mix_nothing_up() {
     let folder = tempfile::tempdir().expect("a folder");
     let gate = Gate::start(folder.path());
-    // One after the other: all have the same process.
+    // One after the other, because all seeds use the same process.
     crate::run_all("reloads and successors", 1, crate::share(25), |seed| gate.run(seed));
     wait_for("a reload", || (gate.said("configuration reloaded") > 0).then_some(()));
     gate.signal(Signal::TERM);

@@ -1,23 +1,23 @@
-//! Clients that send what is no question, never read, never end, or only sit there.
+//! Clients that send nonsense, never read, never end, or stay silent.
 
 use crate::stage::{Client, ONCE, Program};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A client that has sent until nobody took any more, and has read nothing.
+/// A client that has sent until its data was no longer accepted, and has not read anything.
 pub fn stuck(address: SocketAddr) -> (TcpStream, usize) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_nonblocking(true).expect("an option");
     let chunk = "stuck\n".repeat(2_000);
     let (mut sent, mut refused) = (0, 0);
-    // Whoever is slow to take it gets some more time: as often as it takes to be sure.
+    // A slow door gets some more time; the number of attempts is large enough to be sure.
     while refused < 200 {
         match stream.write(&chunk.as_bytes()[sent % chunk.len()..]) {
             Ok(count) => (sent, refused) = (sent + count, 0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 refused += 1;
-                // Another client is answered meanwhile, which takes some time.
+                // Another client gets its answer in the meantime, which takes some time.
                 assert_eq!(Client::tcp(address).ask("free\n").len(), 3);
             }
             Err(error) => panic!("{error}"),
@@ -63,7 +63,7 @@ fn garbage_hurts_nobody_else() {
             .collect();
         for address in [program.lines, program.resp] {
             let mut client = Client::tcp(address);
-            // The door may hang up in the middle, which is an answer too.
+            // The door may close the connection in the middle, which is an answer too.
             let _ = client.stream.write_all(&garbage);
             if round % 2 == 0 {
                 let _ = client.stream.shutdown(std::net::Shutdown::Write);
@@ -82,13 +82,13 @@ fn the_longest_silent_connection_makes_room() {
     let mut program = Program::start(&format!("{ONCE}, connections: 2"));
     let mut clients: Vec<_> = (0..8).map(|_| Client::tcp(program.lines)).collect();
     for client in &mut clients {
-        // Those that were closed to make room for others are at an end.
+        // The door may have closed this connection to make room for others.
         let _ = client.stream.write_all(b"C\n");
     }
     program.told("as many connections are open as `line.connections` allows");
     let mut newest = Client::tcp(program.lines);
     assert_eq!(newest.ask("D\n"), "OK\n");
-    // One more than the bound in each thread that had none to close, at most.
+    // At most one more than the bound in each thread that had no connection to close.
     let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     while program.metric("evenkeel_connections_open{door=\"line\"}") > 2 + threads {
         assert_eq!(newest.ask("E\n").len(), 3);
@@ -107,7 +107,7 @@ fn ten_thousand_that_sit_there_cost_little_and_delay_nobody() {
     let crowd: Vec<TcpStream> = (0..count)
         .map(|n| {
             let mut stream = TcpStream::connect(program.lines).expect("it listens");
-            // Each has half a question under way.
+            // Each connection holds an incomplete question.
             stream.write_all(&[b'a'; 16][..n % 16]).expect("sent");
             stream
         })

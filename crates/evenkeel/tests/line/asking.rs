@@ -1,4 +1,4 @@
-//! The client for Rust and the layer: what they ask, and what they do when nobody answers.
+//! The Rust client and the layer: their questions, and their behaviour if no server answers.
 
 use crate::stage::{ONCE, Program, free_port};
 use evenkeel::ask::layer::{EvenkeelLayer, Here, Judge};
@@ -61,7 +61,7 @@ fn many_tasks_ask_over_one_connection() {
     assert_eq!(program.metric("evenkeel_connections_accepted_total{door=\"line\"}"), 2);
 }
 
-/// A door that does `serve` with each connection, and says of each that it was there.
+/// A door that calls `serve` with each connection, and sends a message for each.
 fn door(serve: fn(std::net::TcpStream)) -> (u16, std::sync::mpsc::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -100,7 +100,7 @@ fn after_a_failure_everybody_passes_and_nothing_is_asked_for_a_while() {
 #[test]
 fn who_does_not_answer_in_time_is_not_waited_for() {
     let (port, visits) = door(|mut stream| {
-        // Until the client gives up.
+        // Returns when the client gives up.
         while stream.read(&mut [0; 16]).is_ok_and(|count| count > 0) {}
     });
     let hasty = Patience { timeout: Duration::from_millis(1), ..PATIENT };
@@ -132,7 +132,7 @@ fn when_the_pause_is_over_it_asks_again() {
     });
 }
 
-/// A service that says who asked.
+/// A service that answers with the name of the user.
 #[derive(Clone)]
 struct Hello;
 
@@ -150,7 +150,7 @@ impl Service<Request<()>> for Hello {
     }
 }
 
-/// What three requests for the page of each user get.
+/// The statuses of three requests of a user.
 async fn three(judge: Judge, user: &str) -> [StatusCode; 3] {
     let tag = |request: &Request<()>| Some(request.uri().path().as_bytes().to_vec());
     let mut service = EvenkeelLayer::new(judge, tag).layer(Hello);

@@ -1,5 +1,5 @@
-//! Real clients: the terminal and the library of Redis, and the few lines of the guide in four
-//! languages. `ci/test` installs what they need.
+//! Real clients: the command line client and the library of Redis, and the short clients of the
+//! guide in four languages. `ci/test` installs what they need.
 
 use crate::stage::{ONCE, Program};
 use std::fs;
@@ -59,7 +59,7 @@ fn the_library_of_redis_for_python_works_unchanged() {
     assert_eq!(said, "good\n");
 }
 
-/// The language of a block in the guide, what runs it, and how to ask twice.
+/// The language of a block in the guide, the program that runs it, and code that asks twice.
 const LANGUAGES: [(&str, &str, &str); 4] = [
     ("python", "/usr/bin/python3", "\nprint(allowed('python'), allowed('python'))\n"),
     ("php", "php", "\nvar_export(allowed('php')); echo ' '; var_export(allowed('php'));\n"),
@@ -71,7 +71,7 @@ const LANGUAGES: [(&str, &str, &str); 4] = [
     ("sh", "bash", "\nfor n in 1 2; do if allowed sh; then echo true; else echo false; fi; done\n"),
 ];
 
-/// What a client of the guide says when it asks twice at this port.
+/// The output of a client of the guide that asks twice at this port.
 fn asked_twice(folder: &Path, language: &str, runner: &str, driver: &str, port: u16) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/line.md");
     let guide = fs::read_to_string(path).expect("the guide");
@@ -79,7 +79,7 @@ fn asked_twice(folder: &Path, language: &str, runner: &str, driver: &str, port: 
     let block = guide.split(&fence).nth(1).and_then(|rest| rest.split("```").next());
     let block = block.unwrap_or_else(|| panic!("no {language} in the guide"));
     assert!(block.contains("7070"), "{language}: {block}");
-    // As patient as a busy machine is slow; nobody to ask is refused at once all the same.
+    // A timeout for a slow, busy machine. A missing server is noticed at once all the same.
     let block = block.replace("0, 50000", "60").replace("0.05", "60");
     assert!(block.contains("60"), "{language}: {block}");
     let file = folder.join(language);

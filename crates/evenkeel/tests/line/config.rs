@@ -1,4 +1,4 @@
-//! The `line` section of a configuration: its defaults, its forms and its faults.
+//! The `line` section of a configuration: its defaults, its forms and its errors.
 
 use evenkeel::config::settings::tags::{RULES_MAX, TagRule};
 use evenkeel::config::settings::{Line, Listen};
@@ -87,7 +87,7 @@ fn faults_of_the_line_section() {
     }
 }
 
-/// A `limits` key with so many prefixes, `p0:` and on, each with these keys.
+/// A `limits` key with `count` prefixes, from `p0:` on, each with these keys.
 fn many(count: usize, keys: &str) -> String {
     let limits = (0..count).map(|at| format!("{{prefix: 'p{at}:', {keys}}}"));
     format!("line: {{limits: [{}]}}", limits.collect::<Vec<_>>().join(", "))
@@ -118,7 +118,7 @@ fn more_prefixes_than_tables_share_one() {
     assert!(all.contains("30 limits have a `name`; at most 29 can have one"), "{all}");
 }
 
-/// A configuration beside a file of limits, in a folder.
+/// A configuration with a file of limits beside it, in a folder.
 struct Beside {
     folder: tempfile::TempDir,
     source: Source,
@@ -193,7 +193,8 @@ fn a_file_of_limits_that_changes_is_read_again() {
     beside.line();
     let mut change = |text: &str| {
         fs::write(beside.folder.path().join("limits"), text).expect("written");
-        // The first look notes that it has changed, the next that it no longer changes.
+        // The first check notes that the file has changed, the second one that it has stopped
+        // changing.
         let _ = beside.source.look(1.0);
         beside.source.look(1.0)
     };
@@ -202,7 +203,8 @@ fn a_file_of_limits_that_changes_is_read_again() {
     assert_eq!(change("a 1/s\nb 2/s"), Change::None);
     assert!(matches!(change("a"), Change::Faulty(_)));
     let Change::Good(config) = change("c 1/s") else { panic!("it has changed") };
-    // What a reload takes over has the rules of the file, which are in no tree.
+    // After a reload the settings still have the rules of the file, which are not in the
+    // configuration tree.
     let (config, _) = config.reloaded(&config).expect("the same");
     assert_eq!(config.settings.line.expect("open").rules.len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Start, reload, drain, and the file that is a socket.
+//! Start, reload, drain, and the Unix socket.
 
 use crate::stage::{Client, ONCE, Program};
 use std::fs;

@@ -1,7 +1,7 @@
 //! The line door on the wire: the real program, real sockets, real Redis clients.
 //!
-//! Rates are so slow that nothing comes in while a test runs, so no outcome depends on its speed.
-//! What is replied at which moment is tested beside the door itself (`doors/line/tests.rs`).
+//! Rates are so low that no token returns during a test, so no result depends on its speed. The
+//! content of replies at a given moment is tested beside the door itself (`doors/line/tests.rs`).
 
 mod abuse;
 mod asking;

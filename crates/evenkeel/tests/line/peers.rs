@@ -1,8 +1,8 @@
-//! Programs that count together, over real connections: the original's example, a program that is
-//! killed and learns again what is owed, and limits that differ.
+//! Programs that count together over real connections: the original's example, a program that is
+//! killed and learns the debts again, and limits that differ.
 //!
-//! Nothing comes in while a test runs, so what is left depends on what was served and on nothing
-//! else. Waiting is for what others have told, as the admin door shows it.
+//! No token returns during a test, so the remaining hits depend only on those admitted. The tests
+//! wait for the state that the admin door shows.
 
 mod apart;
 
@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 /// Longer than anything takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A line door among peers.
+/// A program with a line door and with peers.
 pub struct Peer {
     pub program: Program,
-    /// Where others connect to.
+    /// The address that other peers connect to.
     pub address: String,
 }
 
 impl Peer {
-    /// Starts one with these keys in its `line` section, that connects to the others.
+    /// Starts a peer with these keys in its `line` section that connects to the peers in `join`.
     pub fn start(line: &str, join: &[&Peer]) -> Peer {
         let join: Vec<&str> = join.iter().map(|peer| &*peer.address).collect();
         let peers = format!("listen: '127.0.0.1:0', period: 200ms, join: {join:?}");
@@ -32,17 +32,17 @@ impl Peer {
         Peer { program, address }
     }
 
-    /// What is replied to some lines.
+    /// Sends some lines and returns the replies.
     pub fn ask(&self, lines: &str) -> String {
         Client::tcp(self.program.lines).ask(lines)
     }
 
-    /// What `/api/peers` says.
+    /// The answer to `/api/peers`.
     pub fn report(&self) -> serde_json::Value {
         body(&self.program.get("/api/peers"))
     }
 
-    /// What is left of a tag, in hits, as others can see it too.
+    /// The hits left for a tag, as the admin door shows them.
     pub fn left(&self, tag: &str) -> Option<f64> {
         let top = body(&self.program.get("/api/top?limit=line"));
         let rows = top["limits"][0]["rows"].as_array()?;
@@ -50,12 +50,12 @@ impl Peer {
         row["level"].as_f64()
     }
 
-    /// Until so many live.
+    /// Waits until `live` peers are connected.
     pub fn meets(&self, live: u64) {
         until("they meet", || self.report()["live"] == live);
     }
 
-    /// What this and others have is what is left.
+    /// Waits until `level` hits are left for a tag.
     pub fn comes_to(&self, tag: &str, level: f64) {
         until(&format!("{level} of {tag} are left, not {:?}", self.left(tag)), || {
             self.left(tag).is_some_and(|left| (left - level).abs() < 0.5)
@@ -63,7 +63,7 @@ impl Peer {
     }
 }
 
-/// What is left of a tag, down to none, for somebody who only looks and knows no names.
+/// The hits left for a tag, at least zero, read by its name without a hit.
 fn remaining(client: &mut Client<TcpStream>, tag: &str) -> u64 {
     client.send(format!("THROTTLE {tag} 0\r\n"));
     client.half_close();
@@ -72,7 +72,7 @@ fn remaining(client: &mut Client<TcpStream>, tag: &str) -> u64 {
     third.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{reply}"))
 }
 
-/// A line door with these keys in its sections.
+/// A program with these keys in its `line` and `peers` sections.
 fn program(line: &str, peers: &str) -> Program {
     let folder = tempfile::tempdir().expect("a folder");
     let text = format!(
@@ -88,7 +88,7 @@ fn body(answer: &str) -> serde_json::Value {
     serde_json::from_str(body).unwrap_or(serde_json::Value::Null)
 }
 
-/// Looks until something is so.
+/// Calls `so` repeatedly until it holds.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !so() {
@@ -98,14 +98,14 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 const TEN: &str = "rate: 1 per 365d, burst: 10";
 
-/// The original's numbers but for the refill: nothing comes in, so both end at 10 - 18.
+/// The original's numbers except for the refill: no token returns, so both end at 10 - 18.
 #[test]
 fn d1_the_example_on_two_programs() {
     let a = Peer::start(TEN, &[]);
     let b = Peer::start(TEN, &[&a]);
     a.meets(2);
     b.meets(2);
-    // How often each has told the other something.
+    // The number of reports between the two programs.
     let told = || [&a, &b].map(|peer| peer.report()["peers"][0]["report"].clone());
     let in_one_period = |tag: &str| {
         let before = told();
@@ -124,7 +124,7 @@ fn d1_the_example_on_two_programs() {
         b.comes_to(tag, -8.0);
         assert_eq!((a.ask(&line), b.ask(&line)), ("NO\n".to_owned(), "NO\n".to_owned()));
     }
-    // A tag that only a report has named begins full.
+    // A tag that is known only from a report begins full.
     assert_eq!(b.ask("D\nD\nD\nD\n"), ok.repeat(4));
     a.comes_to("D", 6.0);
 }
@@ -140,7 +140,7 @@ fn who_is_killed_learns_again_what_is_owed() {
     b.comes_to("C", 4.0);
     c.program.signal("KILL");
     c.program.end();
-    // Nobody's clients notice.
+    // Clients of the other programs do not notice it.
     assert_eq!(a.ask(&"C\n".repeat(3)), "OK\n".repeat(3));
     b.comes_to("C", 1.0);
     a.meets(2);
@@ -198,7 +198,7 @@ fn what_is_shared_counts_and_what_differs_is_told() {
 
 #[test]
 fn a_group_on_this_machine_counts_together() {
-    // A port of its own: other tests may run beside this one.
+    // A port of its own, because other tests may run at the same time.
     let port = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let port = port.expect("a port").port();
     let peers = format!(
@@ -211,7 +211,8 @@ fn a_group_on_this_machine_counts_together() {
     b.comes_to("C", 4.0);
     assert_eq!(b.ask(&"C\n".repeat(5)), ["OK\n".repeat(4), "NO\n".to_owned()].concat());
     a.comes_to("C", 0.0);
-    // Numbers of one's own, of Redis clients: a time is owed, which needs no numbers elsewhere.
+    // A Redis client with numbers of its own: the debt is a time, so other programs need no
+    // numbers.
     let mut cell = Client::tcp(a.program.resp);
     cell.send("CL.THROTTLE k 0 1 86400\r\n");
     assert!(cell.take(8).ends_with(":0\r\n"), "it passes");

@@ -1,4 +1,4 @@
-//! A rule for each of many prefixes, and prefixes that are exempt, asked of the real program.
+//! A rule for each of many prefixes, and exempt prefixes, with the real program.
 
 use crate::stage::{Client, ONCE, Program};
 use std::fmt::Write;
@@ -12,7 +12,7 @@ fn thousand() -> String {
     format!("{ONCE}, limits: [{}]", limits.join(", "))
 }
 
-/// As many `OK` as there is burst, then `NO`.
+/// Checks that `burst` questions are answered with `OK`, and the next with `NO`.
 fn spends(client: &mut Client<std::net::TcpStream>, tag: &str, burst: usize) {
     let answers = client.ask(&format!("{tag}\n").repeat(burst + 1));
     assert_eq!(answers, format!("{}NO\n", "OK\n".repeat(burst)), "{tag}");
@@ -31,7 +31,7 @@ fn each_of_a_thousand_prefixes_has_numbers_of_its_own() {
     };
     assert_eq!(program.metric(&refused("prefixes")), 7);
     assert_eq!(program.metric(&refused("line")), 1);
-    // Other numbers for one of them, and what tags owe stays owed.
+    // A reload changes one rule; the debts of tags stay.
     let changed = thousand()
         .replace("'p998:', rate: 1 per 365d, burst: 3", "'p998:', rate: 1 per 365d, burst: 9");
     program.reload(&changed);
@@ -69,7 +69,7 @@ fn what_is_exempt_is_neither_counted_nor_logged_even_in_shadow() {
     let refused = "evenkeel_decisions_total{verdict=\"reject\",limit=\"line\",shadow=\"true\"}";
     assert_eq!(program.metric(refused), 1);
     assert!(!program.get("/api/top").contains("inner:a"));
-    // Whoever asks by the Redis protocol hears the same.
+    // A client of the Redis protocol gets the same answers.
     let mut redis = Client::tcp(program.resp);
     redis.send("THROTTLE inner:a\r\n");
     assert_eq!(redis.take(8), "*5\r\n:0\r\n");

@@ -1,4 +1,4 @@
-//! The program with a line door, and a client of it.
+//! The program with a line door, and a client for it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,15 +12,15 @@ use std::time::Duration;
 /// Longer than anything takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One token, and none comes in while a test runs, whatever the time of day.
+/// One token, which does not return during a test, at any time of day.
 pub const ONCE: &str = "rate: 1 per 365d, burst: 1";
 
-/// A port of loopback that nobody listens on. None of those that the system gives away by itself,
-/// where another test could be handed it before it is used.
+/// A free port of loopback. It is outside of the range from which the system assigns ports, so that
+/// no other test gets it before it is used.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        // Programs that run beside this one begin elsewhere.
+        // Other processes that run at the same time begin with another port.
         let begin = (std::process::id() % 100) as u16 * 100;
         let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -33,35 +33,35 @@ pub fn free_port() -> u16 {
 pub struct Program {
     child: Child,
     log: BufReader<ChildStderr>,
-    /// Where its files are.
+    /// The folder with its files.
     pub folder: tempfile::TempDir,
-    /// Where it listens for lines.
+    /// The address for the line protocol.
     pub lines: SocketAddr,
-    /// Where it listens for Redis clients.
+    /// The address for Redis clients.
     pub resp: SocketAddr,
-    /// Where it shows what it counts.
+    /// The address of the admin door.
     pub admin: SocketAddr,
 }
 
 impl Program {
-    /// Starts it with these keys in its `line` section.
+    /// Starts the program with these keys in its `line` section.
     pub fn start(keys: &str) -> Program {
         Program::start_at(keys, 0)
     }
 
-    /// The same, with this port for lines.
+    /// Starts the program with this port for lines.
     pub fn start_at(keys: &str, port: u16) -> Program {
         let folder = tempfile::tempdir().expect("a folder");
         write(&folder, keys, port);
         Program::start_in(folder)
     }
 
-    /// The program with the configuration that lies in `folder`.
+    /// Starts the program with the configuration in `folder`.
     pub fn start_in(folder: tempfile::TempDir) -> Program {
         Program::start_by(Command::new(env!("CARGO_BIN_EXE_evenkeel")), folder)
     }
 
-    /// The same, where a command runs the program.
+    /// Starts the program through a command.
     pub fn start_by(mut command: Command, folder: tempfile::TempDir) -> Program {
         let path = folder.path().join("evenkeel.yaml");
         command.args(["serve", "--config"]).arg(path);
@@ -74,12 +74,12 @@ impl Program {
         Program { child, log, folder, lines, resp, admin }
     }
 
-    /// The next line of the log that holds `what`; what comes before it is passed over.
+    /// The next log line that contains `what`; earlier lines are skipped.
     pub fn told(&mut self, what: &str) -> String {
         told(&mut self.log, what)
     }
 
-    /// Its memory that is in use, in bytes.
+    /// The resident memory of the program, in bytes.
     pub fn memory(&self) -> u64 {
         let path = format!("/proc/{}/statm", self.child.id());
         let pages = fs::read_to_string(path).expect("it runs");
@@ -87,26 +87,26 @@ impl Program {
         4_096 * pages.expect("pages")
     }
 
-    /// Writes other keys into its configuration and has it read them.
+    /// Writes other keys into the configuration and reloads it.
     pub fn reload(&mut self, keys: &str) {
         write(&self.folder, keys, 0);
         self.signal("HUP");
         self.told("configuration reloaded");
     }
 
-    /// Sends it a signal by name.
+    /// Sends a signal to the program by name.
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("a signal");
         assert!(sent.success());
     }
 
-    /// Waits for its end.
+    /// Waits until the program has ended.
     pub fn end(&mut self) -> ExitStatus {
         self.child.wait().expect("its end")
     }
 
-    /// Ends it, and starts it again where it was.
+    /// Ends the program, and starts it again on the same addresses.
     pub fn again(mut self) -> Program {
         self.signal("TERM");
         self.end();
@@ -114,12 +114,12 @@ impl Program {
         Program::start_in(std::mem::replace(&mut self.folder, elsewhere))
     }
 
-    /// The socket's file.
+    /// The path of the Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("line.sock")
     }
 
-    /// What the admin door answers.
+    /// The answer of the admin door.
     pub fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).expect("it listens");
         let head =
@@ -130,7 +130,7 @@ impl Program {
         answer
     }
 
-    /// The value of one series.
+    /// The value of one metric series.
     pub fn metric(&self, series: &str) -> u64 {
         let all = self.get("/metrics");
         let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -158,7 +158,7 @@ impl Drop for Program {
     }
 }
 
-/// Writes a configuration whose debts outlive the program.
+/// Writes a configuration with debts that outlive the program.
 fn write(folder: &tempfile::TempDir, keys: &str, port: u16) {
     let path = folder.path().join("evenkeel.yaml");
     let state = folder.path().join("state");
@@ -186,7 +186,7 @@ impl Client<TcpStream> {
         Client { stream }
     }
 
-    /// Says that nothing follows.
+    /// Ends the sending direction.
     pub fn half_close(&self) {
         self.stream.shutdown(Shutdown::Write).expect("open");
     }
@@ -205,21 +205,21 @@ impl<S: Read + Write> Client<S> {
         self.stream.write_all(bytes.as_ref()).expect("sent");
     }
 
-    /// Exactly so many bytes.
+    /// Reads exactly `count` bytes.
     pub fn take(&mut self, count: usize) -> String {
         let mut bytes = vec![0; count];
         self.stream.read_exact(&mut bytes).expect("answers");
         String::from_utf8(bytes).expect("text")
     }
 
-    /// Everything until the door closes.
+    /// Reads everything until the door closes the connection.
     pub fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
         self.stream.read_to_end(&mut bytes).expect("an end");
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What is replied to some lines: three bytes for each.
+    /// Sends some lines and reads the replies: three bytes for each.
     pub fn ask(&mut self, lines: &str) -> String {
         self.send(lines);
         self.take(3 * lines.matches('\n').count())

@@ -1,5 +1,5 @@
-//! Three programs that count together over each transport there is: what one has served is missing
-//! at the others, however they were told.
+//! Three programs that count together over each available transport: the hits that one admits are
+//! missing at the others, whatever the transport.
 
 use crate::peers::until;
 use crate::stage::{Client, Program, free_port};
@@ -7,7 +7,7 @@ use std::fs;
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
-/// A program with this `peers` section, and the secret beside its configuration.
+/// A program with this `peers` section, and with the secret beside its configuration.
 fn start(peers: &str) -> Program {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("key"), "0123456789abcdef").expect("saved");
@@ -34,7 +34,8 @@ fn left(program: &Program, tag: &str) -> Option<f64> {
     rows.iter().find(|row| row["key"] == tag)?["level"].as_f64()
 }
 
-/// All three know each other, and what two of them serve is missing at the third.
+/// Checks that all three know each other, and that hits admitted by two of them are missing at the
+/// third.
 fn count_together(programs: &[Program; 3]) {
     for program in programs {
         until("all three meet", || json(program, "/api/peers")["live"] == 3);
@@ -68,12 +69,12 @@ fn over_multicast() {
     count_together(&[start(&group), start(&group), start(&group)]);
 }
 
-/// A server that is killed when dropped.
+/// A NATS server; killed when dropped.
 struct Nats(Child);
 
 impl Nats {
     fn start(port: u16) -> Nats {
-        // Debian keeps servers where only root looks.
+        // Debian installs servers into directories that only root has in its PATH.
         let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
         let mut command = Command::new("nats-server");
         command.env("PATH", path).args(["-a", "127.0.0.1", "-p", &port.to_string()]);

@@ -1,4 +1,4 @@
-//! What goes over the wire: the cases of facts/dthrottle.md that are about bytes and connections.
+//! Bytes on the wire: the cases of docs/spec/dthrottle.md about bytes and connections.
 
 use crate::stage::{Client, ONCE, Program};
 use std::io::Write;
@@ -54,12 +54,14 @@ fn a_socket_that_is_a_file_asks_the_same_engine() {
 
 #[test]
 fn a_long_pipeline_is_answered_in_order() {
-    // As many tags as a table never loses by chance, and no step of their refill until 2070.
+    // The number of tags that a table never loses by chance. No step of their refill comes before
+    // 2070.
     const TAGS: usize = 4_096;
     let program = Program::start("rate: 1 per 36500d, burst: 3, keys_max: 4096");
     let client = Client::tcp(program.lines);
     let mut writer = client.stream.try_clone().expect("a handle");
-    // All along tags come for the first time and for the tenth, by no pattern that repeats soon.
+    // At any moment, some tags come for the first time and others for the tenth, in a pattern that
+    // does not repeat soon.
     let tags = (0..200_000_usize).map(|n| n / 50 - (n * n / 7) % 53 % (1 + n / 50));
     let sent = tags.clone();
     let sender = thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Strangers, garbage and peers that do not read: the master stays up for all others.
+//! Strangers, garbage and peers that do not read: the master keeps working for all others.
 
 use crate::stage::{Gatekeeper, HOUR, Program, ahead, order};
 use std::io::{Read, Write};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 const ONE: &str = "domains: {d: [{rate: 1/h, burst: 1}]}";
 
-/// `identifier` is one that nobody was told of.
+/// Checks that the master works. `identifier` must be one without an order so far.
 fn works(program: &Program, identifier: &str) {
     let mut gatekeeper = Gatekeeper::new(program, &["d\0"]);
     let t = ahead();
     gatekeeper.request("d", identifier, t);
-    // Orders for others may be in force.
+    // Orders for other identifiers may be in force.
     let mut told = gatekeeper.hear();
     while !told.contains(identifier) {
         told = gatekeeper.hear();
@@ -20,11 +20,11 @@ fn works(program: &Program, identifier: &str) {
     assert_eq!(told, order("d", identifier, t + HOUR));
 }
 
-/// What the master sends to somebody who sends this, until it closes.
+/// Sends bytes to the master, and returns its answer until it closes the connection.
 fn sent(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
-    // It may close before it has read all.
+    // The master may close the connection before it has read everything.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -50,7 +50,7 @@ fn strangers_are_shown_out_and_counted() {
             assert!(sent(address, garbage).len() < 1000);
         }
     }
-    // They are counted just after they are shown out.
+    // They are counted just after their connections are closed.
     while program.metric("evenkeel_bad_requests_total{door=\"master\"}") < 10 {}
     works(&program, "client-0");
 }

@@ -1,4 +1,4 @@
-//! What `evenkeel doctor` says of a master and of its gatekeepers, from either end.
+//! The report of `evenkeel doctor` about a master and its gatekeepers, from either side.
 
 use crate::gatekeeper::site::{Keeper, until};
 use crate::stage::{Gatekeeper, Program, ahead, doctor};
@@ -6,13 +6,13 @@ use std::net::{SocketAddr, TcpListener};
 
 const RULES: &str = "domains: {d: [{rate: 1/h, burst: 3}]}";
 
-/// An address where nobody listens.
+/// An address without a listener.
 fn closed() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address")
 }
 
-/// The line that holds `what`.
+/// The line that contains `what`.
 fn line<'a>(text: &'a str, what: &str) -> &'a str {
     text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what} in\n{text}"))
 }
@@ -35,7 +35,7 @@ fn either_end_says_that_the_other_is_there_and_what_went_to_and_fro() {
     let [telling, listening, messages, last, address] = gate[..] else { panic!("{text}") };
     assert_eq!((telling, listening, address), ("1", "1", "127.0.0.1"), "{text}");
     assert!(messages.parse::<u64>().is_ok_and(|n| n >= 4) && last != "-", "{text}");
-    // A request between the refusal and its order has an order too.
+    // A request between the refusal and its order also causes an order.
     let told = line(&text, "orders told").trim();
     let orders = told.strip_suffix(" orders told, 0 missed by slow readers").expect("orders");
     assert!(orders.parse::<u64>().is_ok_and(|n| n >= 1), "{text}");

@@ -1,8 +1,8 @@
-//! The program as a gatekeeper: before a site of the test's own, behind a master that is the
-//! program too, or libzmq.
+//! The program as a gatekeeper: in front of a test site, with a master that is Evenkeel too, or
+//! libzmq.
 //!
-//! What is asserted is who passed, who was refused and what was told, or that nothing came too
-//! early. Nothing is asserted of how long anything takes.
+//! The tests check which requests pass, which are refused, the reports to the master, and that
+//! nothing happens too early. They do not check how long anything takes.
 
 mod layer;
 mod orders;
@@ -32,7 +32,7 @@ fn s1_the_burst_is_free_and_then_the_proxy_refuses_with_a_true_retry_after() {
     let refused = keeper.get("c");
     assert_eq!(refused.status, 503);
     let after: u64 = refused.header("retry-after").expect("it says when").parse().expect("seconds");
-    // Two clocks may differ by a little, and seconds are whole.
+    // Two clocks may differ by a little, and seconds are rounded.
     assert!((3_000..=3_601).contains(&after), "{after}");
     assert_eq!(refused.text, format!("over the limit \"d\"; try again in {after} s\n"));
     assert_eq!(keeper.get("another").status, 200);
@@ -69,7 +69,7 @@ fn s18_s19_two_gatekeepers_know_the_same_and_so_does_one_that_comes_late() {
     let late = keeper(&program, "domain: d");
     until("it is told what is in force", || late.orders() >= 1);
     assert_eq!(late.get("c").status, 503);
-    // A gatekeeper that dies takes nothing with it.
+    // The death of one gatekeeper does not affect the others.
     drop(one);
     assert_eq!(two.get("c").status, 503);
     assert_eq!(two.get("another").status, 200);

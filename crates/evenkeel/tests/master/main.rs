@@ -1,7 +1,7 @@
-//! The master on the wire: the real program, libzmq as the other side, and raw sockets.
+//! The master on the wire: the real program, libzmq as the peer, and raw sockets.
 //!
-//! Requests are told with times that lie ahead, so what is answered depends on them alone and not
-//! on how fast a test runs. What is decided is tested beside the engine
+//! Requests are reported with times in the future, so the answers depend on these times alone and
+//! not on the speed of the test. The decisions themselves are tested beside the engine
 //! (`engine/domains/tests.rs`).
 
 mod abuse;

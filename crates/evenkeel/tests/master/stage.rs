@@ -1,4 +1,4 @@
-//! The program with a master, and a gatekeeper that is libzmq's.
+//! The program with a master, and a gatekeeper that uses libzmq.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,22 +14,22 @@ pub struct Program {
     child: Child,
     log: BufReader<ChildStderr>,
     folder: tempfile::TempDir,
-    /// Where it is told.
+    /// The address that receives reports of requests.
     pub accounting: SocketAddr,
-    /// Where it tells.
+    /// The address that publishes orders.
     pub control: SocketAddr,
-    /// Where it shows what it counts.
+    /// The address of the admin door.
     pub admin: SocketAddr,
 }
 
 impl Program {
-    /// Starts it with these keys in its `master` section.
+    /// Starts the program with these keys in its `master` section.
     pub fn start(keys: &str) -> Program {
         let folder = tempfile::tempdir().expect("a folder");
         Program::start_at(folder, keys, [0, 0])
     }
 
-    /// Starts it with this besides its `admin` section.
+    /// Starts the program with this text in addition to its `admin` section.
     pub fn start_with(text: &str) -> Program {
         Program::start_by(Command::new(env!("CARGO_BIN_EXE_evenkeel")), text)
     }
@@ -42,7 +42,7 @@ impl Program {
         Program::run(Command::new(env!("CARGO_BIN_EXE_evenkeel")), folder, &text)
     }
 
-    /// The same, where a command runs the program.
+    /// Starts the program through a command.
     pub fn start_by(command: Command, text: &str) -> Program {
         Program::run(command, tempfile::tempdir().expect("a folder"), text)
     }
@@ -61,12 +61,12 @@ impl Program {
         Program { child, log, folder, accounting, control, admin }
     }
 
-    /// Kills it, and starts it again where it was.
+    /// Kills the program, and starts it again on the same addresses.
     pub fn killed_and_started(self, keys: &str) -> Program {
         self.killed().back(keys)
     }
 
-    /// Kills it.
+    /// Kills the program.
     pub fn killed(mut self) -> Away {
         self.child.kill().expect("it runs");
         self.child.wait().expect("its end");
@@ -74,12 +74,12 @@ impl Program {
         Away { folder, ports: [self.accounting.port(), self.control.port()] }
     }
 
-    /// Its process id.
+    /// The process id of the program.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Writes other keys into its configuration and has it read them.
+    /// Writes other keys into the configuration and reloads it.
     pub fn reload(&mut self, keys: &str) {
         let path = self.folder.path().join("evenkeel.yaml");
         let before = fs::read_to_string(&path).expect("it is there");
@@ -90,12 +90,12 @@ impl Program {
         told(&mut self.log, "configuration reloaded");
     }
 
-    /// The next line of the log that holds `what`.
+    /// The next log line that contains `what`.
     pub fn told(&mut self, what: &str) -> String {
         told(&mut self.log, what)
     }
 
-    /// What the admin door answers.
+    /// The answer of the admin door.
     pub fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).expect("it listens");
         let head =
@@ -106,27 +106,27 @@ impl Program {
         answer
     }
 
-    /// The value of one series.
+    /// The value of one metric series.
     pub fn metric(&self, series: &str) -> u64 {
         let all = self.get("/metrics");
         let line = all.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {series} in\n{all}")).parse().expect("a number")
     }
 
-    /// How many messages of this status came in.
+    /// The number of messages received with this status.
     pub fn messages(&self, status: &str) -> u64 {
         self.metric(&format!("evenkeel_master_messages_total{{status=\"{status}\"}}"))
     }
 }
 
-/// Where a program was that has been killed.
+/// The addresses of a program that was killed.
 pub struct Away {
     folder: tempfile::TempDir,
     ports: [u16; 2],
 }
 
 impl Away {
-    /// Starts it again there.
+    /// Starts the program again on these addresses.
     pub fn back(self, keys: &str) -> Program {
         Program::start_at(self.folder, keys, self.ports)
     }
@@ -139,7 +139,7 @@ impl Drop for Program {
     }
 }
 
-/// What `evenkeel doctor` prints of the program at this address.
+/// The output of `evenkeel doctor` about the program at this address.
 pub fn doctor(admin: SocketAddr) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     let output = command.args(["doctor", "--admin", &admin.to_string()]).output().expect("it runs");
@@ -160,16 +160,17 @@ fn told(log: &mut impl BufRead, what: &str) -> String {
     }
 }
 
-/// The present and half a minute, in milliseconds: no clock of a test gets there.
+/// Half a minute after the present, in milliseconds: no test lasts that long.
 pub fn ahead() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after the epoch");
     now.as_millis() as u64 + 30_000
 }
 
-/// An identifier of gatekeepers that find out whether they are heard.
+/// The identifier of probes by which a gatekeeper checks that the master hears it.
 const PROBE: &str = "|probe|";
 
-/// Sockets of libzmq, moved by lines: `send` and frames in hexadecimal, `hear`, `hush`.
+/// libzmq sockets that are controlled by lines: `send` with frames in hexadecimal, and `hear` with
+/// a time in milliseconds.
 const PEER: &str = r#"
 import sys, zmq
 context = zmq.Context()
@@ -195,7 +196,7 @@ for line in sys.stdin:
         said(' '.join('-' + frame.hex() for frame in orders.recv_multipart()) if there else 'none')
 "#;
 
-/// A gatekeeper: libzmq in a program of its own, ended with this.
+/// A gatekeeper: libzmq in a program of its own, which ends when this is dropped.
 pub struct Gatekeeper {
     child: Child,
     input: ChildStdin,
@@ -203,7 +204,8 @@ pub struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    /// One whose messages are heard from the first on, and which listens to these topics.
+    /// A gatekeeper that subscribes to these topics. The master receives its messages from the
+    /// first one on.
     pub fn new(program: &Program, topics: &[&str]) -> Gatekeeper {
         let mut gatekeeper = Gatekeeper::of_kind("XPUB", program, topics);
         if !topics.is_empty() {
@@ -212,7 +214,8 @@ impl Gatekeeper {
         gatekeeper
     }
 
-    /// One that publishes as gatekeepers do, so nobody tells it from when on it is heard.
+    /// A gatekeeper with a PUB socket, like real ones: it cannot know when the master begins to
+    /// receive its messages.
     pub fn plain(program: &Program, topics: &[&str]) -> Gatekeeper {
         Gatekeeper::of_kind("PUB", program, topics)
     }
@@ -230,7 +233,7 @@ impl Gatekeeper {
         gatekeeper
     }
 
-    /// Until orders for `domain` arrive: it asks for some.
+    /// Waits until orders for `domain` arrive, and sends requests that cause some.
     fn listen(&mut self, domain: &str) {
         self.request(domain, PROBE, ahead());
         while self.hear_within(50).is_none() {
@@ -238,19 +241,19 @@ impl Gatekeeper {
         }
     }
 
-    /// Tells of an accepted request.
+    /// Reports an accepted request.
     pub fn request(&mut self, domain: &str, identifier: &str, at: u64) {
         let domain = format!("{domain}\0");
         self.send(&[domain.as_bytes(), b"ACCEPTED", identifier.as_bytes(), &text(at), b"", b""]);
     }
 
-    /// Publishes a message of these frames.
+    /// Publishes a message with these frames.
     pub fn send(&mut self, frames: &[&[u8]]) {
         let frames: Vec<String> = frames.iter().map(|frame| hex(frame)).collect();
         writeln!(self.input, "send {}", frames.join(" ")).expect("it reads");
     }
 
-    /// The next order, frames with bars between; panics after a minute.
+    /// The next order, with bars between its frames; panics after a minute.
     pub fn hear(&mut self) -> String {
         loop {
             let order = self.hear_within(60_000).expect("an order");
@@ -260,7 +263,7 @@ impl Gatekeeper {
         }
     }
 
-    /// The next order, if it comes soon.
+    /// The next order, if it arrives within 50 milliseconds.
     pub fn hear_soon(&mut self) -> Option<String> {
         self.hear_within(50)
     }
@@ -300,12 +303,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A number as it is sent.
+/// A number in its text form on the wire.
 pub fn text(number: u64) -> Vec<u8> {
     number.to_string().into_bytes()
 }
 
-/// An order as [`Gatekeeper::hear`] gives it.
+/// An order in the form that [`Gatekeeper::hear`] returns.
 pub fn order(domain: &str, identifier: &str, until: u64) -> String {
     format!("{domain}\\x00|DELAY_UNTIL|{identifier}|{until}")
 }

@@ -1,5 +1,5 @@
-//! Histories in Redis: what two masters know together, and one that was started again. Without a
-//! store a master that is started again knows nothing.
+//! Histories in Redis: the common knowledge of two masters, and of one that was restarted. Without
+//! a store, a restarted master knows nothing.
 
 use crate::stage::{Gatekeeper, HOUR, Program, ahead, order};
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server of the test's own; killed when dropped.
+/// A Redis server for one test; killed when dropped.
 struct Redis {
     child: Child,
     port: u16,
@@ -40,7 +40,7 @@ impl Redis {
         String::from_utf8_lossy(&answer[..count]).lines().next().map(str::to_owned)
     }
 
-    /// How many keys it has.
+    /// The number of keys in the store.
     fn keys(&self) -> u64 {
         let answer = self.ask("DBSIZE").expect("an answer");
         answer.trim_start_matches(':').parse().expect("a number")
@@ -54,7 +54,7 @@ impl Drop for Redis {
     }
 }
 
-/// A domain of each algorithm: three within three hours, then one an hour.
+/// One domain for each algorithm: three requests within three hours, then one an hour.
 const DOMAINS: &str = "domains: {h: [{rate: 1/hour, burst: 3}], k: [{rate: 1/hour, burst: 2, \
                        algorithm: gcra}]}";
 
@@ -62,7 +62,7 @@ fn master(redis: &Redis) -> Program {
     master_on(&format!("redis: '127.0.0.1:{}'", redis.port), 1)
 }
 
-/// Of a store with so many servers.
+/// A master with a store of this number of servers.
 fn master_on(place: &str, servers: usize) -> Program {
     let program = Program::start_with(&format!(
         "master: {{accounting: 'tcp://127.0.0.1:0', control: 'tcp://127.0.0.1:0', {DOMAINS}}}\n\
@@ -75,15 +75,16 @@ fn master_on(place: &str, servers: usize) -> Program {
     program
 }
 
-/// Whether the last of these requests has to wait, and for whom that is.
+/// Sends three requests, and returns the order that the last one causes, if any.
 fn third_is_delayed(masters: [&Program; 3], domain: &str, identifier: &str) -> Option<String> {
     let at = ahead();
     let mut told = None;
     for (number, master) in masters.into_iter().enumerate() {
         let mut gatekeeper = Gatekeeper::new(master, &[&format!("{domain}\0")]);
         gatekeeper.request(domain, identifier, at + number as u64);
-        // What comes of another one behind it: by then this one has been decided on. Newcomers
-        // are told of what is in force first, so nobody else has asked under that name.
+        // The orders for another identifier after it show that this request has been decided.
+        // Newcomers first get the orders in force, so this identifier must not have been used
+        // before.
         let end = format!("end-{identifier}-{number}");
         (0..4).for_each(|_| gatekeeper.request(domain, &end, at));
         told = None;
@@ -129,7 +130,7 @@ fn two_smockron_files_with_a_store_have_one_count() {
     assert!(redis.keys() >= 1);
 }
 
-/// Histories and buckets of several identifiers, which fall to both servers.
+/// Histories and buckets of several identifiers, which are spread over both servers.
 #[test]
 fn two_masters_on_a_ring_have_one_history() {
     let ring = [Redis::start(), Redis::start()];

@@ -1,4 +1,4 @@
-//! Peers over ZeroMQ 2 and 3, as their bytes are: ZMTP 1.0 and 2.0, from either end.
+//! Peers with ZeroMQ 2 and 3 at byte level: ZMTP 1.0 and 2.0, from either side.
 
 use crate::gatekeeper::site::{Keeper, until};
 use crate::stage::{HOUR, Program, ahead, doctor, text};
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 const RULES: &str = "domains: {ab: [{rate: 1/h, burst: 1}], abc: [{rate: 1/h, burst: 1}]}";
-/// What all versions but 1.0 begin with.
+/// The signature with which all versions but 1.0 begin.
 const SIGNATURE: &[u8] = b"\xff\0\0\0\0\0\0\0\x01\x7f";
 const PUB: u8 = 1;
 const SUB: u8 = 2;
@@ -20,7 +20,7 @@ enum Old {
 }
 
 impl Old {
-    /// How a socket of this type begins; one of 1.0 does not say which it is.
+    /// The greeting of a socket of type `kind`; version 1.0 does not state the type.
     fn begins(self, kind: u8) -> Vec<u8> {
         match self {
             Old::One => vec![1, 0],
@@ -28,7 +28,7 @@ impl Old {
         }
     }
 
-    /// How such a socket is answered by one of that type.
+    /// The greeting with which a socket of type `kind` answers.
     fn answered(self, kind: u8) -> Vec<u8> {
         match self {
             Old::One => SIGNATURE.to_vec(),
@@ -68,7 +68,7 @@ fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Reads what is expected next, byte by byte.
+/// Checks that these bytes arrive next.
 fn expect(stream: &mut TcpStream, expected: &[u8], what: &str) {
     let mut read = vec![0; expected.len()];
     let whole = stream.read_exact(&mut read);
@@ -77,8 +77,8 @@ fn expect(stream: &mut TcpStream, expected: &[u8], what: &str) {
     assert_eq!(shown.0, shown.1, "{what}");
 }
 
-/// A gatekeeper of this version tells of requests in two domains, and another listens: what it has
-/// subscribed to, and what it is told.
+/// A gatekeeper of this version reports requests in two domains, and another one subscribes. Checks
+/// the orders that the subscriber gets.
 fn held(old: Old, subscription: &[u8], told: &[&str]) {
     let program = Program::start(RULES);
     let mut orders = connect(program.control);
@@ -136,7 +136,7 @@ fn a_peer_of_an_unknown_version_is_logged_counted_and_shown() {
     assert!(shown.contains(&expected), "{shown}");
 }
 
-/// A master over this version, before the program as its gatekeeper.
+/// A master of this version, with the program as its gatekeeper.
 fn obeyed(old: Old) {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let addresses = listeners.each_ref().map(|l| l.local_addr().expect("an address"));
@@ -164,7 +164,7 @@ fn obeyed(old: Old) {
     assert_eq!((keeper.get("c").status, keeper.get("another").status), (503, 200));
     for (status, identifier) in [("REJECTED", "c"), ("ACCEPTED", "another")] {
         let begins = old.message(&[b"ab\0", status.as_bytes(), identifier.as_bytes(), b"-"]);
-        // What follows is the head of a time, whose length is as yet the same in both.
+        // The rest is the head of a time frame, which has the same length in both versions.
         let begins = &begins[..begins.len() - 3];
         expect(&mut accounts, begins, status);
         let mut rest = [0; 2 + 13 + 2 + 2];

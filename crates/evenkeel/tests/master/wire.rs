@@ -1,4 +1,4 @@
-//! What gatekeepers are told, with libzmq as the other side.
+//! Orders that gatekeepers get, with libzmq as the peer.
 
 use crate::gatekeeper::site::{now, until};
 use crate::stage::{Gatekeeper, HOUR, Program, ahead, order, text};
@@ -21,7 +21,7 @@ fn s1_s2_the_burst_is_free_and_then_all_gatekeepers_hold() {
     assert_eq!(two.hear(), order("d", "c", t + 5 + HOUR));
     assert_eq!(one.hear(), order("d", "c", t + 5 + HOUR));
     (0..4).for_each(|_| one.request("k", "c", t));
-    // The first three are paid at `t`, when they run; the fourth is one more.
+    // The first three are paid at `t`, when they run; the fourth exceeds them.
     assert_eq!(one.hear(), order("k", "c", t), "gcra");
     assert_eq!(one.hear(), order("k", "c", t + HOUR), "gcra");
 }
@@ -33,7 +33,8 @@ fn s26_the_configuration_of_smockron_runs_and_counts_as_its_master_did() {
     let program = Program::start_with(text);
     let mut gatekeeper = Gatekeeper::new(&program, &["d\0"]);
     let t = ahead();
-    // S2: what Smockron's gatekeepers tell of these, and until when the next is to wait by then.
+    // S2: the reports of Smockron's gatekeepers, and the time until which the next request has to
+    // wait by then.
     let told = [(0, 0), (20, 0), (40, 0), (60, 500), (500, 1000), (1000, 1500), (1500, 2000)];
     let mut until = 0;
     for (at, expected) in told {
@@ -41,7 +42,7 @@ fn s26_the_configuration_of_smockron_runs_and_counts_as_its_master_did() {
         let heard = gatekeeper.hear();
         let last = heard.rsplit('|').next().expect("a time").parse::<u64>().expect("a number");
         until = until.max(last);
-        // Before that it is over by the time that the request comes.
+        // An earlier time is over when the next request comes.
         assert!(until <= t + at.max(expected), "{at}: {heard}");
         assert!(expected == 0 || until == t + expected, "{at}: {heard} {t}");
     }
@@ -116,7 +117,7 @@ fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
         assert!(line.contains(part), "no {part} in {line}");
     }
     assert!(!line.contains('\x1b') && line.trim_end().contains("b\""), "{line:?}");
-    // Without a text nothing is logged; so the next line is of the flood.
+    // A report without a text is not logged, so the next line is about the flood.
     gatekeeper.request("ab", "silent", t);
     for n in 0..1_000 {
         let log = format!("number {n}");
@@ -124,7 +125,7 @@ fn the_text_of_a_message_is_logged_and_a_flood_of_them_is_thinned_out() {
     }
     assert!(program.told("a gatekeeper told of a request").contains("number 0"));
     until("all have come", || program.messages("rejected") == 1_000);
-    // Those of a second that is over are told of with the next.
+    // Messages left out in one second are reported with the next one.
     let start = now();
     until("the second is over", || {
         gatekeeper.send(&[b"ab\0", b"REJECTED", b"c", &text(t), b"", b"end"]);
@@ -168,7 +169,7 @@ fn statsd_gets_the_figures_of_smockrons_master_under_its_prefix() {
     ] {
         hear(expected, &|lines| lines.iter().any(|line| line == expected));
     }
-    // Of three messages, in one second or in two.
+    // Three messages, within one second or two.
     hear("three in all", &|lines| {
         let value = |line: &String| {
             let value = line.strip_prefix("gate.request.total:")?.strip_suffix("|c")?;
@@ -208,7 +209,7 @@ fn s17_the_master_is_killed_and_comes_back() {
     let mut gatekeeper = Gatekeeper::plain(&program, &["d\0"]);
     let t = ahead();
     let held = |gatekeeper: &mut Gatekeeper| loop {
-        // As long as it is not connected, what it tells is lost, and that is right.
+        // While the gatekeeper is not connected, its reports are lost, which is correct.
         gatekeeper.request("d", "c", t);
         if let Some(order) = gatekeeper.hear_soon() {
             return order;
@@ -231,7 +232,7 @@ fn rules_are_reloaded_and_what_was_counted_stays() {
     program.reload(&rules(0));
     let mut gatekeeper = Gatekeeper::new(&program, &["d\0"]);
     gatekeeper.request("d", "c", t);
-    // What is owed is kept as hits, and may be rounded up to the next millisecond.
+    // The debt is kept in hits, and may be rounded up to the next millisecond.
     let told = gatekeeper.hear();
     assert!([0, 1].iter().any(|more| told == order("d", "c", t + 2 * HOUR + more)), "{told} {t}");
 }

@@ -1,21 +1,22 @@
-//! Reads the head of an answer (RFC 7541), as far as the suite needs it: its status and its token.
+//! Parses the head of an answer (RFC 7541), as far as the tests need it: its status and its token.
 //!
-//! The client allows no dynamic table, so only the static one is referred to, and of that only the
-//! status is of interest. Strings may be in Huffman code, which is canonical: its lengths say all.
+//! The client allows no dynamic table, so only the static one is referenced, and only its status
+//! entries matter. Strings may be in Huffman code, which is canonical: the lengths of its codes
+//! determine the codes.
 
-/// What is of interest in a head.
+/// The parts of a head that the tests need.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Head {
     pub status: Option<u16>,
     pub token: Option<String>,
 }
 
-/// Entries of the static table that are a status, and the first of them.
+/// The status codes of the static table, in the order of their entries.
 const STATUS: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
 const STATUS_FIRST: usize = 8;
 const STATIC_MAX: usize = 61;
 
-/// Characters by the length of their codes (RFC 7541, appendix B), those that a head may have.
+/// The characters that may appear in a head, by the length of their codes (RFC 7541, appendix B).
 const HUFFMAN: [(u32, &str); 10] = [
     (5, "012aceiost"),
     (6, " %-./3456789=A_bdfghlmnpru"),
@@ -29,7 +30,7 @@ const HUFFMAN: [(u32, &str); 10] = [
     (15, "<`{"),
 ];
 
-/// Reads a whole head.
+/// Parses a complete head.
 pub fn read(mut block: &[u8]) -> Result<Head, String> {
     let mut head = Head::default();
     while let [first, ..] = block {
@@ -42,7 +43,7 @@ pub fn read(mut block: &[u8]) -> Result<Head, String> {
                 let status = index.checked_sub(STATUS_FIRST).and_then(|at| STATUS.get(at));
                 head.status = status.copied().or(head.status);
             }
-            // The size of the table is told.
+            // An update of the table's size.
             0x20..=0x3f => drop(integer(&mut block, 5)?),
             _ => {
                 let bits = if *first >= 0x40 { 6 } else { 4 };
@@ -60,7 +61,7 @@ pub fn read(mut block: &[u8]) -> Result<Head, String> {
     Ok(head)
 }
 
-/// Takes a number off whose first byte has so many bits of it (RFC 7541, 5.1).
+/// Takes an integer with a prefix of `bits` bits (RFC 7541, 5.1).
 fn integer(block: &mut &[u8], bits: u32) -> Result<usize, String> {
     let max = (1_usize << bits) - 1;
     let mut number = usize::from(take(block)?) & max;
@@ -90,7 +91,8 @@ fn string(block: &mut &[u8]) -> Result<String, String> {
     if huffman { unhuffman(text) } else { Ok(String::from_utf8_lossy(text).into_owned()) }
 }
 
-/// Codes of one length follow each other, and continue those that are shorter.
+/// Decodes Huffman code. Codes of one length are consecutive, and continue those of shorter
+/// lengths.
 fn unhuffman(bytes: &[u8]) -> Result<String, String> {
     let mut text = String::new();
     let (mut code, mut length, mut first, mut counted) = (0_u32, 0, 0_u32, 0_u32);
@@ -104,7 +106,7 @@ fn unhuffman(bytes: &[u8]) -> Result<String, String> {
             (code, length, first, counted) = (0, 0, 0, 0);
         }
     }
-    // The rest is the beginning of a code of ones.
+    // The rest is padding, the beginning of a code of ones.
     if length < 8 && code + 1 == 1 << length { Ok(text) } else { Err("a string of no code".into()) }
 }
 

@@ -1,18 +1,18 @@
-//! Reads the answers of a connection of HTTP/1.1, in the order of its requests.
+//! Parses the answers on an HTTP/1.1 connection, in the order of its requests.
 
 use crate::law::Heard;
 
-/// Where in its answers a connection is.
+/// The position within the answers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Head,
-    /// So many bytes of a body are to come.
+    /// This number of body bytes is still to come.
     Length(usize),
     ChunkSize,
     Chunk(usize),
     ChunkEnd,
     Trailers,
-    /// The end of the connection ends it.
+    /// The body ends with the connection.
     ToTheEnd,
 }
 
@@ -20,7 +20,7 @@ pub struct Reader {
     methods: Vec<&'static str>,
     unread: Vec<u8>,
     at: At,
-    /// The request that is being answered.
+    /// The index of the request that is being answered.
     index: usize,
 }
 
@@ -35,19 +35,19 @@ impl Reader {
         Ok(())
     }
 
-    /// The connection has ended.
+    /// Notes that the connection has ended.
     pub fn end(&mut self, heard: &mut [Heard]) {
         if let (At::ToTheEnd, Some(heard)) = (self.at, heard.get_mut(self.index)) {
             heard.whole = true;
         }
     }
 
-    /// Takes the next piece off. False if it has not come yet.
+    /// Parses the next piece. Returns false if it has not arrived yet.
     fn step(&mut self, heard: &mut [Heard]) -> Result<bool, String> {
         if self.unread.is_empty() {
             return Ok(false);
         }
-        // A fault of what follows the last request may be told.
+        // The proxy may report an error about the bytes after the last request.
         let mut none = Heard::default();
         let heard = heard.get_mut(self.index).unwrap_or(&mut none);
         self.at = match self.at {
@@ -99,7 +99,7 @@ impl Reader {
         At::Head
     }
 
-    /// Takes bytes up to the first `end` off.
+    /// Takes all bytes up to the first `end`.
     fn until(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         let at = self.unread.windows(end.len()).position(|window| window == end)?;
         Some(self.unread.drain(..at + end.len()).collect())

@@ -1,4 +1,4 @@
-//! Reads the frames of a connection of HTTP/2, and says what is to be sent in return.
+//! Parses the frames of an HTTP/2 connection, and returns the bytes to be sent in return.
 
 use super::hpack;
 use crate::law::Heard;
@@ -10,9 +10,9 @@ use crate::plan::http2::{
 #[derive(Default)]
 pub struct Reader {
     unread: Vec<u8>,
-    /// The settings have come.
+    /// Whether the proxy's SETTINGS have arrived.
     pub greeted: bool,
-    /// A head that goes on, and its first flags.
+    /// An incomplete head, and the flags of its first frame.
     block: Option<(u8, Vec<u8>)>,
 }
 
@@ -40,7 +40,7 @@ impl Reader {
         Ok(reply)
     }
 
-    /// The next frame, if all of it is there.
+    /// The next frame, if it has arrived completely.
     fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let word =
             |at: usize| Some(u32::from_be_bytes(self.unread.get(at..at + 4)?.try_into().ok()?));

@@ -1,29 +1,30 @@
-//! Requests of HTTP/1.1, proper ones and others.
+//! HTTP/1.1 requests, valid ones and others.
 
 use super::random::Random;
 use super::{Asked, Sent, Stated, Step};
 
-/// What a hostile client does with a request. After all but the first four there is no other.
+/// A hostile client's way of sending a request. After all but the first four, it sends no other
+/// request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trick {
     Nothing,
     /// Sends it in small pieces.
     Trickle,
-    /// Keeps the rest back for a while.
+    /// Delays the rest for a while.
     Stall,
-    /// Asks to be told to go on, and goes on in any case.
+    /// Sends `Expect: 100-continue`, and continues in any case.
     Expect,
-    /// Leaves it out from some byte on.
+    /// Omits everything after a random byte.
     Cut,
-    /// Sends more than it has said.
+    /// Sends more bytes than the head states.
     Excess,
-    /// States a length beside the chunks.
+    /// States a length in addition to chunked encoding.
     Both,
-    /// Heads that can be read in two ways.
+    /// Sends a head that can be read in two ways.
     Ambiguous,
-    /// Asks for another protocol, and speaks it at once.
+    /// Requests another protocol, and uses it at once.
     Upgrade,
-    /// Of an older version.
+    /// Uses an older HTTP version.
     Old,
 }
 
@@ -44,7 +45,7 @@ const TRICKS: [Trick; 14] = [
     Trick::Old,
 ];
 
-/// Lines that no proxy may pass on.
+/// Header lines that no proxy may pass on.
 const AMBIGUOUS: [&str; 8] = [
     "content-length: 7\r\ncontent-length: 40",
     "content-length: +40",
@@ -56,7 +57,8 @@ const AMBIGUOUS: [&str; 8] = [
     "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
 ];
 
-/// What stands where a request ends, if it does not end where it should. No client asks for it.
+/// A request that appears after another one if that one does not end where it should. It belongs to
+/// no client.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: site.example\r\nx-token: smuggled\r\n\r\n";
 
 pub fn script(random: &mut Random, requests: &mut [Asked], innocent: bool) -> Vec<Step> {
@@ -75,7 +77,7 @@ pub fn script(random: &mut Random, requests: &mut [Asked], innocent: bool) -> Ve
             end(random, index + 1, &mut steps);
             return steps;
         }
-        // The others are pipelined.
+        // Without this wait, the requests are pipelined.
         if innocent || random.one_in(2) {
             steps.push(Step::Answers(index + 1));
         }
@@ -87,7 +89,7 @@ pub fn script(random: &mut Random, requests: &mut [Asked], innocent: bool) -> Ve
     steps
 }
 
-/// How a hostile client leaves.
+/// Adds the way in which a hostile client leaves.
 fn end(random: &mut Random, asked: usize, steps: &mut Vec<Step>) {
     match random.below(6) {
         0 => {}
@@ -121,7 +123,7 @@ fn write(random: &mut Random, asked: &mut Asked, trick: Trick, steps: &mut Vec<S
     let what = |part: &str| format!("{part} of {name}");
     match trick {
         Trick::Cut => {
-            // Half of the cuts are within the head or close behind it.
+            // Half of the cuts are within the head or shortly after it.
             let most =
                 if random.one_in(2) { bytes.len() } else { bytes.len().min(head.len() + 40) };
             bytes.truncate(random.index(most));
@@ -162,7 +164,7 @@ const UPGRADE: &str = "connection: upgrade\r\nupgrade: websocket\r\n\
                        sec-websocket-version: 13\r\n\
                        sec-websocket-key: c2l4dGVlbiBieXRlcyBvayE=\r\n";
 
-/// The lines that say where the body ends.
+/// The header lines that determine where the body ends.
 fn framing(random: &mut Random, asked: &mut Asked, trick: Trick) -> String {
     match trick {
         Trick::Ambiguous => {
@@ -174,7 +176,7 @@ fn framing(random: &mut Random, asked: &mut Asked, trick: Trick) -> String {
             let length = random.below(60);
             return format!("content-length: {length}\r\ntransfer-encoding: chunked\r\n");
         }
-        // Chunks are for HTTP/1.1.
+        // Chunked encoding exists in HTTP/1.1 only.
         Trick::Old if asked.stated == Stated::Open => asked.stated = Stated::Length(2_000),
         Trick::Upgrade => (asked.stated, asked.sends, asked.method) = (Stated::Nothing, 0, "GET"),
         _ => {}
@@ -201,7 +203,7 @@ fn chunks(random: &mut Random, asked: &Asked) -> Vec<u8> {
     bytes
 }
 
-/// Sends bytes in at most so many pieces.
+/// Adds steps that send bytes in at most `most` pieces.
 fn pieces(random: &mut Random, what: &str, bytes: &[u8], most: usize, steps: &mut Vec<Step>) {
     let count = 1 + random.index(most);
     for piece in random.cut(bytes.len(), count) {

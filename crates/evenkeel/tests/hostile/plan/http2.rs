@@ -1,4 +1,4 @@
-//! Streams of HTTP/2: their frames, written by hand, in any order between streams.
+//! HTTP/2 streams: their frames are written by hand, interleaved at random between streams.
 
 use super::random::Random;
 use super::{Asked, Sent, Stated, Step};
@@ -23,7 +23,7 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 /// The longest frame that may be sent.
 const FRAME_BYTES_MAX: usize = 16_384;
 
-/// Codes of resets (RFC 9113, 7): NO_ERROR above all, which some libraries take for a regular end.
+/// Codes of resets (RFC 9113, 7), most often NO_ERROR, which some libraries take for a regular end.
 const CODES: [u32; 8] = [0, 0, 0, 1, 2, 7, 8, 8];
 
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -35,12 +35,12 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The stream of a connection's request.
+/// The stream of a connection's request, given the index of the request.
 pub fn stream_of(index: usize) -> u32 {
     2 * u32::try_from(index).expect("few") + 1
 }
 
-/// Fields as they stand in a head, neither indexed nor compressed (RFC 7541, 6.2.2).
+/// Header fields, neither indexed nor compressed (RFC 7541, 6.2.2).
 fn fields(lines: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in lines {
@@ -54,22 +54,22 @@ fn fields(lines: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// What a hostile client does with a stream.
+/// A hostile client's way of using a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trick {
     Nothing,
     Stall,
-    /// Resets it within the body.
+    /// Resets the stream within the body.
     Reset,
-    /// Resets it when all is sent.
+    /// Resets the stream after everything was sent.
     ResetLate,
-    /// Ends it before all is sent.
+    /// Ends the stream before the whole body was sent.
     Short,
-    /// Sends more than its head states.
+    /// Sends more bytes than the head states.
     Long,
-    /// Never ends it.
+    /// Never ends the stream.
     Open,
-    /// Fields that have no place in HTTP/2.
+    /// Sends header fields that HTTP/2 forbids.
     Improper,
 }
 
@@ -109,7 +109,7 @@ pub fn script(random: &mut Random, requests: &mut [Asked], innocent: bool) -> Ve
         frames.reverse();
         streams.push(frames);
     }
-    // A stream begins after those with smaller numbers.
+    // Streams begin in the order of their numbers.
     let mut begun = 0;
     while !streams.iter().all(Vec::is_empty) {
         let which = random.index((begun + 1).min(streams.len()));
@@ -128,7 +128,7 @@ pub fn script(random: &mut Random, requests: &mut [Asked], innocent: bool) -> Ve
     steps
 }
 
-/// Begins a connection. `closed`: streams have no room for answers.
+/// The beginning of a connection. With `closed`, streams have no window for answers.
 fn preface(closed: bool) -> Vec<u8> {
     let window: u32 = if closed { 0 } else { 1 << 30 };
     let mut settings = Vec::new();
@@ -145,12 +145,12 @@ fn window(stream: u32, bytes: u32) -> Step {
     Step::Send(what, frame(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes()))
 }
 
-/// How a hostile client leaves.
+/// Adds the way in which a hostile client leaves.
 fn end(random: &mut Random, requests: &mut [Asked], steps: &mut Vec<Step>) {
     let all = requests.len();
     match random.below(6) {
         0 => {
-            // Within a frame, whatever it was: the last stream that has one is cut.
+            // Cuts within a frame, of whatever kind: the last frame of any request.
             let sends = |step: &Step| matches!(step, Step::Send(what, _) if what.contains(" of t"));
             if let Some(at) = steps.iter().rposition(sends)
                 && let Step::Send(what, bytes) = &mut steps[at]
@@ -175,7 +175,7 @@ fn end(random: &mut Random, requests: &mut [Asked], steps: &mut Vec<Step>) {
     }
 }
 
-/// `what` of a request is cut off.
+/// Notes that the frame `what` of a request is cut off.
 fn is_cut(asked: &mut Asked, what: &str) {
     let (ended, sized) =
         (what.starts_with("the end") || what.starts_with("trailers"), Stated::Length(asked.sends));
@@ -187,7 +187,7 @@ fn is_cut(asked: &mut Asked, what: &str) {
 }
 
 fn stream(random: &mut Random, asked: &mut Asked, id: u32, trick: Trick) -> Vec<Step> {
-    // Where a length may be stated, one more can be wrong.
+    // A second length can be added only where a length may be stated.
     let fits = if asked.stated == Stated::Open { &IMPROPER[1..] } else { &IMPROPER[..] };
     let improper = (trick == Trick::Improper).then(|| *random.pick(fits));
     if improper.is_some() {
@@ -195,7 +195,7 @@ fn stream(random: &mut Random, asked: &mut Asked, id: u32, trick: Trick) -> Vec<
     }
     let mut steps = head(random, asked, id, improper);
     let length = asked.sends;
-    // How much of the body is sent, and whether the stream is ended then.
+    // The number of body bytes sent, and whether the stream is ended after them.
     let (sent, ends) = match trick {
         Trick::Reset | Trick::Open => (random.index(length + 1), false),
         Trick::Short => (random.index(length.max(1)), true),
@@ -206,14 +206,14 @@ fn stream(random: &mut Random, asked: &mut Asked, id: u32, trick: Trick) -> Vec<
         asked.sends = sent;
         body(random, asked, (id, sent, ends), trick == Trick::Stall, &mut steps);
         let lacks = match asked.stated {
-            // Without a length nothing tells that a body is too short.
+            // Without a length, a body that is too short looks complete.
             Stated::Open => !ends,
             _ => sent < length,
         };
         asked.sent = match trick {
             Trick::Improper => Sent::Cut,
             _ if lacks => Sent::Cut,
-            // The backend may have had all of it before there was too much.
+            // The backend may have received the whole body before the excess arrived.
             _ if !ends || (sent > length && asked.stated != Stated::Open) => Sent::Unsure,
             _ => Sent::Whole,
         };
@@ -256,13 +256,13 @@ fn head(
     if asked.innocent || !random.one_in(4) {
         return vec![Step::Send(name, frame(HEADERS, END_HEADERS | end, id, &block))];
     }
-    // Between the two there may be no other frame.
+    // No other frame may be between the two.
     let (one, two) = block.split_at(random.index(block.len()));
     let bytes = [frame(HEADERS, end, id, one), frame(CONTINUATION, END_HEADERS, id, two)].concat();
     vec![Step::Send(name, bytes)]
 }
 
-/// So many bytes of a body, in frames.
+/// Adds frames with the given number of body bytes.
 fn body(
     random: &mut Random,
     asked: &Asked,

@@ -1,4 +1,4 @@
-//! Numbers that look random and follow from a seed (splitmix64).
+//! Pseudo-random numbers from a seed (splitmix64).
 
 pub struct Random(pub u64);
 
@@ -11,7 +11,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Less than `bound`.
+    /// A number less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
@@ -28,7 +28,7 @@ impl Random {
         &from[self.index(from.len())]
     }
 
-    /// Bytes in pieces of random lengths.
+    /// Divides `length` bytes into pieces of random lengths.
     pub fn cut(&mut self, length: usize, pieces: usize) -> Vec<std::ops::Range<usize>> {
         let mut ends: Vec<usize> = (1..pieces).map(|_| self.index(length + 1)).collect();
         ends.extend([0, length]);

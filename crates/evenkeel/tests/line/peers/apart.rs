@@ -1,19 +1,19 @@
-//! Three programs on three machines, as far as the system can make such: network namespaces, with
-//! a switch between them whose cables can be pulled.
+//! Three programs on three machines, as far as one system can simulate them: network namespaces,
+//! with a switch between them and cables that can be pulled.
 //!
-//! It needs root and `ip`; where one is missing nothing is tested, and that is said. Everything is
-//! inside namespaces of its own, and nothing of the machine's network is touched.
+//! The test needs root and `ip`; without them it prints a note and tests nothing. Everything is
+//! inside namespaces of its own, and the machine's network is not touched.
 
 use super::{TEN, until};
 use crate::stage::{Client, Program};
 use std::fs;
 use std::process::{Command, Output};
 
-/// Some namespaces and the switch between them; gone when this is.
+/// Some namespaces and the switch between them; removed when dropped.
 struct Machines(String);
 
 impl Machines {
-    /// `None` where the system does not let us.
+    /// Creates the namespaces; `None` if the system does not allow it.
     fn new(names: &[&str]) -> Option<Machines> {
         let machines = Machines(format!("evenkeel-{}", std::process::id()));
         let switch = machines.name("switch");
@@ -45,7 +45,8 @@ impl Machines {
         assert!(ip(&["-n", &self.name("switch"), "link", "set", "dev", machine, state]));
     }
 
-    /// What goes to a machine is delayed, and a fifth of it lost. False where that is not possible.
+    /// Delays packets to a machine and drops a fifth of them. Returns false if that is not
+    /// possible.
     fn storm(&self, machine: &str) -> bool {
         let switch = self.name("switch");
         let netem = ["netem", "loss", "20%", "delay", "30ms"];
@@ -103,7 +104,7 @@ impl<'a> Machine<'a> {
         Client::unix(&self.program).ask(lines)
     }
 
-    /// What is left of a tag, down to none, to somebody who only looks.
+    /// The hits left for a tag, at least zero, read without a hit.
     fn remaining(&self, tag: &str) -> String {
         let ask = format!(
             "exec 3<>/dev/tcp/127.0.0.1/6380 && printf 'THROTTLE {tag} 0\\r\\n' >&3 && \
@@ -113,7 +114,7 @@ impl<'a> Machine<'a> {
         String::from_utf8_lossy(&told.expect("an answer").stdout).trim().to_owned()
     }
 
-    /// What the admin door says, asked on that machine.
+    /// The answer of the admin door, requested on that machine.
     fn get(&self, path: &str) -> serde_json::Value {
         let ask = format!(
             "exec 3<>/dev/tcp/127.0.0.1/9970 && printf 'GET {path} HTTP/1.1\\r\\nhost: \

@@ -1,4 +1,4 @@
-//! The layer for tower services, before the real master.
+//! The layer for tower services, with the real master.
 
 use super::RULES;
 use crate::stage::Program;
@@ -38,7 +38,7 @@ fn a_service_holds_as_the_master_says() {
     let master = format!("tcp://{}", program.accounting);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        // The control port is not the next one where the system has chosen both.
+        // The control port is not the next one if the system has assigned both.
         let gate =
             Gatekeeper::at(&master, &format!("tcp://{}", program.control), "d", Holding::default());
         let gate = gate.expect("a gate");
@@ -62,7 +62,7 @@ fn a_service_holds_as_the_master_says() {
         assert_eq!(refused.status(), 503);
         let after: u64 =
             refused.headers()["retry-after"].to_str().expect("text").parse().expect("s");
-        // An order is rounded up to a millisecond, and so is what is left of it to a second.
+        // An order is rounded up to a millisecond, and the time left to a second.
         assert!((3_000..=3_601).contains(&after), "{after}");
         assert_eq!(refused.body(), "");
         assert_eq!(ask(Some("another")).await.body(), "hello");

@@ -1,11 +1,12 @@
-//! What goes over the wire between our gatekeeper and a master that is libzmq's, frame by frame.
+//! Messages between Evenkeel's gatekeeper and a master that uses libzmq, frame by frame.
 
 use super::site::{Answer, Keeper, now, until};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The master's sockets, moved by lines: `hear` and how long, `order` and frames in hexadecimal.
+/// The master's libzmq sockets, controlled by lines: `subscribed`, `order` with frames in
+/// hexadecimal, and `hear` with a time in milliseconds.
 const MASTER: &str = r#"
 import sys, zmq
 context = zmq.Context()
@@ -27,15 +28,15 @@ for line in sys.stdin:
         said(' '.join('-' + f.hex() for f in accounts.recv_multipart()) if there else 'none')
 "#;
 
-/// The identifier of requests that find out whether they are told of.
+/// The identifier of requests by which a test checks that they are reported.
 const PROBE: &str = "probe";
 
-/// libzmq in a program of its own, ended with this.
+/// A master: libzmq in a program of its own, which ends when this is dropped.
 struct Master {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// What the last frame of every message is to be.
+    /// The expected last frame of every message.
     log_info: &'static str,
 }
 
@@ -59,7 +60,7 @@ impl Master {
         line.trim_end().to_owned()
     }
 
-    /// A master with a gatekeeper that it hears and that hears it.
+    /// A master with a gatekeeper, connected in both directions.
     fn with_keeper(keys: &str) -> (Master, Keeper) {
         let (mut master, addresses) = Master::start();
         let keeper = Keeper::start(addresses, keys);
@@ -78,7 +79,7 @@ impl Master {
         writeln!(self.input, "order {}", frames.join(" ")).expect("it reads");
     }
 
-    /// Has an identifier wait, and waits until the gatekeeper knows.
+    /// Orders an identifier to wait, and waits until the gatekeeper has the order.
     fn hold(&mut self, keeper: &Keeper, identifier: &str, until_ms: u64) {
         let before = keeper.orders();
         let time = until_ms.to_string();
@@ -100,8 +101,8 @@ impl Master {
         (line != "none").then(|| line.split(' ').map(unhex).collect())
     }
 
-    /// The next message but for those of the start: six frames, of this domain and identifier.
-    /// Status, when it came, until.
+    /// The next message that is no probe; it must have six frames, with this domain and identifier.
+    /// Returns its status, its arrival time, and the time until which the request is held.
     fn hear(&mut self, identifier: &str) -> (String, u64, String) {
         let mut frames = self.hear_within(60_000).expect("a message");
         while frames.get(2).is_some_and(|who| who == PROBE) {
@@ -132,12 +133,13 @@ fn s13_s14_s16_every_message_has_six_frames_and_any_identifier() {
         let (status, came, until) = master.hear(identifier);
         assert_eq!((&*status, &*until), ("ACCEPTED", ""));
         assert!((before..=now()).contains(&came), "{before} {came}");
-        // And any of them can be held.
+        // Each of these identifiers can be held.
         master.hold(&keeper, identifier, now() + 3_600_000);
         assert_eq!(keeper.get(identifier).status, 503, "{identifier}");
         assert_eq!(master.hear(identifier).0, "REJECTED");
     }
-    // Of another domain that begins alike nothing arrives, as nothing was subscribed to.
+    // An order for another domain with the same beginning does not arrive, because it is not
+    // subscribed to.
     let hour = (now() + 3_600_000).to_string();
     master.order(&[b"abc\0", b"DELAY_UNTIL", b"free", hour.as_bytes()]);
     master.hold(&keeper, "mark", now() + 3_600_000);
@@ -159,7 +161,7 @@ fn the_last_frame_has_what_is_configured_for_the_log() {
 #[test]
 fn s7_s8_s9_a_request_is_held_until_then_and_the_site_hears_of_it_no_earlier() {
     let (mut master, keeper) = Master::with_keeper("domain: ab, max_delay: 30s");
-    // On a machine that is too slow for the wait to be seen, it is tried again.
+    // If the machine is too slow for the wait to show, it is tried again.
     loop {
         let time = now() + 1_500;
         master.hold(&keeper, "c", time);
@@ -178,7 +180,7 @@ fn s7_s8_s9_a_request_is_held_until_then_and_the_site_hears_of_it_no_earlier() {
         assert!(came < time && keeper.site.last() >= time, "{}", keeper.site.last());
         break;
     }
-    // It is over, and so it is forgotten.
+    // The order has expired, so it is forgotten.
     until("nobody waits", || keeper.metric("evenkeel_gatekeeper_identifiers") == 0);
     assert_eq!(keeper.get("c").status, 200);
     assert_eq!(master.hear("c").0, "ACCEPTED");

@@ -1,5 +1,5 @@
-//! What becomes of requests when the master, the network or a gatekeeper fails: all pass of whom
-//! nothing is known, nobody is refused who would not have been, and limits apply again afterwards.
+//! Requests while the master, the network or a gatekeeper fails: all clients without an order pass,
+//! no client is refused without a reason, and limits apply again afterwards.
 
 use super::site::{Keeper, Site, until};
 use super::{RULES, keeper};
@@ -20,14 +20,14 @@ fn s17_a_master_that_is_killed_holds_nobody_and_holds_again_when_it_is_back() {
     let told = program.messages("accepted");
     let away = program.killed();
     until("it is missed", || !keeper.is_connected());
-    // What is known is kept, and everybody else passes.
+    // Known orders stay in force, and all other clients pass.
     assert_eq!(keeper.get("c").status, 503);
     let passed = (0..20).filter(|_| keeper.get("new").status == 200).count();
     assert_eq!(passed, 20);
     assert!(keeper.messages("away") >= 20 && told >= 3);
     let program = away.back(RULES);
     until("it is there again", || keeper.is_connected());
-    // The twenty of the outage are not told of: three more are free.
+    // The twenty requests of the outage are not reported, so three more are free.
     let mut free = 0;
     until("the burst is used up", || {
         free += u64::from(keeper.get("new").status == 200);
@@ -44,7 +44,7 @@ fn a_master_that_hangs_costs_messages_and_no_requests() {
     (0..3).for_each(|_| assert_eq!(keeper.get("c").status, 200));
     until("the order is there", || keeper.get("c").status == 503);
     signal(program.id(), "STOP");
-    // 50 kB each, each of another client: more than the system and the gatekeeper keep for it.
+    // 50 kB each, each from another client: more than the system and the gatekeeper buffer.
     let filler = "x".repeat(50_000);
     let mut count = 0;
     until("messages are dropped", || {
@@ -55,12 +55,12 @@ fn a_master_that_hangs_costs_messages_and_no_requests() {
     assert_eq!(keeper.get("c").status, 503, "what is known is kept");
     signal(program.id(), "CONT");
     until("limits apply again", || keeper.get("fresh").status == 503);
-    // Nobody else was refused: all others reached the site.
+    // No other client was refused: all other requests reached the site.
     assert_eq!(keeper.site.requests(), keeper.requests("accepted") + keeper.requests("delayed"));
 }
 
 /// A master and a gatekeeper with a cable between them that can be pulled. It needs root and `ip`;
-/// where one is missing nothing is tested, and that is said.
+/// without them the test prints a note and tests nothing.
 struct Cable(String);
 
 impl Cable {
@@ -106,7 +106,8 @@ fn ip(arguments: &[&str]) -> bool {
     Command::new("ip").args(arguments).output().is_ok_and(|done| done.status.success())
 }
 
-/// Asks, within the gatekeeper's namespace, `count` times as one client. Says how many passed.
+/// Sends `count` requests of one client within the gatekeeper's namespace. Returns the number that
+/// passed.
 fn ask(cable: &Cable, count: u32, identifier: &str) -> u32 {
     let ask = format!(
         "for n in $(seq {count}); do exec 3<>/dev/tcp/127.0.0.1/8888; \
@@ -116,7 +117,7 @@ fn ask(cable: &Cable, count: u32, identifier: &str) -> u32 {
     let done = cable.run("2", "bash").args(["-c", &ask]).output().expect("bash runs");
     let said = String::from_utf8_lossy(&done.stdout);
     let status = |code: &str| said.matches(&format!("HTTP/1.1 {code}")).count() as u32;
-    // The site is in another namespace, so who passes is told that it is not there.
+    // The site is in another namespace, so a request that passes gets 502.
     assert_eq!(status("502") + status("503"), count, "{said}");
     status("502")
 }

@@ -1,4 +1,4 @@
-//! Several domains in one program, each with the requests that its condition names.
+//! Several domains in one program, each with the requests that its condition selects.
 
 use super::site::{Keeper, Site, until};
 use crate::stage::{Program, doctor};
@@ -39,7 +39,7 @@ fn each_request_passes_the_first_gate_that_keeps_it() {
     until("the order of d is there", || keeper.get_at("/api/x", "c") == 503);
     assert_eq!(keeper.get_at("/login", "another"), 200);
     (0..20).for_each(|_| assert_eq!(keeper.get_at("/page", "c"), 200, "it has no gate"));
-    // Of what has no gate, and of what another domain has, a master is not told.
+    // A master gets no reports about requests without a domain, or of another domain.
     let accepted = |domain: &str| {
         let all = keeper.admin("/metrics");
         let series = format!(

@@ -6,7 +6,7 @@ use crate::stage::Program;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command};
 
-/// Killed when dropped.
+/// The ZeroMQ proxy; killed when dropped.
 struct Proxy(Child);
 
 impl Drop for Proxy {
@@ -16,7 +16,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Runs the block of the guide, with these addresses in place of its own.
+/// Runs the code block of the guide, with these addresses in place of its own.
 fn proxy(masters: [&Program; 2]) -> (Proxy, [SocketAddr; 2]) {
     let guide = include_str!("../../../../../docs/guide/gatekeeper.md");
     let block = guide.split("```python\n").nth(1).and_then(|rest| rest.split("```").next());
@@ -49,11 +49,11 @@ fn masters_share_the_domains_and_gatekeepers_know_one_address() {
     for (domain, burst) in [("d", 3), ("e", 1)] {
         let keeper = Keeper::start(addresses, &format!("domain: {domain}"));
         until("it is connected", || keeper.is_connected());
-        // Until the subscription has come through, nobody hears of requests.
+        // Until the subscription has arrived, reports of requests are lost.
         until("it is held", || keeper.get("c").status == 503);
         assert!(keeper.requests("accepted") >= burst, "{domain}");
     }
-    // Each hears of both domains, and passes over what is not its own.
+    // Each master receives reports of both domains, and skips those of the other.
     for master in [&one, &two] {
         until("both are heard", || master.messages("unknown") >= 1);
         assert!(master.messages("accepted") >= 1);

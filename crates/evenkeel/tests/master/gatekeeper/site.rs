@@ -1,4 +1,4 @@
-//! A site that counts, the program before it as a gatekeeper, and a client.
+//! A site that counts its requests, the program in front of it as a gatekeeper, and a client.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Longer than anything takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Asks again and again until it is so.
+/// Calls `is_so` repeatedly until it holds.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -26,16 +26,16 @@ pub fn now() -> u64 {
     now.as_millis() as u64
 }
 
-/// A site; its threads end with the test's process.
+/// A site; its threads end with the test process.
 pub struct Site {
     pub address: SocketAddr,
     requests: Arc<AtomicU64>,
-    /// When the last request came, in milliseconds since the Unix epoch.
+    /// The time of the last request, in milliseconds since the Unix epoch.
     last: Arc<AtomicU64>,
 }
 
 impl Site {
-    /// At an address that the system gives.
+    /// Starts a site on an address that the system assigns.
     pub fn start() -> Site {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -78,7 +78,7 @@ fn answer(stream: TcpStream, requests: &AtomicU64, last: &AtomicU64) {
     }
 }
 
-/// What a client was told.
+/// The answer that a client got.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -101,7 +101,7 @@ impl Answer {
     }
 }
 
-/// The program with a gatekeeper, before a site; killed when dropped.
+/// The program with a gatekeeper in front of a site; killed when dropped.
 pub struct Keeper {
     child: Child,
     _log: BufReader<ChildStderr>,
@@ -112,8 +112,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Behind the master at these two addresses, with more keys in its section. An identifier is
-    /// what the header `x-id` says.
+    /// Starts the program for the master at these two addresses, with more keys in its section. The
+    /// identifier is the value of the header `x-id`.
     pub fn start([accounting, control]: [SocketAddr; 2], keys: &str) -> Keeper {
         let site = Site::start();
         let at = site.address;
@@ -130,7 +130,7 @@ impl Keeper {
         )
     }
 
-    /// Where a command runs the program.
+    /// Starts the program through a command.
     pub fn start_by(mut command: Command, host: &str, site: Site, sections: &str) -> Keeper {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("evenkeel.yaml");
@@ -146,12 +146,12 @@ impl Keeper {
         Keeper { child, _log: log, _folder: folder, address, admin, site }
     }
 
-    /// A request of somebody with this identifier that has been sent.
+    /// Sends a request with this identifier and returns its connection.
     pub fn ask(&self, identifier: &str) -> TcpStream {
         self.ask_for("/", identifier)
     }
 
-    /// The same for this path.
+    /// Sends a request with this identifier for a path.
     fn ask_for(&self, path: &str, identifier: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
@@ -163,17 +163,17 @@ impl Keeper {
         stream
     }
 
-    /// The same, with its answer.
+    /// Sends a request with this identifier and returns the answer.
     pub fn get(&self, identifier: &str) -> Answer {
         Answer::read(self.ask(identifier))
     }
 
-    /// What became of a request for this path.
+    /// The status of a request for this path.
     pub fn get_at(&self, path: &str, identifier: &str) -> u16 {
         Answer::read(self.ask_for(path, identifier)).status
     }
 
-    /// What the admin door answers.
+    /// The answer of the admin door.
     pub fn admin(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).expect("it listens");
         let head =
@@ -182,7 +182,7 @@ impl Keeper {
         Answer::read(stream).text
     }
 
-    /// The value of one series, of the only domain there is.
+    /// The value of one metric series of the only domain.
     pub fn metric(&self, series: &str) -> u64 {
         let all = self.admin("/metrics");
         let mut lines = all.lines().map(without_domain);
@@ -192,22 +192,22 @@ impl Keeper {
         value.unwrap_or_else(|| panic!("no {series} in\n{all}")).expect("a number")
     }
 
-    /// How many requests had this fate.
+    /// The number of requests with this result.
     pub fn requests(&self, status: &str) -> u64 {
         self.metric(&format!("evenkeel_gatekeeper_requests_total{{status=\"{status}\"}}"))
     }
 
-    /// How many messages to the master had this fate.
+    /// The number of messages to the master with this result.
     pub fn messages(&self, result: &str) -> u64 {
         self.metric(&format!("evenkeel_gatekeeper_messages_total{{result=\"{result}\"}}"))
     }
 
-    /// How many orders were taken in.
+    /// The number of orders that were accepted.
     pub fn orders(&self) -> u64 {
         self.metric("evenkeel_gatekeeper_orders_total{result=\"taken\"}")
     }
 
-    /// Whether it is heard, and hears.
+    /// Whether both connections to the master are open.
     pub fn is_connected(&self) -> bool {
         let connected = |socket: &str| {
             self.metric(&format!("evenkeel_gatekeeper_connected{{socket=\"{socket}\"}}")) == 1
@@ -216,7 +216,7 @@ impl Keeper {
     }
 }
 
-/// A line of metrics without its domain, of which most tests have one.
+/// A line of metrics without its domain label; most tests have one domain only.
 fn without_domain(line: &str) -> String {
     let Some((name, labels)) = line.split_once("{domain=\"") else { return line.to_owned() };
     let (_, rest) = labels.split_once('"').expect("an end");
