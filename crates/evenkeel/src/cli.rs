@@ -74,7 +74,7 @@ enum Command {
     Demo(demo::Options),
     /// Print a completion script for a shell
     Completions {
-        /// The shell
+        /// The shell that will run the script
         shell: clap_complete::Shell,
     },
     /// Print the manual page, or write the pages of all commands into a folder

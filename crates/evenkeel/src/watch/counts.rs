@@ -79,7 +79,7 @@ pub enum Turned {
     Address,
     /// The TLS handshake failed.
     Tls,
-    /// The client reset most of the streams that it opened.
+    /// The client reset half of its HTTP/2 streams or more, beyond a minimum number.
     Resets,
     /// The connection did not begin with the PROXY protocol header that is required of it.
     Preface,

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 /// A decision to hold, delay or refuse a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'a> {
-    /// `hold`, `delay`, `queue` or `reject`.
+    /// The verdict: `hold`, `delay`, `queue` or `reject`.
     pub verdict: &'static str,
     /// The name of the limit.
     pub limit: &'a str,

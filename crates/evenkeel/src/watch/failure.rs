@@ -23,7 +23,7 @@ pub struct Failure<'a> {
 }
 
 impl Failure<'_> {
-    /// Writes the line.
+    /// Writes the line as a warning.
     pub fn log(&self) {
         tracing::warn!(
             target: "evenkeel::backend",

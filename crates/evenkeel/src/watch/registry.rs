@@ -160,7 +160,7 @@ pub enum Cell {
     Counter(Counter),
     /// A number of nanoseconds that only grows, shown in seconds.
     Nanos(Counter),
-    /// A number that goes up and down.
+    /// A whole number that goes up and down.
     Gauge(Gauge),
     /// A distribution of nanoseconds, shown in seconds.
     Histogram(Histogram),
@@ -203,7 +203,7 @@ impl Registry {
         }
     }
 
-    /// The gauge for these label values.
+    /// The gauge for these label values; each call with the same values returns the same gauge.
     pub fn gauge(&self, metric: &'static Metric, labels: &[&str]) -> Gauge {
         debug_assert_eq!(metric.kind, Kind::Gauge);
         match self.cell(metric, labels, || Cell::Gauge(Gauge::default())) {
@@ -212,7 +212,8 @@ impl Registry {
         }
     }
 
-    /// The histogram for these label values.
+    /// The histogram for these label values; each call with the same values returns the same
+    /// histogram.
     pub fn histogram(&self, metric: &'static Metric, labels: &[&str]) -> Histogram {
         debug_assert_eq!(metric.kind, Kind::Histogram);
         match self.cell(metric, labels, || Cell::Histogram(Histogram::default())) {

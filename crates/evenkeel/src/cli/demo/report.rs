@@ -31,7 +31,8 @@ pub struct Account {
 /// One part of the demo: some seconds, with or without the throttle.
 #[derive(Clone, Debug, Serialize)]
 pub struct Part {
-    /// `queue`, `hold`, `delay` or `reject`; `None` without the throttle.
+    /// The action for a client in debt: `queue`, `hold`, `delay` or `reject`; `None` without the
+    /// throttle.
     pub action: Option<&'static str>,
     /// The results of each second.
     pub seconds: Vec<Second>,

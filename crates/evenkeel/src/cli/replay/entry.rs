@@ -99,7 +99,7 @@ impl Tells {
 /// Start and end of a word in an entry's text, in bytes.
 type Span = (u32, u32);
 
-/// One request of a log.
+/// One request of a log. Its texts are slices of one allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The time at which the request arrived.

@@ -20,7 +20,7 @@ const BUFFER: usize = 256 * 1024;
 /// The source of a log, before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A file.
+    /// A file with this path.
     File(PathBuf),
     /// Standard input, written as `-`.
     Standard,

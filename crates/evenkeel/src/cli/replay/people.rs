@@ -20,7 +20,7 @@ pub enum Kind {
     People,
     /// There are too few signs.
     Unclear,
-    /// A program.
+    /// A program, such as a crawler.
     Robot,
 }
 

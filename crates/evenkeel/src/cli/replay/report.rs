@@ -62,7 +62,7 @@ pub struct Report {
     pub series: Series,
 }
 
-/// One log.
+/// The result of reading one log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Log {
     /// The name on the command line.
@@ -163,7 +163,7 @@ pub struct KindRow {
     pub fate: FateRow,
 }
 
-/// One client.
+/// One client with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Client {
     /// The address of the client.

@@ -59,9 +59,9 @@ struct Standing {
 /// The status of the store, as `/api/store` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `single`, `sentinel`, `cluster` or `ring`.
+    /// The layout of the servers: `single`, `sentinel`, `cluster` or `ring`.
     pub layout: &'static str,
-    /// `exact` or `batched`.
+    /// How counters are decided: `exact` or `batched`.
     pub mode: String,
     /// The addresses of the store, without passwords.
     pub servers: Vec<String>,

@@ -37,7 +37,7 @@ pub enum Undelivered {
     /// A file for TLS is faulty, or the name of the host is.
     #[error("TLS: {0}")]
     Tls(#[from] pem::Fault),
-    /// The connection broke.
+    /// The connection broke during the handshake or the request.
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),
     /// The answer broke off, or is longer than allowed.

@@ -3,7 +3,8 @@
 //! A batch is sent when it is full, or when its oldest span has waited long enough. If the
 //! collector is unreachable, the batch is tried again several times with growing pauses, and then
 //! dropped. In the meantime, new spans wait in the bounded queue; `trace` drops the ones that do
-//! not fit. All lost spans are counted; a failure is logged once until the next success.
+//! not fit. Lost spans are counted, except those that are still pending when the time limit at
+//! shutdown is over. A failure is logged once until the next success.
 
 use super::client::{Client, TRACES, Undelivered};
 use super::wire::{

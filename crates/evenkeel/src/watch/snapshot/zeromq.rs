@@ -25,13 +25,13 @@ pub struct Gatekeeper {
     pub faulty: u64,
     /// Seconds since the last order; `null`: none has arrived.
     pub ordered: Option<f64>,
-    /// Clients that have to wait now.
+    /// The number of clients that have to wait now.
     pub clients: i64,
-    /// Requests that are held now.
+    /// The number of requests that are held now.
     pub held: i64,
 }
 
-/// A connection to a master.
+/// A connection to a master, and its status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Socket {
     /// The address of the socket of the master.
