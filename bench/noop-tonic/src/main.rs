@@ -13,7 +13,7 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic_prost::ProstCodec;
 
 mod messages {
-    include!("../../../crates/evenkeel/src/doors/ratelimit/wire/messages.in");
+    include!("../../../crates/ratelimit/src/wire/messages.in");
 }
 
 use messages::envoy::service::ratelimit::v3::rate_limit_response::{

@@ -4,22 +4,18 @@
 //! Errors go to standard error and say what to do. Exit codes: 0 success, 1 the command failed or a
 //! check found errors, 2 the command line is wrong. The work of a running server begins in `run`.
 
-pub mod demo;
 pub mod doctor;
 pub mod remote;
-pub mod replay;
 mod top;
 
-use crate::config::cpus::{self, cgroup};
-use crate::config::fault::Faults;
-use crate::config::settings::{CostSource, Settings};
-use crate::config::source::{NoFile, Source, default_path, folder};
-use crate::config::{self, Config, Flags, secret};
-use crate::doors::ratelimit;
 use crate::run;
-use crate::tls;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
+use evenkeel_config::cpus::{self, cgroup};
+use evenkeel_config::fault::{Faults, Misuse};
+use evenkeel_config::settings::{CostSource, Settings};
+use evenkeel_config::source::{NoFile, Source, default_path, folder};
+use evenkeel_config::{Config, Flags, secret};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,12 +62,12 @@ enum Command {
     Top(Top),
     /// Replay access logs against the limits: which clients would have been held, delayed or
     /// refused
-    Replay(replay::Options),
+    Replay(evenkeel_lab::replay::Options),
     /// Print a generated access log with people, crawlers and swarms, to try `replay` with
     #[command(hide = true)]
-    SampleLog(replay::sample::Options),
+    SampleLog(evenkeel_lab::replay::sample::Options),
     /// Demonstrate the throttle with a site, a crawler and a human, all inside this program
-    Demo(demo::Options),
+    Demo(evenkeel_lab::demo::Options),
     /// Print a completion script for a shell
     Completions {
         /// The shell that will run the script
@@ -167,7 +163,7 @@ struct Doctor {
 /// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
-    tls::install();
+    evenkeel_tls::install();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // Help and version also arrive here; clap provides the right exit code for them.
@@ -186,11 +182,6 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Flags that clap accepts but that make no valid configuration.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}\nFor more information, try 'evenkeel {1} --help'.")]
-struct Misuse(Faults, &'static str);
-
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(serve) => {
@@ -200,16 +191,16 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Proxy(proxy) => run::serve(&from_flags(proxy)?, None),
         Command::Ratelimit => {
-            run::serve(&config::environment::from_process(cpus::available())?, None)
+            run::serve(&evenkeel_config::environment::from_process(cpus::available())?, None)
         }
         Command::Check { paths } => check(&paths),
         Command::Show { config } => show(&named(config)?),
         Command::Schema => print_schema(),
         Command::Doctor(asked) => ask_doctor(&asked),
         Command::Top(asked) => watch_top(&asked),
-        Command::Replay(options) => replay::run(&options),
-        Command::SampleLog(options) => replay::sample(options),
-        Command::Demo(options) => Ok(demo::run(&options)?),
+        Command::Replay(options) => evenkeel_lab::replay::run(&options),
+        Command::SampleLog(options) => evenkeel_lab::replay::sample(options),
+        Command::Demo(options) => Ok(evenkeel_lab::demo::run(&options)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "evenkeel", &mut script);
@@ -237,7 +228,7 @@ fn from_flags(proxy: Proxy) -> Result<Config, Misuse> {
         trusted_proxies: proxy.trusted_proxies,
         admin: proxy.admin,
     };
-    config::from_flags(&flags, cpus::available()).map_err(|faults| Misuse(faults, "proxy"))
+    evenkeel_config::from_flags(&flags, cpus::available()).map_err(|faults| Misuse(faults, "proxy"))
 }
 
 fn check(paths: &[PathBuf]) -> anyhow::Result<()> {
@@ -272,14 +263,14 @@ fn check_one(path: &Path) -> Result<Vec<String>, String> {
             false => Err(faulty.join("\n")),
         };
     }
-    if path.is_dir() && !ratelimit::rules::lie_in(path) {
+    if path.is_dir() && !evenkeel_ratelimit::rules::lie_in(path) {
         return Err(format!(
             "{}: there is neither a configuration in this folder nor a rule file, which names a \
              `domain`",
             path.display()
         ));
     }
-    match ratelimit::rules::check(path) {
+    match evenkeel_ratelimit::rules::check(path) {
         Some(checked) => checked.map_err(|faults| lines(&faults)),
         None => check_configuration(path),
     }
@@ -292,7 +283,8 @@ fn lines(faults: &[Faults]) -> String {
 /// Checks whether `serve` would start with this file, as far as this is possible without a start.
 fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
     let mut source = Source::new(path);
-    let machine = |settings: &Settings| tls::stumbles(settings).and(run::trial::trial(settings));
+    let machine =
+        |settings: &Settings| evenkeel_tls::stumbles(settings).and(run::trial::trial(settings));
     let warnings = source.check(cpus::available(), machine);
     let mut warnings = warnings.map_err(|faults| faults.to_string())?;
     if let Ok(config) = source.load(cpus::available()) {
@@ -300,7 +292,7 @@ fn check_configuration(path: &Path) -> Result<Vec<String>, String> {
         let door = config.settings.ratelimit.as_ref();
         let rules = door.and_then(|door| door.rules.path.as_deref());
         let rules = rules.filter(|path| path.exists());
-        if let Some(checked) = rules.and_then(ratelimit::rules::check) {
+        if let Some(checked) = rules.and_then(evenkeel_ratelimit::rules::check) {
             warnings.extend(checked.map_err(|faults| lines(&faults))?);
         }
     }
@@ -370,7 +362,7 @@ fn show(path: &Path) -> anyhow::Result<()> {
 }
 
 fn print_schema() -> anyhow::Result<()> {
-    Ok(writeln!(io::stdout(), "{:#}", config::show::schema::schema())?)
+    Ok(writeln!(io::stdout(), "{:#}", evenkeel_config::show::schema::schema())?)
 }
 
 /// Whether the reader of the output closed the pipe, as `head` does; this is not a failure.

@@ -4,15 +4,6 @@
 //! its verdicts into bytes. The binary is `main`. ARCHITECTURE.md describes the source tree and the
 //! path of a request.
 
-pub mod ask;
+pub mod admin;
 pub mod cli;
-pub mod client;
-pub mod clock;
-pub mod config;
-pub mod doors;
-pub mod engine;
-pub mod peers;
 pub mod run;
-pub mod store;
-pub mod tls;
-pub mod watch;

@@ -8,41 +8,37 @@
 mod cgroup;
 mod doors;
 mod files;
-pub mod handover;
 mod memory;
 mod replace;
-pub mod thread;
 pub mod trial;
-pub mod waiting;
-pub mod watchdog;
 
-use crate::clock::Clock;
-use crate::config::fault::Faults;
-use crate::config::settings::Metrics;
-use crate::config::settings::otlp::Traces;
-use crate::config::source::{Change, Source};
-use crate::config::{Config, NO_DOOR, cpus};
-use crate::doors::admin;
-use crate::peers::driver;
-use crate::store::snapshot;
-use crate::watch::Watch;
-use crate::watch::log;
-use crate::watch::metrics::push;
-use crate::watch::otlp::spans::{self, Exporter};
-use crate::watch::otlp::trace::Tracer;
+use crate::admin;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use doors::{Doors, Engines};
+use evenkeel_config::fault::Faults;
+use evenkeel_config::settings::Metrics;
+use evenkeel_config::settings::otlp::Traces;
+use evenkeel_config::source::{Change, Source};
+use evenkeel_config::{Config, NO_DOOR, cpus};
 use evenkeel_core::key::Seed;
 use evenkeel_core::units::SECOND;
-use handover::Sockets;
-use handover::successor::{self, Origin, Successor};
+use evenkeel_export::otlp::spans::{self, Exporter};
+use evenkeel_export::push;
+use evenkeel_peers::driver;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_serve::handover::Sockets;
+use evenkeel_serve::handover::successor::{self, Origin, Successor};
+use evenkeel_serve::watchdog::Watchdog;
+use evenkeel_store::snapshot;
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::log;
+use evenkeel_telemetry::otlp::trace::Tracer;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use watchdog::Watchdog;
 
 /// Runs until a signal ends the process. Changes of `source` are applied.
 ///

@@ -16,10 +16,9 @@ mod seen;
 #[path = "config/store.rs"]
 mod store;
 
-use evenkeel::config::settings::{ClientAddress, CostSource, Format, Level};
-use evenkeel::config::source::{Change, Source};
-use evenkeel::config::{Config, Flags, Found, check, from_flags, parse};
-use evenkeel::tls;
+use evenkeel_config::settings::{ClientAddress, CostSource, Format, Level};
+use evenkeel_config::source::{Change, Source};
+use evenkeel_config::{Config, Flags, Found, check, from_flags, parse};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::limit::{Action, Part, Unit};
 use evenkeel_core::units::{Cost, Nanos};
@@ -357,7 +356,7 @@ fn flags_are_a_configuration_too() {
 fn check_finds_what_a_start_would_stumble_over() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("key");
-    let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0, tls::stumbles) {
+    let checked = |text: &str| match check("t.yaml", text.as_bytes(), 4.0, evenkeel_tls::stumbles) {
         Ok(_) => "good".to_owned(),
         Err(faults) => faults.to_string(),
     };

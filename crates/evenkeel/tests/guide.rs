@@ -45,7 +45,7 @@ fn every_configuration_shown_is_accepted() {
     for (path, text) in pages() {
         for shown in configurations(&text) {
             seen += 1;
-            if let Err(faults) = evenkeel::config::parse("block", shown.as_bytes(), 4.0) {
+            if let Err(faults) = evenkeel_config::parse("block", shown.as_bytes(), 4.0) {
                 panic!("{}:\n{shown}\n{faults}", path.display());
             }
         }
@@ -78,7 +78,7 @@ fn every_example_is_accepted() {
     }
     for path in ours {
         let bytes = fs::read(path).expect("a file");
-        let checked = evenkeel::config::parse("example", &bytes, 4.0);
+        let checked = evenkeel_config::parse("example", &bytes, 4.0);
         assert!(checked.is_ok_and(|config| !config.settings.doors().is_empty()), "{path:?}");
     }
 }
@@ -100,7 +100,7 @@ fn what_the_example_has_in_comments_is_accepted() {
     assert_eq!(names, ["ratelimit", "traces", "store", "master", "gatekeeper"]);
     let read = |name: &str, more: &str| {
         let whole = format!("{before}\n{more}");
-        let config = evenkeel::config::parse(name, whole.as_bytes(), 4.0);
+        let config = evenkeel_config::parse(name, whole.as_bytes(), 4.0);
         config.unwrap_or_else(|faults| panic!("{name}:\n{more}\n{faults}")).settings
     };
     for (name, part) in names.iter().zip(&parts) {

@@ -40,6 +40,7 @@ fn every_file_says_what_it_is() {
 #[test]
 fn arrows_between_modules_form_no_circle() {
     expect_none(&arrows::faults(&Source::all()));
+    expect_none(&arrows::between_crates());
 }
 
 #[test]

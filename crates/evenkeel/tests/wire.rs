@@ -35,12 +35,13 @@ const SERVED_BY_V3: [&str; 4] = [
     "pb.lyft.ratelimit",
 ];
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+/// A folder of one crate.
+fn folder(of: &str, name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of).join(name)
 }
 
-fn compiled(paths: &[&str]) -> protox::Compiler {
-    let root = folder("proto");
+fn compiled(of: &str, paths: &[&str]) -> protox::Compiler {
+    let root = folder(of, "proto");
     let mut compiler = protox::Compiler::new([&root]).expect("the folder of protos");
     let paths = paths.iter().map(|path| root.join(path));
     compiler.include_imports(true).open_files(paths).expect("sound protos");
@@ -48,8 +49,8 @@ fn compiled(paths: &[&str]) -> protox::Compiler {
 }
 
 /// The messages of these files as nested modules.
-fn generate(paths: &[&str]) -> String {
-    let set = compiled(paths).file_descriptor_set();
+fn generate(of: &str, paths: &[&str]) -> String {
+    let set = compiled(of, paths).file_descriptor_set();
     let name = |package: &str| Module::from_protobuf_package_name(package);
     let requests = set.file.iter().map(|file| (name(file.package()), file.clone())).collect();
     let mut modules = Config::new().generate(requests).expect("messages");
@@ -86,8 +87,8 @@ fn nest(text: &mut String, modules: &BTreeMap<Vec<String>, String>, above: &[Str
 }
 
 /// What is committed is this; or becomes it, if that is asked for.
-fn compare(path: &str, bytes: &[u8]) {
-    let path = folder("src").join(path);
+fn compare(of: &str, path: &str, bytes: &[u8]) {
+    let path = folder(of, "src").join(path);
     if std::env::var_os("EVENKEEL_WRITE_WIRE").is_some() {
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         fs::write(&path, bytes).expect("written");
@@ -98,9 +99,9 @@ fn compare(path: &str, bytes: &[u8]) {
 
 #[test]
 fn the_committed_messages_are_those_of_the_protos() {
-    let all = generate(&[&PROTOS[..], &ASKED[..]].concat());
-    compare("doors/ratelimit/wire/messages.in", all.as_bytes());
-    let served = compiled(&PROTOS).encode_file_descriptor_set();
-    compare("doors/ratelimit/wire/descriptors.bin", &served);
-    compare("watch/otlp/wire/messages.in", generate(&TOLD).as_bytes());
+    let all = generate("ratelimit", &[&PROTOS[..], &ASKED[..]].concat());
+    compare("ratelimit", "wire/messages.in", all.as_bytes());
+    let served = compiled("ratelimit", &PROTOS).encode_file_descriptor_set();
+    compare("ratelimit", "wire/descriptors.bin", &served);
+    compare("telemetry", "otlp/wire/messages.in", generate("telemetry", &TOLD).as_bytes());
 }

@@ -4,8 +4,10 @@
 //! them are escaped before they reach the terminal.
 
 use super::remote::{Error, Remote};
-use crate::watch::printable::printable;
-use crate::watch::snapshot::{Query, ROWS_DEFAULT, ROWS_MAX, Row, Snapshot, Table, UNIT_HITS};
+use evenkeel_telemetry::printable::printable;
+use evenkeel_telemetry::snapshot::{
+    Query, ROWS_DEFAULT, ROWS_MAX, Row, Snapshot, Table, UNIT_HITS,
+};
 use std::fmt::Write;
 use std::net::IpAddr;
 

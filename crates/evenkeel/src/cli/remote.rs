@@ -3,9 +3,9 @@
 //! Each request has its own connection, a time limit and a size limit; nothing is kept between
 //! requests. `doctor` and `top` decide what to ask for and how to show it.
 
-use crate::watch::printable::printable;
-use crate::watch::snapshot::{Query, Snapshot};
 use bytes::Bytes;
+use evenkeel_telemetry::printable::printable;
+use evenkeel_telemetry::snapshot::{Query, Snapshot};
 use http::StatusCode;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;

@@ -9,7 +9,7 @@ mod screen;
 mod view;
 
 use crate::cli::remote::Remote;
-use crate::watch::snapshot::Query;
+use evenkeel_telemetry::snapshot::Query;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::{DefaultTerminal, Frame};
 use std::io::{self, IsTerminal};

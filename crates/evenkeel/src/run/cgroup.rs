@@ -4,9 +4,9 @@
 //! While the file cannot be read, requests cost the same as with `cost: shared`. That is logged
 //! once, and the file is tried again each time. The calculation is in the core's meter.
 
-use crate::config::cpus::cgroup;
-use crate::engine::Engine;
+use evenkeel_config::cpus::cgroup;
 use evenkeel_core::units::{Cost, Nanos};
+use evenkeel_engine::Engine;
 use std::path::PathBuf;
 use std::sync::Weak;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! Without this, accept fails under load, and clients lose their requests. The doors decide about
 //! single connections, by their bounds.
 
-use crate::config::settings::{Line, Proxy, Settings};
-use crate::doors::check;
+use evenkeel_ask::check;
+use evenkeel_config::settings::{Line, Proxy, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Reserve of open files for listeners, the admin door, the log and event queues.
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn only_doors_that_are_open_need_files() {
         let needed = |text: &str| {
-            let config = crate::config::parse("t", text.as_bytes(), 1.0).expect("good");
+            let config = evenkeel_config::parse("t", text.as_bytes(), 1.0).expect("good");
             open_files(&config.settings)
         };
         assert_eq!(needed("proxy: {bounds: {connections: 100}}"), 456);

@@ -7,9 +7,9 @@
 //! later are not passed on. Passing of sockets: `handover`.
 
 use super::Program;
-use crate::run::handover::successor::{Failure, Origin, Successor};
-use crate::run::handover::{READY, Sockets};
-use crate::store::snapshot;
+use evenkeel_serve::handover::successor::{Failure, Origin, Successor};
+use evenkeel_serve::handover::{READY, Sockets};
+use evenkeel_store::snapshot;
 use sd_notify::NotifyState;
 use std::io;
 use std::os::unix::net::UnixDatagram;

@@ -7,12 +7,12 @@
 //! address in use by another Evenkeel is fine. The list of sockets is `config::settings::openings`.
 
 use super::files;
-use super::handover::shared;
-use crate::config::cpus::processes;
-use crate::config::settings::Settings;
-use crate::config::settings::openings::{Opening, Socket};
-use crate::config::{Found, Stumble};
-use crate::peers::multicast;
+use evenkeel_config::cpus::processes;
+use evenkeel_config::settings::Settings;
+use evenkeel_config::settings::openings::{Opening, Socket};
+use evenkeel_config::{Found, Stumble};
+use evenkeel_peers::multicast;
+use evenkeel_serve::handover::shared;
 use rustix::fs::{Access, FileType, access, stat, unlink};
 use std::ffi::OsString;
 use std::io;

@@ -1,7 +1,7 @@
 //! `when` and `exempt`: which requests a limit is for, and which none is for.
 
 use super::good;
-use evenkeel::config::{Found, check, parse};
+use evenkeel_config::{Found, check, parse};
 use evenkeel_core::limit::When;
 
 fn limit(when: &str) -> String {

@@ -1,7 +1,7 @@
 //! What the `proxy` section says of its clients' side: TLS, HTTP/2, and what is refused.
 
 use super::{faults, good};
-use evenkeel::config::settings::{ClientAddress, Proxy};
+use evenkeel_config::settings::{ClientAddress, Proxy};
 use std::path::PathBuf;
 
 fn proxy(text: &str) -> Proxy {

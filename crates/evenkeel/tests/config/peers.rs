@@ -1,7 +1,7 @@
 //! The `peers` section: its defaults, its forms, and what is refused.
 
 use super::{faults, good};
-use evenkeel::config::settings::peers::{Join, Via};
+use evenkeel_config::settings::peers::{Join, Via};
 use std::time::Duration;
 
 #[test]

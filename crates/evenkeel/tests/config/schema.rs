@@ -4,8 +4,8 @@
 //! It is checked by the few rules of JSON schema that it is made of.
 
 use super::good;
-use evenkeel::config::show::schema::{outline, schema};
-use evenkeel::config::tree::{self, Node};
+use evenkeel_config::show::schema::{outline, schema};
+use evenkeel_config::tree::{self, Node};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ fn configurations() -> Vec<(PathBuf, String)> {
 
 #[test]
 fn no_key_is_without_its_form() {
-    fn unread(outline: &evenkeel::config::show::schema::Outline, at: &str, all: &mut Vec<String>) {
+    fn unread(outline: &evenkeel_config::show::schema::Outline, at: &str, all: &mut Vec<String>) {
         for (key, form) in outline.keys() {
             let at = format!("{at}.{key}");
             if !form.is_known() {
@@ -120,7 +120,7 @@ fn every_configuration_fits_and_so_does_what_it_means() {
     assert!(all.len() > 30, "only {}", all.len());
     for (path, text) in all {
         fits(&text).unwrap_or_else(|fault| panic!("{}: {fault}\n{text}", path.display()));
-        let native = evenkeel::config::parse("t", text.as_bytes(), 4.0).expect("good").native;
+        let native = evenkeel_config::parse("t", text.as_bytes(), 4.0).expect("good").native;
         fits(&native).unwrap_or_else(|fault| panic!("{}: {fault}\n{native}", path.display()));
     }
 }

@@ -2,7 +2,7 @@
 //! what is wrong with `state`.
 
 use super::{faults, good};
-use evenkeel::config::settings::otlp::Protocol;
+use evenkeel_config::settings::otlp::Protocol;
 use std::time::Duration;
 
 #[test]

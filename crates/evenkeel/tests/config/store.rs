@@ -1,9 +1,9 @@
 //! The `store` section, and the reference's variables that become it.
 
 use super::{faults, good};
-use evenkeel::config::environment::from_environment;
-use evenkeel::config::settings::Store;
-use evenkeel::config::settings::store::{End, Layout, StoreFail, StoreMode};
+use evenkeel_config::environment::from_environment;
+use evenkeel_config::settings::Store;
+use evenkeel_config::settings::store::{End, Layout, StoreFail, StoreMode};
 use std::time::Duration;
 
 fn store(text: &str) -> Store {
@@ -127,9 +127,7 @@ fn the_reference_s_variables_are_read() {
     assert_eq!(sentinels.place.layout, Layout::Sentinel("gate".to_owned()));
     assert_eq!(sentinels.place.servers.len(), 2);
     let password = |login: &Option<_>| {
-        login
-            .as_ref()
-            .map(|login: &evenkeel::config::settings::store::Login| login.password.clone())
+        login.as_ref().map(|login: &evenkeel_config::settings::store::Login| login.password.clone())
     };
     assert_eq!(password(&sentinels.place.login).as_deref(), Some("master"));
     assert_eq!(password(&sentinels.place.servers[0].login).as_deref(), Some("sentinel"));

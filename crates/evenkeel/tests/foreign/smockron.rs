@@ -3,8 +3,8 @@
 //!
 //! What its domains do then is with the master's tests (`tests/master`).
 
-use evenkeel::config::settings::master::Master;
-use evenkeel::config::{Config, parse};
+use evenkeel_config::settings::master::Master;
+use evenkeel_config::{Config, parse};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::units::{Cost, Nanos};
 use std::net::SocketAddr;

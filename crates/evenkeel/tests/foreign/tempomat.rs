@@ -4,8 +4,8 @@
 //! What its buckets do is with the models (`crates/core/tests/models/debt.rs`), what clients see
 //! with the journeys.
 
-use evenkeel::config::settings::{CostSource, Lines, Proxy};
-use evenkeel::config::{Config, parse};
+use evenkeel_config::settings::{CostSource, Lines, Proxy};
+use evenkeel_config::{Config, parse};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::limit::{Action, Part, Unit};
 use evenkeel_core::table::Table;

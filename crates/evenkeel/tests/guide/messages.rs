@@ -38,7 +38,7 @@ fn message(arguments: &str) -> Option<String> {
 
 fn messages() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for path in below(&root().join("crates/evenkeel/src")) {
+    for path in below(&root().join("crates")) {
         let name = path.display().to_string();
         if name.contains("/tests") || !name.ends_with(".rs") {
             continue;

@@ -4,7 +4,7 @@
 //! What brings each alert about: `examples/monitoring/alerts.test.yaml`, which promtool plays here.
 
 use super::root;
-use evenkeel::watch::metrics::{Kind, TABLE};
+use evenkeel_telemetry::metrics::{Kind, TABLE};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -5,7 +5,7 @@
 //! and `ci/long` checks the manifests against the schemas of Kubernetes.
 
 use super::{below, links, root};
-use evenkeel::config::{Config, parse};
+use evenkeel_config::{Config, parse};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

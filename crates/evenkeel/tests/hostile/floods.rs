@@ -3,8 +3,8 @@
 use crate::client::pause;
 use crate::plan::random::Random;
 use crate::stage::{LONG, Stage};
-use evenkeel::config::settings::Backend;
-use evenkeel::config::settings::tls::FrontTls;
+use evenkeel_config::settings::Backend;
+use evenkeel_config::settings::tls::FrontTls;
 use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

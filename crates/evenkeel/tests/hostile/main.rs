@@ -62,7 +62,7 @@ mod site;
 mod stage;
 mod upheaval;
 
-use evenkeel::config::settings::Scheme;
+use evenkeel_config::settings::Scheme;
 use seed::Outcome;
 use servers::Server;
 use std::ops::ControlFlow::{self, Break, Continue};

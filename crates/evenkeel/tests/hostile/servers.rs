@@ -8,7 +8,7 @@
 use crate::plan::Shape;
 use crate::process::{Running, free_port};
 use crate::site::{open_folder, php, program, start_nginx};
-use evenkeel::config::settings::{Backend, Scheme};
+use evenkeel_config::settings::{Backend, Scheme};
 use std::fs;
 use std::process::Command;
 use tempfile::TempDir;

@@ -1,8 +1,9 @@
 //! The Rust client and the layer: their questions, and their behaviour if no server answers.
 
 use crate::stage::{ONCE, Program, free_port};
-use evenkeel::ask::layer::{EvenkeelLayer, Here, Judge};
-use evenkeel::ask::{Address, Answer, Client, Patience};
+use evenkeel_client::layer::{EvenkeelLayer, Gate};
+use evenkeel_client::{Address, Answer, Client, Patience};
+use evenkeel_embed::limiter::LocalLimiter;
 use http::{Request, Response, StatusCode};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -151,9 +152,9 @@ impl Service<Request<()>> for Hello {
 }
 
 /// The statuses of three requests of a user.
-async fn three(judge: Judge, user: &str) -> [StatusCode; 3] {
+async fn three(gate: impl Gate<Vec<u8>> + Sync, user: &str) -> [StatusCode; 3] {
     let tag = |request: &Request<()>| Some(request.uri().path().as_bytes().to_vec());
-    let mut service = EvenkeelLayer::new(judge, tag).layer(Hello);
+    let mut service = EvenkeelLayer::new(gate, tag).layer(Hello);
     let mut answers = [StatusCode::OK; 3];
     for answer in &mut answers {
         let request = Request::get(format!("/{user}")).body(()).expect("a request");
@@ -172,15 +173,15 @@ fn a_layer_answers_for_the_service_when_a_request_is_refused() {
     let program = Program::start("rate: 1 per 365d, burst: 2");
     run(async {
         let client = Client::new(tcp(program.lines.port()), PATIENT);
-        assert_eq!(three(Judge::Door(client.clone()), "a").await, [ok, ok, no]);
-        assert_eq!(three(Judge::Door(client), "b").await, [ok, ok, no]);
-        let here = Here::new("line: {rate: 1 per 365d, burst: 1}").expect("good");
-        assert_eq!(three(Judge::Here(here), "a").await, [ok, no, no]);
+        assert_eq!(three(client.clone(), "a").await, [ok, ok, no]);
+        assert_eq!(three(client, "b").await, [ok, ok, no]);
+        let here = LocalLimiter::new("line: {rate: 1 per 365d, burst: 1}").expect("good");
+        assert_eq!(three(here, "a").await, [ok, no, no]);
         let (port, _visits) = door(drop);
         let nobody = Client::new(tcp(port), PATIENT);
-        assert_eq!(three(Judge::Door(nobody), "a").await, [ok; 3]);
+        assert_eq!(three(nobody, "a").await, [ok; 3]);
     });
-    let fault = Here::new("line: {rate: fast}").err().expect("a fault").to_string();
+    let fault = LocalLimiter::new("line: {rate: fast}").err().expect("a fault").to_string();
     assert!(fault.contains("not a rate"), "{fault}");
-    assert!(Here::new("admin: off").is_err());
+    assert!(LocalLimiter::new("admin: off").is_err());
 }

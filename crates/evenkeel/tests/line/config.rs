@@ -1,9 +1,9 @@
 //! The `line` section of a configuration: its defaults, its forms and its errors.
 
-use evenkeel::config::settings::tags::{RULES_MAX, TagRule};
-use evenkeel::config::settings::{Line, Listen};
-use evenkeel::config::source::{Change, Source};
-use evenkeel::config::{Config, parse};
+use evenkeel_config::settings::tags::{RULES_MAX, TagRule};
+use evenkeel_config::settings::{Line, Listen};
+use evenkeel_config::source::{Change, Source};
+use evenkeel_config::{Config, parse};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::grid::Grid;
 use evenkeel_core::units::Cost;

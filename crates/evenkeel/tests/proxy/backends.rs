@@ -12,9 +12,9 @@ mod versions;
 
 use crate::front::Authority;
 use crate::stage::{LONG, Stage, Wire, until};
-use evenkeel::config::settings::tls::ClientTls;
-use evenkeel::config::settings::{Backend, BackendTls, Scheme};
-use evenkeel::watch::counts::BackendFault;
+use evenkeel_config::settings::tls::ClientTls;
+use evenkeel_config::settings::{Backend, BackendTls, Scheme};
+use evenkeel_telemetry::counts::BackendFault;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};

@@ -1,7 +1,7 @@
 //! Charging on the wire: holds, delays, refusals, and the charge when a client disconnects.
 
 use crate::stage::{Stage, cpu_limit, hit_limit, until};
-use evenkeel::config::settings::CostSource;
+use evenkeel_config::settings::CostSource;
 use evenkeel_core::limit::Action;
 use evenkeel_core::units::{Cost, Nanos};
 use std::time::{Duration, Instant};

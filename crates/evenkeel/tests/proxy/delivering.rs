@@ -2,7 +2,7 @@
 //! from the head on, and the number of such requests without a slot is at most the number of slots.
 
 use crate::stage::{LONG, Stage, Wire, cpu_limit, until};
-use evenkeel::config::settings::Concurrency;
+use evenkeel_config::settings::Concurrency;
 use evenkeel_core::limit::Action;
 use evenkeel_core::units::Cost;
 use std::time::{Duration, Instant};

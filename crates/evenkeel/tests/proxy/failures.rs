@@ -127,7 +127,7 @@ fn a_backend_that_takes_no_more_of_an_upload_is_504() {
     backend.head();
     assert_eq!(answers.message().status(), 504);
     assert!(writer.join().expect("it ends") < size, "all of it was taken");
-    let failures = &evenkeel::watch::metrics::BACKEND_FAILURES;
+    let failures = &evenkeel_telemetry::metrics::BACKEND_FAILURES;
     let failed = || stage.watch.registry().counter(failures, &["idle"]).get();
     until("it is counted", || failed() == 1);
 }

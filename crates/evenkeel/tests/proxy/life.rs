@@ -1,7 +1,7 @@
 //! Starting, reloading, draining, and the bound on connections.
 
 use crate::stage::{LONG, Stage, until};
-use evenkeel::doors::proxy::{self, StartError};
+use evenkeel_proxy::StartError;
 use std::time::Duration;
 
 /// Waits for the end of the door.
@@ -17,7 +17,7 @@ fn a_taken_port_is_named_with_what_to_do() {
     let stage = Stage::open(|_| {});
     let mut settings = stage.settings.clone();
     settings.listen = stage.door.addresses().to_vec();
-    let Err(error) = proxy::start(&settings, &stage.engine, &stage.watch) else {
+    let Err(error) = evenkeel_proxy::start(&settings, &stage.engine, &stage.watch) else {
         panic!("two proxies share a port");
     };
     assert!(matches!(error, StartError::Listen { .. }));
@@ -26,7 +26,7 @@ fn a_taken_port_is_named_with_what_to_do() {
     assert!(text.contains("another program has it"), "{text}");
     settings.listen.clear();
     assert!(matches!(
-        proxy::start(&settings, &stage.engine, &stage.watch),
+        evenkeel_proxy::start(&settings, &stage.engine, &stage.watch),
         Err(StartError::NoAddress)
     ));
 }

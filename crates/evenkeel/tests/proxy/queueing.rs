@@ -1,12 +1,12 @@
 //! The admission queue on the wire: the order of requests, and how slots are held and given back.
 
 use crate::stage::{Stage, Wire, cpu_limit, until};
-use evenkeel::config::settings::{Concurrency, CostSource, Proxy};
-use evenkeel::engine::Crowd;
-use evenkeel::engine::counted::Counted;
-use evenkeel::watch::prometheus;
+use evenkeel_config::settings::{Concurrency, CostSource, Proxy};
 use evenkeel_core::limit::{Action, Limit, When};
 use evenkeel_core::units::{Nanos, Weight};
+use evenkeel_engine::Crowd;
+use evenkeel_engine::counted::Counted;
+use evenkeel_telemetry::prometheus;
 use std::time::{Duration, Instant};
 
 /// A proxy with one slot. It trusts the addresses of clients that a front proxy names.

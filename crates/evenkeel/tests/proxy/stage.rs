@@ -1,18 +1,18 @@
 //! The test stage: a door with its settings, and a client and a backend that the test controls.
 
-use evenkeel::clock::Clock;
-use evenkeel::config::settings::hosts::Hosts;
-use evenkeel::config::settings::{
+use evenkeel_config::settings::hosts::Hosts;
+use evenkeel_config::settings::{
     Backend as BackendAt, BackendTls, Bounds, ClientAddress, CostSource, Proxy, Queue, Timeouts,
 };
-use evenkeel::doors::proxy::{self, Running};
-use evenkeel::engine::Engine;
-use evenkeel::watch::Watch;
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::Debt;
 use evenkeel_core::key::Seed;
 use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
 use evenkeel_core::units::{Cost, Nanos, Rate, Weight};
+use evenkeel_engine::Engine;
+use evenkeel_proxy::Running;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_telemetry::Watch;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -39,9 +39,14 @@ impl Stage {
         change(&mut settings);
         let clock = Clock::start();
         let watch = Arc::new(Watch::new(clock.now()));
-        let engine =
-            Engine::new(&settings, proxy::threads(), Seed([7; 16]), clock, Arc::clone(&watch));
-        let door = proxy::start(&settings, &engine, &watch).expect("the door opens");
+        let engine = Engine::new(
+            &settings,
+            evenkeel_proxy::threads(),
+            Seed([7; 16]),
+            clock,
+            Arc::clone(&watch),
+        );
+        let door = evenkeel_proxy::start(&settings, &engine, &watch).expect("the door opens");
         Stage { door, engine, watch, settings, backend }
     }
 

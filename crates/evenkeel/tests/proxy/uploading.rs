@@ -1,7 +1,7 @@
 //! Request bodies that are read before the backend is contacted, and those that are not.
 
 use crate::stage::{Stage, Wire, until};
-use evenkeel::config::settings::{Concurrency, Proxy};
+use evenkeel_config::settings::{Concurrency, Proxy};
 use evenkeel_core::limit::Action;
 use std::time::{Duration, Instant};
 

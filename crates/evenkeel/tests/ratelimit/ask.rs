@@ -5,18 +5,18 @@
 //! may end with `+9` (hits of all descriptors). An answer is
 //! `OK [5/HOUR 4, OVER 0/MINUTE 0, -, max]`.
 
-use evenkeel::clock::Clock;
-use evenkeel::config::settings::RatelimitAnswers;
-use evenkeel::config::source::folder::File;
-use evenkeel::doors::ratelimit::decide::{Decider, Package, Refusal, Room};
-use evenkeel::doors::ratelimit::rules::read::{Options, read};
-use evenkeel::doors::ratelimit::rules::{Rules, Unit};
-use evenkeel::doors::ratelimit::tally::Tallies;
-use evenkeel::doors::ratelimit::wire::view::View;
-use evenkeel::doors::ratelimit::wire::{Code, Descriptor, Entry, Override, Request, Response};
-use evenkeel::engine::windows::Counters;
+use evenkeel_config::settings::RatelimitAnswers;
+use evenkeel_config::source::folder::File;
 use evenkeel_core::key::Seed;
 use evenkeel_core::units::{SECOND, Time};
+use evenkeel_engine::windows::Counters;
+use evenkeel_ratelimit::decide::{Decider, Package, Refusal, Room};
+use evenkeel_ratelimit::rules::read::{Options, read};
+use evenkeel_ratelimit::rules::{Rules, Unit};
+use evenkeel_ratelimit::tally::Tallies;
+use evenkeel_ratelimit::wire::view::View;
+use evenkeel_ratelimit::wire::{Code, Descriptor, Entry, Override, Request, Response};
+use evenkeel_runtime::clock::Clock;
 use std::sync::Arc;
 
 /// The rules for most cases; the macro's arguments are the units of most windows.

@@ -1,9 +1,9 @@
 //! Metrics and their names: cases 4, 66 and 86 to 88. Case 67 is in `tally`.
 
 use crate::ask::{C1, Service};
-use evenkeel::doors::ratelimit::decide::Package;
-use evenkeel::doors::ratelimit::figures::{escaped, prometheus};
-use evenkeel::doors::ratelimit::wire::{Descriptor, Entry, Request};
+use evenkeel_ratelimit::decide::Package;
+use evenkeel_ratelimit::figures::{escaped, prometheus};
+use evenkeel_ratelimit::wire::{Descriptor, Entry, Request};
 
 #[test]
 fn c04_requests_for_unknown_domains_are_counted() {

@@ -3,14 +3,14 @@
 use crate::ask::{C1, Service, file};
 use bolero::check;
 use bytes::Bytes;
-use evenkeel::doors::ratelimit::decide::{Package, Room};
-use evenkeel::doors::ratelimit::json;
-use evenkeel::doors::ratelimit::rules::pattern::Pattern;
-use evenkeel::doors::ratelimit::rules::read::{Options, read};
-use evenkeel::doors::ratelimit::tally::Tallies;
-use evenkeel::doors::ratelimit::wire::Request;
-use evenkeel::doors::ratelimit::wire::reports::{FrameFault, Frames, unframed};
-use evenkeel::doors::ratelimit::wire::view::{Fault, View};
+use evenkeel_ratelimit::decide::{Package, Room};
+use evenkeel_ratelimit::json;
+use evenkeel_ratelimit::rules::pattern::Pattern;
+use evenkeel_ratelimit::rules::read::{Options, read};
+use evenkeel_ratelimit::tally::Tallies;
+use evenkeel_ratelimit::wire::Request;
+use evenkeel_ratelimit::wire::reports::{FrameFault, Frames, unframed};
+use evenkeel_ratelimit::wire::view::{Fault, View};
 use prost::Message;
 
 fn rules_are_read(bytes: &[u8]) {

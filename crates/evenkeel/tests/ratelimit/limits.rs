@@ -3,8 +3,8 @@
 mod memory;
 
 use crate::ask::{C1, Service, request, shown};
-use evenkeel::doors::ratelimit::decide::{Package, Refusal};
 use evenkeel_core::units::{SECOND, Time};
+use evenkeel_ratelimit::decide::{Package, Refusal};
 
 #[test]
 fn c01_to_c03_what_cannot_be_decided_is_told_as_the_reference_does() {
@@ -99,10 +99,8 @@ fn c18_c19_c41_joined_keys_come_back_with_the_switch() {
     let service = Service::new(C1);
     service.ask("t: a_b=v");
     assert_eq!(service.ask("t: a_b=v"), "OK [7/DAY 5]");
-    let options = evenkeel::doors::ratelimit::rules::read::Options {
-        compat_keys: true,
-        ..Default::default()
-    };
+    let options =
+        evenkeel_ratelimit::rules::read::Options { compat_keys: true, ..Default::default() };
     let service = Service::with(C1, Default::default(), options);
     assert_eq!(service.ask("t: a=b"), "OK [7/DAY 6]");
     assert_eq!(service.ask("t: a_b=v"), "OK [7/DAY 6]", "on another counter");

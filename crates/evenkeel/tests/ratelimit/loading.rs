@@ -6,8 +6,8 @@ mod xds;
 mod yaml;
 
 use crate::ask::{C1, Service, file, refused, rules};
-use evenkeel::doors::ratelimit::rules::read::{DIALECT, Options, read};
-use evenkeel::doors::ratelimit::tally::Tallies;
+use evenkeel_ratelimit::rules::read::{DIALECT, Options, read};
+use evenkeel_ratelimit::tally::Tallies;
 
 /// The errors of one file, without its name.
 fn faults(text: &str) -> Vec<String> {

@@ -1,8 +1,8 @@
 //! Patterns, precedence and shared counters: cases 36 to 47.
 
 use crate::ask::Service;
-use evenkeel::config::settings::RatelimitAnswers;
-use evenkeel::doors::ratelimit::rules::read::Options;
+use evenkeel_config::settings::RatelimitAnswers;
+use evenkeel_ratelimit::rules::read::Options;
 
 /// Rules with one level, from keys, values and requests per day.
 fn flat(nodes: &[(&str, &str, u32)]) -> String {

@@ -2,9 +2,9 @@
 //! packages: cases 48 to 64, 89 and 90.
 
 use crate::ask::{C1, Service, request, shown};
-use evenkeel::config::settings::RatelimitAnswers;
-use evenkeel::doors::ratelimit::decide::{Package, Refusal};
+use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::windows::Policy;
+use evenkeel_ratelimit::decide::{Package, Refusal};
 
 const MODES: &str = "
 domain: d
@@ -187,7 +187,7 @@ fn c89_metadata_of_rules_that_are_not_over_is_merged() {
     let service = Service::answering(METADATA, answers);
     let metadata = |asked: &str| {
         let response = service.response(asked);
-        evenkeel::doors::ratelimit::json::metadata(&response.dynamic_metadata.expect("there"))
+        evenkeel_ratelimit::json::metadata(&response.dynamic_metadata.expect("there"))
     };
     let told = metadata("d+2: c=1 | a=1 | b=2,nothing=3 | b=2 +1 limit 9/HOUR | b=1");
     let expected = serde_json::json!({

@@ -8,10 +8,10 @@ mod traces;
 
 use crate::ask::{YEARLY, request, shown};
 use crate::program::{Grpc, Server, Stream, http, wait_for};
-use evenkeel::doors::ratelimit::wire::health::{
+use evenkeel_ratelimit::wire::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse,
 };
-use evenkeel::doors::ratelimit::wire::{Descriptor, Entry, Request, Response};
+use evenkeel_ratelimit::wire::{Descriptor, Entry, Request, Response};
 use prost::Message;
 use std::fs;
 use std::os::unix::fs::symlink;

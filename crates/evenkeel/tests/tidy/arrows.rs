@@ -1,11 +1,13 @@
-//! Which module may use which. A new arrow here is looked at as hard as a new public API.
+//! Which crate may depend on which, and which module of the core and of `ask` may use which. A new
+//! arrow here is reviewed as carefully as a new public API.
 //!
-//! In the core a module may use those named, and all that these may use. In the binary's crate
-//! what is forbidden is named, since most may use most. What a module declares (`mod`) is not
-//! looked at, only what it names with `crate::`.
+//! Cargo holds the arrows between crates; this keeps their layers. A module of the core may use
+//! those named, and all that these may use. What a module declares (`mod`) does not count, only
+//! what it names with `crate::`. Circles of files within a crate: `ci/circles`.
 
 use crate::allowed::allowed;
-use crate::source::Source;
+use crate::source::{Source, root};
+use std::fs;
 
 /// The core's modules, each with those it may use; an entry may only name entries above it, so
 /// no circle can be written.
@@ -25,34 +27,59 @@ const CORE: [(&str, &[&str]); 13] = [
     ("lib", &["sim"]),
 ];
 
-/// In the binary's crate: who must not use what, and why.
-const FORBIDDEN: [(&str, &str, &str); 16] = [
-    ("clock", "engine", "a clock knows nothing of what is timed"),
-    ("clock", "doors", "a clock knows nothing of what is timed"),
-    ("config", "engine", "configuration is read before anything runs"),
-    ("config", "doors", "configuration is read before anything runs"),
-    ("config", "watch", "configuration is read before anything runs"),
-    ("client", "engine", "the engine asks about clients, never the other way"),
-    ("client", "doors", "doors ask about clients, never the other way"),
-    ("engine", "doors", "doors ask the engine, never the other way"),
-    ("watch", "doors", "what is seen is handed in by those who do it"),
-    ("watch", "engine", "the engine reports to watch, never the other way"),
-    ("engine", "store", "what is kept is read off the engine, and it does not know"),
-    ("store", "doors", "what is kept outside knows no protocol"),
-    ("doors", "store::snapshot", "doors decide nothing and keep nothing"),
-    ("engine", "cli", "only the command line knows the command line"),
-    ("doors", "cli", "only the command line knows the command line"),
-    ("watch", "cli", "only the command line knows the command line"),
+/// The crates in layers: each may depend only on crates of the layers above it in this list, so
+/// doors do not know each other, and `client` brings none of the program.
+const LAYERS: [&[&str]; 9] = [
+    &["core", "client"],
+    &["config", "runtime"],
+    &["telemetry"],
+    &["tls", "identity", "serve"],
+    &["export", "engine"],
+    &["peers", "store"],
+    &["proxy", "ratelimit", "ask"],
+    &["lab", "embed"],
+    &["evenkeel"],
 ];
+
+/// The doors of the crate `ask`, which do not know each other either.
+const DOORS: [&str; 3] = ["check", "line", "zeromq"];
+
+/// Dependencies between crates that point to the same layer or a later one.
+pub fn between_crates() -> Vec<String> {
+    let mut faults = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).expect("the crates") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
+        if name != "testing" {
+            faults.extend(crate_fault(&name, &manifest));
+        }
+    }
+    faults
+}
+
+fn crate_fault(name: &str, manifest: &str) -> Vec<String> {
+    let layer = |name: &str| LAYERS.iter().position(|crates| crates.contains(&name));
+    let Some(own) = layer(name) else {
+        return vec![format!("crate `{name}` has no place in tidy/arrows.rs; give it one")];
+    };
+    let shipped = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+    let used = shipped.lines().filter_map(|line| line.strip_prefix("evenkeel-"));
+    let used = used.filter_map(|rest| rest.split(['.', ' ']).next());
+    used.filter(|used| layer(used).is_none_or(|layer| layer >= own))
+        .map(|used| format!("crate `{name}` may not use `{used}`, which is not below it"))
+        .collect()
+}
 
 pub fn faults(sources: &[Source]) -> Vec<String> {
     let mut faults = Vec::new();
     for source in sources.iter().filter(|s| s.is_shipped()) {
         for (line, text) in source.shipped_code() {
             let place = format!("{}:{line}", source.path);
-            let why = match source.path.strip_prefix("crates/core/src/") {
-                Some(path) => core_fault(path, text),
-                None => binary_fault(&source.path, text),
+            let why = match source.path.split_once("/src/") {
+                Some(("crates/core", path)) => core_fault(path, text),
+                Some(("crates/ask", path)) => door_fault(path, text),
+                _ => None,
             };
             let why = why.filter(|_| !allowed("arrow", &source.path));
             faults.extend(why.map(|why| format!("{place}: {why}: `{}`", text.trim())));
@@ -97,25 +124,11 @@ fn core_fault(path: &str, line: &str) -> Option<String> {
     Some(format!("`{module}` may not use `{wrong}`; let their caller carry between them"))
 }
 
-fn binary_fault(path: &str, line: &str) -> Option<String> {
-    let path = path.strip_prefix("crates/evenkeel/src/")?;
-    let from = module(path);
-    if from == "doors" {
-        let own = path.split('/').nth(1).unwrap_or("").trim_end_matches(".rs");
-        let other = line.split("crate::doors::").nth(1).map(|rest| {
-            rest.split(|c: char| c != '_' && !c.is_alphanumeric()).next().unwrap_or_default()
-        });
-        if other.is_some_and(|other| other != own) {
-            return Some("doors do not know each other; what both need belongs below them".into());
-        }
-    }
-    let names: Vec<_> = named(line).collect();
-    let names_it = |whom: &str| match whom.contains("::") {
-        true => line.contains(&format!("crate::{whom}")),
-        false => names.contains(&whom),
-    };
-    let rule = FORBIDDEN.iter().find(|(who, whom, _)| *who == from && names_it(whom))?;
-    Some(rule.2.to_owned())
+/// A door of `ask` that names another one.
+fn door_fault(path: &str, line: &str) -> Option<String> {
+    let own = module(path);
+    let other = named(line).find(|name| DOORS.contains(name) && *name != own)?;
+    Some(format!("`{own}` may not use `{other}`: what both need belongs below them"))
 }
 
 /// That `#![no_std]` stands and `std` comes in for tests and the model checker only.
@@ -148,15 +161,10 @@ fn arrows_are_found() {
     assert!(core_fault("bucket/debt.rs", "use crate::units::Time;").is_none());
     assert!(core_fault("meter.rs", "use crate::{top::Top, units};").is_some());
     assert!(core_fault("stray.rs", "").is_some());
-    assert!(binary_fault("crates/evenkeel/src/engine.rs", "use crate::doors::proxy;").is_some());
-    assert!(
-        binary_fault("crates/evenkeel/src/doors/admin.rs", "crate::doors::proxy::x()").is_some()
-    );
-    assert!(
-        binary_fault("crates/evenkeel/src/doors/proxy/a.rs", "crate::doors::proxy::x()").is_none()
-    );
-    assert!(
-        binary_fault("crates/evenkeel/src/doors/a.rs", "use crate::store::snapshot;").is_some()
-    );
-    assert!(binary_fault("crates/evenkeel/src/doors/a.rs", "use crate::store::redis;").is_none());
+    assert!(door_fault("line/talk.rs", "use crate::check::Desk;").is_some());
+    assert!(door_fault("line/talk.rs", "use crate::line::resp;").is_none());
+    assert!(crate_fault("engine", "[dependencies]\nevenkeel-store.workspace = true").len() == 1);
+    assert!(crate_fault("proxy", "[dependencies]\nevenkeel-ask.workspace = true").len() == 1);
+    assert!(crate_fault("proxy", "[dependencies]\nevenkeel-core.workspace = true").is_empty());
+    assert!(crate_fault("stray", "").len() == 1);
 }

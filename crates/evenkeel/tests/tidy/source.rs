@@ -75,7 +75,11 @@ impl Source {
 
 fn in_tests(path: &str) -> bool {
     let folder = |name: &str| path.split('/').any(|part| part == name);
-    folder("tests") || folder("benches") || folder("examples") || path.ends_with("/tests.rs")
+    folder("tests")
+        || folder("testing")
+        || folder("benches")
+        || folder("examples")
+        || path.ends_with("/tests.rs")
 }
 
 fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {

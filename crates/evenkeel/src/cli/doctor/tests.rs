@@ -1,5 +1,5 @@
 use super::*;
-use crate::watch::snapshot::Peers;
+use evenkeel_telemetry::snapshot::Peers;
 
 fn row(key: &str, cpu: f64, level: Option<f64>, last_seen: f64) -> Row {
     Row {

@@ -4,8 +4,8 @@
 //! terminal.
 
 use super::view::{Mode, Order, View};
-use crate::watch::printable::printable;
-use crate::watch::snapshot::{Load, Row, Table, UNIT_HITS};
+use evenkeel_telemetry::printable::printable;
+use evenkeel_telemetry::snapshot::{Load, Row, Table, UNIT_HITS};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};

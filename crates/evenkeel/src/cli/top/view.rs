@@ -3,7 +3,7 @@
 //! Keys and answers change it. It does not depend on a terminal.
 
 use crate::cli::remote::Error;
-use crate::watch::snapshot::{Row, Snapshot, Table};
+use evenkeel_telemetry::snapshot::{Row, Snapshot, Table};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -142,7 +142,7 @@ impl View {
     }
 
     /// The CPUs that the backend of a door has used since the last answer.
-    fn busy(&self, load: &crate::watch::snapshot::Load, now: f64) -> Option<f64> {
+    fn busy(&self, load: &evenkeel_telemetry::snapshot::Load, now: f64) -> Option<f64> {
         let before = self.snapshot.as_ref()?;
         let was = before.load.iter().find(|was| was.door == load.door)?;
         let (worked, time) = (load.busy_seconds - was.busy_seconds, now - before.now);

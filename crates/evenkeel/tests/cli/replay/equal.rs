@@ -7,20 +7,20 @@
 //! and the counters of decisions. Both sides have the same processors to work on; everything
 //! else is driven twice, independently.
 
-use evenkeel::cli::replay::format::Format;
-use evenkeel::cli::replay::play::processors::Processors;
-use evenkeel::cli::replay::play::was::{Past, Was};
-use evenkeel::cli::replay::play::{Outcome, Play};
-use evenkeel::cli::replay::sample;
-use evenkeel::client::address::Trust;
-use evenkeel::clock::Clock;
-use evenkeel::config::settings::{ClientAddress, Proxy};
-use evenkeel::engine::counted::Counted;
-use evenkeel::engine::{Asked, Engine, Entered, Lane};
-use evenkeel::watch::Watch;
+use evenkeel_config::settings::{ClientAddress, Proxy};
 use evenkeel_core::classify::Attributes;
 use evenkeel_core::key::Seed;
 use evenkeel_core::units::{Nanos, Time};
+use evenkeel_engine::counted::Counted;
+use evenkeel_engine::{Asked, Engine, Entered, Lane};
+use evenkeel_identity::address::Trust;
+use evenkeel_lab::replay::format::Format;
+use evenkeel_lab::replay::play::processors::Processors;
+use evenkeel_lab::replay::play::was::{Past, Was};
+use evenkeel_lab::replay::play::{Outcome, Play};
+use evenkeel_lab::replay::sample;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_telemetry::Watch;
 use http::request::Parts;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ fn requests(seed: u64) -> Vec<Was> {
 }
 
 fn settings(text: &str) -> Proxy {
-    let config = evenkeel::config::parse("test", text.as_bytes(), 1.0).expect("it is good");
+    let config = evenkeel_config::parse("test", text.as_bytes(), 1.0).expect("it is good");
     config.settings.proxy.expect("a proxy")
 }
 
@@ -333,7 +333,7 @@ fn due(world: &World, now: Time) -> Option<usize> {
 
 /// The counters of decisions that kept somebody waiting, by verdict, limit and shadow.
 fn decisions(watch: &Watch) -> BTreeMap<String, u64> {
-    let text = evenkeel::watch::prometheus::text(watch.registry(), &[]);
+    let text = evenkeel_telemetry::prometheus::text(watch.registry(), &[]);
     let word = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("{name}=\"")).expect("a label");
         rest.split('"').next().expect("its end").to_owned()

@@ -1,10 +1,10 @@
 //! Crawlers, swarms and people in a made-up log: found and named, and people left alone.
 
-use evenkeel::cli::replay::people::Kind;
-use evenkeel::cli::replay::report::Report;
-use evenkeel::cli::replay::sample::{self, CPUS, PLANTED};
-use evenkeel::cli::replay::{self, Options};
 use evenkeel_core::units::Nanos;
+use evenkeel_lab::replay::people::Kind;
+use evenkeel_lab::replay::report::Report;
+use evenkeel_lab::replay::sample::{self, CPUS, PLANTED};
+use evenkeel_lab::replay::{self, Options};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ fn who_was_planted_is_found_and_people_are_left_alone() {
 fn shares_are_suggested_that_people_get_along_with() {
     let report = planted();
     let yaml = &report.suggestion.yaml;
-    let config = evenkeel::config::parse("suggestion", yaml.as_bytes(), CPUS).expect("it is good");
+    let config = evenkeel_config::parse("suggestion", yaml.as_bytes(), CPUS).expect("it is good");
     let limits = config.settings.proxy.expect("a proxy").limits;
     assert_eq!(limits.len(), 3, "{yaml}");
     let suggested: Vec<_> = report.suggestion.tried.iter().filter(|one| one.suggested).collect();

@@ -6,20 +6,19 @@
 //! request costs. Compared is of each request whether it was refused, by which limit and with which
 //! status, and the `Retry-After` to a minute.
 
-use evenkeel::cli::replay::format::Format;
-use evenkeel::cli::replay::play::was::Past;
-use evenkeel::cli::replay::play::{Outcome, Play};
-use evenkeel::client::address::Trust;
-use evenkeel::clock::Clock;
-use evenkeel::config::settings::Proxy;
-use evenkeel::doors::proxy;
-use evenkeel::engine::Engine;
-use evenkeel::engine::counted::Counted;
-use evenkeel::watch::Watch;
+use evenkeel_config::settings::Proxy;
 use evenkeel_core::key::Seed;
 use evenkeel_core::limit::Unit;
 use evenkeel_core::sim::random::Random;
 use evenkeel_core::units::Nanos;
+use evenkeel_engine::Engine;
+use evenkeel_engine::counted::Counted;
+use evenkeel_identity::address::Trust;
+use evenkeel_lab::replay::format::Format;
+use evenkeel_lab::replay::play::was::Past;
+use evenkeel_lab::replay::play::{Outcome, Play};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_telemetry::Watch;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -37,7 +36,7 @@ fn settings(backend: SocketAddr) -> Proxy {
          {{name: logins, by: ip/32, when: {{method: POST, path: /login}}, rate: 2/d, burst: 2}}, \
          {{name: agents, by: [user-agent, path:1], rate: 15/d, burst: 15}}]}}"
     );
-    let config = evenkeel::config::parse("test", text.as_bytes(), 1.0).expect("it is good");
+    let config = evenkeel_config::parse("test", text.as_bytes(), 1.0).expect("it is good");
     config.settings.proxy.expect("a proxy")
 }
 
@@ -97,8 +96,9 @@ fn the_proxy_and_the_replay_of_its_log_decide_alike() {
     serve(backend);
     let clock = Clock::start();
     let watch = Arc::new(Watch::new(clock.now()));
-    let engine = Engine::new(&settings, proxy::threads(), Seed([7; 16]), clock, Arc::clone(&watch));
-    let door = proxy::start(&settings, &engine, &watch).expect("the door opens");
+    let engine =
+        Engine::new(&settings, evenkeel_proxy::threads(), Seed([7; 16]), clock, Arc::clone(&watch));
+    let door = evenkeel_proxy::start(&settings, &engine, &watch).expect("the door opens");
     let stream = TcpStream::connect(door.addresses()[0]).expect("the door takes us in");
     let mut wire = BufReader::new(stream);
     let mut chance = Random::new(11, 0);

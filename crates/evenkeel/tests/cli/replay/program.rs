@@ -1,6 +1,6 @@
 //! The program itself: packed logs, standard input, faults, and what its reports have.
 
-use evenkeel::cli::replay::sample;
+use evenkeel_lab::replay::sample;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use super::RULES;
 use crate::stage::Program;
-use evenkeel::ask::gatekeeper::{Fault, Gatekeeper, GatekeeperLayer, Holding};
+use evenkeel_embed::gatekeeper::{Fault, Gatekeeper, GatekeeperLayer, Holding};
 use http::{Request, Response};
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -4,7 +4,7 @@ use crate::front::frames::{
     DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, fields, frame,
 };
 use crate::stage::{Stage, Wire, until};
-use evenkeel::config::settings::{Proxy, Scheme};
+use evenkeel_config::settings::{Proxy, Scheme};
 
 /// Makes the proxy use HTTP/2 to the stage's backend.
 pub fn streams(settings: &mut Proxy) {

@@ -2,7 +2,7 @@
 
 use crate::front::Authority;
 use bytes::Bytes;
-use evenkeel::config::settings::{Backend, Scheme};
+use evenkeel_config::settings::{Backend, Scheme};
 use http::{HeaderMap, Request, Response, Uri, Version};
 use http_body::Frame;
 use http_body_util::BodyExt;

@@ -6,7 +6,7 @@ use super::lengths::{broken, data};
 use crate::front::frames::{END_HEADERS, END_STREAM, HEADERS, RST_STREAM, fields, frame};
 use crate::front::http2::{Exchange, Http2, Part};
 use crate::stage::Stage;
-use evenkeel::watch::counts::BackendFault;
+use evenkeel_telemetry::counts::BackendFault;
 use http::{Request, StatusCode};
 use std::time::Duration;
 

@@ -7,9 +7,9 @@ use crate::front::Authority;
 use crate::front::frames::{REFUSED_STREAM, RST_STREAM};
 use crate::front::http2::{Exchange, Http2, Part};
 use crate::stage::{Stage, Wire, until};
-use evenkeel::config::settings::tls::ClientTls;
-use evenkeel::config::settings::{BackendTls, Protocol, Scheme};
-use evenkeel::watch::counts::BackendFault;
+use evenkeel_config::settings::tls::ClientTls;
+use evenkeel_config::settings::{BackendTls, Protocol, Scheme};
+use evenkeel_telemetry::counts::BackendFault;
 use http::{HeaderMap, Request, StatusCode, Version};
 use std::time::Duration;
 

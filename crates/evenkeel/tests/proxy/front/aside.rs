@@ -3,7 +3,7 @@
 
 use super::http2::{Exchange, Http2, Part};
 use crate::stage::{Stage, until};
-use evenkeel::doors::proxy::threads;
+use evenkeel_proxy::threads;
 use http::Request;
 use std::cell::Cell;
 

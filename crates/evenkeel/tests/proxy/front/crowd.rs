@@ -4,7 +4,7 @@
 use super::frames::{END_HEADERS, END_STREAM, HEADERS, RST_STREAM, SETTINGS, fields, frame};
 use crate::backends::server;
 use crate::stage::{LONG, Stage, Wire, until};
-use evenkeel::config::settings::Concurrency;
+use evenkeel_config::settings::Concurrency;
 use evenkeel_core::limit::Action;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;

@@ -3,7 +3,7 @@
 
 use super::http2::Http2;
 use crate::stage::{Message, Stage, hit_limit, until};
-use evenkeel::config::settings::{ClientAddress, Proxy};
+use evenkeel_config::settings::{ClientAddress, Proxy};
 use http::{HeaderMap, HeaderValue, Request};
 
 const OWN: &str = "cf-connecting-ip";

@@ -2,7 +2,7 @@
 //! backend gets nothing, and the proxy keeps nothing.
 
 use crate::stage::{Stage, Wire, hit_limit, until};
-use evenkeel::config::settings::Concurrency;
+use evenkeel_config::settings::Concurrency;
 use evenkeel_core::limit::Action;
 use evenkeel_core::units::{Cost, Nanos};
 
@@ -271,7 +271,7 @@ fn who_takes_back_what_it_asks_for_is_charged_and_loses_the_connection() {
     }
     assert_eq!(fate(&mut wire, u32::MAX), Fate::Cut);
     until("it is counted", || {
-        stage.watch.proxy.turned(evenkeel::watch::counts::Turned::Resets).get() == 1
+        stage.watch.proxy.turned(evenkeel_telemetry::counts::Turned::Resets).get() == 1
     });
     let mut other = stage.client();
     other.get("/");

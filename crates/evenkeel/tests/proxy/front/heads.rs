@@ -51,7 +51,7 @@ fn heads_are_bounded_in_sum_and_each_connection_has_room_for_one() {
     let counts = &stage.watch.proxy;
     let mut connections = Vec::new();
     // At 50 kB each, these are more heads than all threads have room for.
-    let threads = evenkeel::doors::proxy::threads();
+    let threads = evenkeel_proxy::threads();
     let all = threads as u64 * (8 << 20) / (COOKIES * COOKIE_BYTES) as u64;
     while counts.requests.get() <= all + u64::from(STREAMS) {
         connections.push(stalled(&stage));

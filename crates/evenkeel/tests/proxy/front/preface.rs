@@ -2,8 +2,8 @@
 //! not, and its effect on the client's address.
 
 use crate::stage::{Stage, until};
-use evenkeel::config::settings::{ClientAddress, Proxy};
-use evenkeel::watch::counts::Turned;
+use evenkeel_config::settings::{ClientAddress, Proxy};
+use evenkeel_telemetry::counts::Turned;
 
 fn trusting(settings: &mut Proxy) {
     settings.client_address = ClientAddress::ProxyProtocol;

@@ -3,10 +3,10 @@
 
 use super::http2::Http2;
 use crate::stage::{Stage, until};
-use evenkeel::config::settings::Proxy;
-use evenkeel::config::settings::tls::{FrontTls, TlsClients};
-use evenkeel::watch::counts::Turned;
+use evenkeel_config::settings::Proxy;
+use evenkeel_config::settings::tls::{FrontTls, TlsClients};
 use evenkeel_core::units::Time;
+use evenkeel_telemetry::counts::Turned;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

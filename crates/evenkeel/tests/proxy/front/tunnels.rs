@@ -279,8 +279,8 @@ fn it_is_charged_like_any_request() {
 #[test]
 fn it_takes_the_room_of_a_connection() {
     for bounded in [
-        |settings: &mut evenkeel::config::settings::Bounds| settings.connections = 2,
-        |settings: &mut evenkeel::config::settings::Bounds| settings.connections_per_address = 2,
+        |settings: &mut evenkeel_config::settings::Bounds| settings.connections = 2,
+        |settings: &mut evenkeel_config::settings::Bounds| settings.connections_per_address = 2,
     ] {
         let stage = Stage::open(|settings| bounded(&mut settings.bounds));
         let client = Http2::connect(stage.door.addresses()[0]);

@@ -3,9 +3,9 @@
 //! the original ones.
 
 use crate::ask::{Service, request, shown};
-use evenkeel::config::settings::RatelimitAnswers;
-use evenkeel::doors::ratelimit::decide::Package;
+use evenkeel_config::settings::RatelimitAnswers;
 use evenkeel_core::units::{SECOND, Time};
+use evenkeel_ratelimit::decide::Package;
 
 /// The rules by which both projects explain the format.
 const MONGO: &str = "
@@ -112,7 +112,7 @@ fn tokens_are_paid_afterwards_and_metadata_says_which_service_has_some() {
     assert_eq!(service.ask("rl: service_2=t +0"), "OVER [OVER 2/MINUTE 0]");
     let chosen = |asked: &str| {
         let metadata = service.response(asked).dynamic_metadata.expect("there");
-        let told = evenkeel::doors::ratelimit::json::metadata(&metadata);
+        let told = evenkeel_ratelimit::json::metadata(&metadata);
         told["metadata"]["service_with_quota"]["name"].as_str().map(str::to_owned)
     };
     let both = "rl: service_1=m +0 | service_2=m +0";

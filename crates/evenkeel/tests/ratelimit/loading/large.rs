@@ -1,10 +1,10 @@
 //! Many rules in one file, and files beyond the bounds.
 
 use crate::ask::{Service, request};
-use evenkeel::config::source::folder::{BYTES_MAX, Folder};
-use evenkeel::config::tree::{self, Dialect};
-use evenkeel::doors::ratelimit::decide::Package;
-use evenkeel::doors::ratelimit::rules::read::DIALECT;
+use evenkeel_config::source::folder::{BYTES_MAX, Folder};
+use evenkeel_config::tree::{self, Dialect};
+use evenkeel_ratelimit::decide::Package;
+use evenkeel_ratelimit::rules::read::DIALECT;
 use std::fmt::Write;
 
 const RULES: usize = 110_000;

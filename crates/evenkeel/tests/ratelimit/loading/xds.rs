@@ -5,13 +5,11 @@ use crate::ask::{request, shown};
 use crate::program::{Grpc, Messages, Server, http, wait_for};
 use crate::server::tls::Authority;
 use bytes::Bytes;
-use evenkeel::doors::ratelimit::loader::xds::TYPE_URL;
-use evenkeel::doors::ratelimit::wire::conf::{
-    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
-};
-use evenkeel::doors::ratelimit::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
-use evenkeel::doors::ratelimit::wire::reports::Frames;
-use evenkeel::doors::ratelimit::wire::{Response, framed};
+use evenkeel_ratelimit::loader::xds::TYPE_URL;
+use evenkeel_ratelimit::wire::conf::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
+use evenkeel_ratelimit::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
+use evenkeel_ratelimit::wire::reports::Frames;
+use evenkeel_ratelimit::wire::{Response, framed};
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
@@ -264,7 +262,7 @@ fn over_tls_both_sides_show_who_they_are() {
     let bytes = server.grpc().call(V3, &request("d: k=1").encode_to_vec()).expect("an answer");
     let answer = Response::decode(&*bytes).expect("an answer");
     assert_eq!(shown(&answer), "OK [5/YEAR 4]");
-    let told = evenkeel::doors::ratelimit::json::metadata(&answer.dynamic_metadata.expect("on"));
+    let told = evenkeel_ratelimit::json::metadata(&answer.dynamic_metadata.expect("on"));
     assert_eq!(told["metadata"], serde_json::json!({"said": "word"}));
 }
 

@@ -3,8 +3,8 @@
 
 use super::faults;
 use crate::ask::{Service, refused, rules};
-use evenkeel::config::settings::RatelimitAnswers;
-use evenkeel::doors::ratelimit::json;
+use evenkeel_config::settings::RatelimitAnswers;
+use evenkeel_ratelimit::json;
 
 /// Without this error, the rules after the end would be missing silently.
 #[test]

@@ -3,13 +3,13 @@
 use crate::program::{Grpc, Server, Stream, http, wait_for};
 use bolero::check;
 use bucket_action::BucketAction as Action;
-use evenkeel::doors::ratelimit::wire::quota::rate_limit_quota_response::bucket_action;
-use evenkeel::doors::ratelimit::wire::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
-use evenkeel::doors::ratelimit::wire::quota::{
+use evenkeel_ratelimit::wire::quota::rate_limit_quota_response::bucket_action;
+use evenkeel_ratelimit::wire::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use evenkeel_ratelimit::wire::quota::{
     BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
 };
-use evenkeel::doors::ratelimit::wire::rate_limit_strategy::Strategy;
-use evenkeel::doors::ratelimit::wire::reports::{Frames, Reports};
+use evenkeel_ratelimit::wire::rate_limit_strategy::Strategy;
+use evenkeel_ratelimit::wire::reports::{Frames, Reports};
 use prost::Message;
 
 const PATH: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";

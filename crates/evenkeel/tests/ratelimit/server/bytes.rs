@@ -7,7 +7,7 @@
 use super::V3;
 use crate::ask::{YEARLY, request, shown};
 use crate::program::Server;
-use evenkeel::doors::ratelimit::wire::Response;
+use evenkeel_ratelimit::wire::Response;
 use prost::Message;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

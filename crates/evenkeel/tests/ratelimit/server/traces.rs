@@ -4,8 +4,8 @@
 use crate::ask::{YEARLY, request};
 use crate::program::{Server, http, wait_for};
 use bytes::Bytes;
-use evenkeel::watch::otlp::wire::any_value::Value;
-use evenkeel::watch::otlp::wire::{ExportTraceServiceRequest, KeyValue, Span, SpanKind};
+use evenkeel_telemetry::otlp::wire::any_value::Value;
+use evenkeel_telemetry::otlp::wire::{ExportTraceServiceRequest, KeyValue, Span, SpanKind};
 use flate2::read::GzDecoder;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Full};

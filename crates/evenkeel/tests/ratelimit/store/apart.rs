@@ -8,10 +8,10 @@ use super::redis::Redis;
 use super::{ready, unready};
 use crate::program::{Server, wait_for};
 use crate::server::{V3, asked};
-use evenkeel::clock::Clock;
-use evenkeel::config::settings::store::{Store as Settings, StoreFail, StoreMode};
+use evenkeel_config::settings::store::{Store as Settings, StoreFail, StoreMode};
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_core::windows::{Algorithm, Hit, Length, Policy};
+use evenkeel_runtime::clock::Clock;
 use std::time::Duration;
 
 /// An instance that is used over one connection, and so by one thread.

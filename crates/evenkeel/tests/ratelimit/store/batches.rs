@@ -6,10 +6,10 @@
 
 use super::property::{YEAR, ask, lane_by, local, settings};
 use super::redis::Redis;
-use evenkeel::clock::Clock;
-use evenkeel::config::settings::store::{Store as Settings, StoreFail, StoreMode};
-use evenkeel::store::redis::Lane;
+use evenkeel_config::settings::store::{Store as Settings, StoreFail, StoreMode};
 use evenkeel_core::windows::{Algorithm, Length, Policy};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_store::redis::Lane;
 use std::rc::Rc;
 use std::time::Duration;
 

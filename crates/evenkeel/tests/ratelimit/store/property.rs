@@ -5,17 +5,17 @@
 //! that the store reports in its answer.
 
 use super::redis::Redis;
-use evenkeel::clock::Clock;
-use evenkeel::config::settings::store::{
+use evenkeel_config::settings::store::{
     End, Layout, Server, Store as Settings, StoreFail, StoreMode, StorePlace, StoreTls,
 };
-use evenkeel::engine::windows::Counters;
-use evenkeel::store::redis::{Ask, Lane, Store};
-use evenkeel::watch::Watch;
 use evenkeel_core::key::KeyHash;
 use evenkeel_core::sim::random::Random;
 use evenkeel_core::units::{Nanos, SECOND, Time};
 use evenkeel_core::windows::{Algorithm, Hit, Length, Policy, Windows};
+use evenkeel_engine::windows::Counters;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_store::redis::{Ask, Lane, Store};
+use evenkeel_telemetry::Watch;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::envoy::free_port;
 use crate::program::{Server, wait_for};
 use crate::server::tls::Authority;
 use crate::server::{V3, asked};
-use evenkeel::store::redis::Lane;
+use evenkeel_store::redis::Lane;
 use redis::{ConnectionLike, Value};
 use std::cell::Cell;
 use std::fs;

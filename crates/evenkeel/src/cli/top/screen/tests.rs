@@ -1,5 +1,5 @@
 use super::*;
-use crate::watch::snapshot::{Crowd, Snapshot};
+use evenkeel_telemetry::snapshot::{Crowd, Snapshot};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

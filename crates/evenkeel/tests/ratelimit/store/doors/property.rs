@@ -6,8 +6,6 @@
 
 use crate::store::property::{Dice, lane, local, schedule};
 use crate::store::redis::Redis;
-use evenkeel::clock::Clock;
-use evenkeel::store::redis::{Account, Lane};
 use evenkeel_core::bucket::Algorithm;
 use evenkeel_core::bucket::debt::Debt;
 use evenkeel_core::bucket::grid::Grid;
@@ -18,6 +16,8 @@ use evenkeel_core::key::{KeyHash, Seed};
 use evenkeel_core::limit::{Action, Limit, Part, Unit, When};
 use evenkeel_core::limiter::{Limiter, Policy};
 use evenkeel_core::units::{Cost, Nanos, Pace, Time, Weight};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_store::redis::{Account, Lane};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;

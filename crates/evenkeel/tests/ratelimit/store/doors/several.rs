@@ -9,7 +9,7 @@ use crate::program::wait_for;
 use crate::store::property::{lane_by, local, settings_of};
 use crate::store::redis::Redis;
 use crate::store::several::{all_good, cluster, kill_a_master, masters, move_a_slot};
-use evenkeel::config::settings::store::Layout;
+use evenkeel_config::settings::store::Layout;
 use std::cell::RefCell;
 use std::collections::HashMap;
 

@@ -1,0 +1,396 @@
+//! The check door: the access phase and the log phase for servers that have their own front.
+//!
+//! A front asks `GET /check` before it lets a request run, and reports its cost afterwards with
+//! `POST /report` or with its access log over syslog. The engine decides, by the limits of `proxy`.
+//! This file opens and closes. `desk` answers one query, `ledger` keeps the passes that wait for
+//! their report, `asked` and `report` parse requests and logs. The door has its own thread, so it
+//! answers while the proxy is busy. Everything is bounded: connections, heads, waiting queries,
+//! open passes.
+
+mod asked;
+mod desk;
+mod ledger;
+mod report;
+
+use desk::Desk;
+use evenkeel_config::settings::{Check, Proxy};
+use evenkeel_engine::Engine;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_runtime::thread::Thread;
+use evenkeel_serve::handover::{Passed, Sockets};
+use evenkeel_serve::waiting;
+use evenkeel_store::redis::Store;
+use evenkeel_store::requests::Requests;
+use evenkeel_telemetry::Watch;
+use http::HeaderValue;
+use http::header::CONNECTION;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// The number of connections allowed in addition to those with a waiting query. Further ones are
+/// closed at once and counted.
+const CONNECTIONS_BESIDES: usize = 1024;
+/// The maximum size of a request's head in bytes: that of a client's request to the front, and a
+/// little more.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// The time limit for a head to arrive, also on an idle connection. It is longer than fronts keep
+/// their connections (60 s), so that none is closed just when it is used again.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// The maximum length of one line of an access log in bytes: more than a datagram can have. A
+/// client must not be able to hide the cost of its request by making the line long.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// The size of the receive buffer for lines that is requested from the system, in bytes.
+const LINES_BYTES: usize = 4 * 1024 * 1024;
+
+/// Why the door could not be opened. If there is an error, no part of it is open.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The door cannot listen on an address.
+    #[error("check: cannot listen on {address}: {why}; name another in `check`")]
+    Listen {
+        /// The address from the settings.
+        address: SocketAddr,
+        /// The error that the system returned.
+        why: io::Error,
+    },
+    /// The system refuses a thread or a runtime.
+    #[error("check: cannot start its thread: {0}")]
+    Thread(io::Error),
+}
+
+/// The current instruction to the thread.
+#[derive(Clone, Copy)]
+enum Phase {
+    Serve,
+    /// Accept no more connections, and let running queries end, until this time.
+    Drain(Instant),
+    Stop,
+}
+
+/// Returns the maximum number of open connections of the door.
+#[must_use]
+pub fn connections_max(settings: &Check) -> usize {
+    settings.waiting_max + CONNECTIONS_BESIDES
+}
+
+/// The open door.
+pub struct Running {
+    addresses: Vec<SocketAddr>,
+    syslog: Vec<SocketAddr>,
+    /// The channel closes when the thread has ended.
+    alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
+    thread: Thread<watch::Sender<Phase>>,
+    desk: Arc<Desk>,
+    cut: Arc<AtomicUsize>,
+}
+
+/// Opens the door. `lane` is the index of the engine lane that it uses. If there is a store, limits
+/// are counted in it.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start(
+    settings: &Check,
+    proxy: &Proxy,
+    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<Store>>),
+    watch: &Arc<Watch>,
+) -> Result<Running, StartError> {
+    start_on(settings, proxy, (engine, lane, store), watch, &Sockets::default())
+}
+
+/// Like [`start`], but takes over the sockets of `handed` that match the settings; the others are
+/// bound and recorded there.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start_on(
+    settings: &Check,
+    proxy: &Proxy,
+    (engine, lane, store): (&Arc<Engine>, usize, Option<Arc<Store>>),
+    watch: &Arc<Watch>,
+    handed: &Sockets,
+) -> Result<Running, StartError> {
+    let listen = |address| handed.listen(address);
+    let listeners = all(&settings.listen, listen)?;
+    let hear = |address| lines(address, handed);
+    let sockets = all(settings.syslog.iter().map(|datagrams| &datagrams.0), hear)?;
+    let addresses = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
+    let syslog = sockets.iter().filter_map(|s| s.local_addr().ok()).collect();
+    let desk = Arc::new(Desk::new(settings, proxy, engine.lane(lane), engine.clock(), watch));
+    let (phase, phases) = watch::channel(Phase::Serve);
+    let (ended, alive) = mpsc::channel(1);
+    let cut = Arc::new(AtomicUsize::new(0));
+    let room = connections_max(settings);
+    let passed = handed.passed();
+    let (asked, cut_here) = (Arc::clone(&desk), Arc::clone(&cut));
+    let run = async move || {
+        let (store, slots) = (store.as_ref().map(Requests::new), Arc::new(Semaphore::new(room)));
+        let house = House { desk: asked, store, slots, room, phases, passed };
+        cut_here.store(house.serve(listeners, sockets).await, Ordering::Relaxed);
+    };
+    let thread = Thread::serve("check", phase, ended, run).map_err(StartError::Thread)?;
+    let alive = tokio::sync::Mutex::new(alive);
+    Ok(Running { addresses, syslog, alive, thread, desk, cut })
+}
+
+impl Running {
+    /// Returns the addresses that the door answers on.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Returns the addresses that the door reads access logs from.
+    #[must_use]
+    pub fn syslog(&self) -> &[SocketAddr] {
+        &self.syslog
+    }
+
+    /// Applies changed settings for trusted proxies and client addresses.
+    pub fn reload(&self, proxy: &Proxy) {
+        self.desk.reload(proxy);
+    }
+
+    /// Returns the number of queries that wait for their answer now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.desk.waiting()
+    }
+
+    /// Returns the number of connections that were still open when the thread ended.
+    #[must_use]
+    pub fn cut(&self) -> usize {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Accepts no more connections, and gives waiting queries at most `timeout` for their answers.
+    pub fn drain(&self, timeout: Duration) {
+        self.thread.orders.send_replace(Phase::Drain(Clock::deadline(timeout)));
+    }
+
+    /// Closes everything at once.
+    pub fn stop_now(&self) {
+        self.thread.orders.send_replace(Phase::Stop);
+    }
+
+    /// Waits until the thread has ended, after [`Running::drain`] or [`Running::stop_now`].
+    pub async fn ended(&self) {
+        // Nothing is ever sent: `recv` returns when the sender is dropped.
+        let _ = self.alive.lock().await.recv().await;
+    }
+}
+
+/// Opens every address, or none.
+fn all<'a, T>(
+    addresses: impl IntoIterator<Item = &'a SocketAddr>,
+    open: impl Fn(SocketAddr) -> io::Result<T>,
+) -> Result<Vec<T>, StartError> {
+    let one = |address: &SocketAddr| {
+        open(*address).map_err(|why| StartError::Listen { address: *address, why })
+    };
+    addresses.into_iter().map(one).collect()
+}
+
+fn lines(address: SocketAddr, handed: &Sockets) -> io::Result<UdpSocket> {
+    let socket = handed.take_datagrams(address)?.map_or_else(|| bind_lines(address), Ok)?;
+    handed.opened(&socket)?;
+    Ok(socket)
+}
+
+fn bind_lines(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    // If the system allows only a smaller buffer, more lines are lost under heavy load.
+    let _ = socket.set_recv_buffer_size(LINES_BYTES);
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// The state that the tasks of the door share.
+struct House {
+    desk: Arc<Desk>,
+    store: Option<Rc<Requests>>,
+    slots: Arc<Semaphore>,
+    room: usize,
+    phases: watch::Receiver<Phase>,
+    passed: Passed,
+}
+
+impl House {
+    /// Serves until the thread is to end. Returns the number of connections that are still open.
+    async fn serve(self, listeners: Vec<TcpListener>, sockets: Vec<UdpSocket>) -> usize {
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => drop(accepting.spawn_local(self.door().accept(listener))),
+                Err(error) => tracing::error!(target: "evenkeel::check", %error, "cannot listen"),
+            }
+        }
+        for socket in sockets {
+            match tokio::net::UdpSocket::from_std(socket) {
+                Ok(socket) => drop(tokio::task::spawn_local(read(socket, Arc::clone(&self.desk)))),
+                Err(error) => tracing::error!(target: "evenkeel::check", %error, "cannot listen"),
+            }
+        }
+        tokio::task::spawn_local(sweep(Arc::clone(&self.desk)));
+        tokio::task::spawn_local(self.desk.beat());
+        let mut phases = self.phases.clone();
+        loop {
+            let phase = *phases.borrow_and_update();
+            let until = match phase {
+                Phase::Serve => None,
+                Phase::Drain(until) => Some(until),
+                Phase::Stop => return self.open(),
+            };
+            tokio::select! {
+                changed = phases.changed() => if changed.is_err() { return self.open() },
+                () = self.drained(until, &mut accepting) => return self.open(),
+            }
+        }
+    }
+
+    fn door(&self) -> House {
+        House {
+            desk: Arc::clone(&self.desk),
+            store: self.store.clone(),
+            slots: Arc::clone(&self.slots),
+            room: self.room,
+            phases: self.phases.clone(),
+            passed: self.passed.clone(),
+        }
+    }
+
+    /// Returns the number of open connections.
+    fn open(&self) -> usize {
+        self.room - self.slots.available_permits()
+    }
+
+    /// Waits until no listener and no connection is open, at most until `until`. Without `until`,
+    /// nothing drains and this waits forever.
+    async fn drained(&self, until: Option<Instant>, accepting: &mut JoinSet<()>) {
+        let Some(until) = until else { return std::future::pending().await };
+        let room = u32::try_from(self.room).unwrap_or(u32::MAX);
+        let drained = async {
+            while accepting.join_next().await.is_some() {}
+            self.slots.acquire_many(room).await.map(drop)
+        };
+        // An error means that it took too long. The connections still open are counted then.
+        let _ = tokio::time::timeout_at(until, drained).await;
+    }
+
+    async fn accept(mut self, listener: tokio::net::TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                // Closing the listener would reset the connections that wait in the system's queue.
+                () = leaving(&mut self.phases) => {
+                    return waiting::at(listener).for_each(|accepted| self.welcome(accepted));
+                }
+                () = self.passed.wait() => return,
+            };
+            match accepted {
+                Ok(accepted) => self.welcome(accepted),
+                Err(error) => {
+                    tracing::warn!(target: "evenkeel::check", %error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn welcome(&self, accepted: (TcpStream, SocketAddr)) {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+            return self.desk.counts.shed.increment(1);
+        };
+        let asked = (Arc::clone(&self.desk), self.store.clone());
+        let (phases, passed) = (self.phases.clone(), self.passed.clone());
+        tokio::task::spawn_local(async move {
+            connection(accepted, asked, phases, passed).await;
+            drop(slot);
+        });
+    }
+}
+
+async fn connection(
+    (stream, peer): (TcpStream, SocketAddr),
+    (desk, store): (Arc<Desk>, Option<Rc<Requests>>),
+    mut phases: watch::Receiver<Phase>,
+    passed: Passed,
+) {
+    let _open = desk.counts.connections.hold();
+    desk.counts.accepted.increment(1);
+    // A query and its answer are one packet each.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+        let (desk, store, passed) = (Arc::clone(&desk), store.clone(), passed.clone());
+        let peer = peer.ip().to_canonical();
+        async move {
+            let head = request.into_parts().0;
+            let mut answer = desk.answer(store.as_deref(), &head, peer).await;
+            if let (true, Ok(answer)) = (passed.is_so(), &mut answer) {
+                // The next query must go to the successor process.
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            answer
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = leaving(&mut phases) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    // A connection that ends between two queries is not an error.
+    if ended.is_err_and(|error| error.is_parse()) {
+        desk.counts.bad_requests.increment(1);
+    }
+}
+
+/// Waits until the door accepts no more connections.
+async fn leaving(phases: &mut watch::Receiver<Phase>) {
+    // An error means that the sender is gone, which also means to stop.
+    let _ = phases.wait_for(|phase| !matches!(phase, Phase::Serve)).await;
+}
+
+/// Reads an access log, one line in each datagram.
+async fn read(socket: tokio::net::UdpSocket, desk: Arc<Desk>) {
+    let mut line = vec![0; LINE_BYTES_MAX];
+    loop {
+        match socket.recv(&mut line).await {
+            Ok(length) => desk.line(&line[..length]),
+            Err(error) => {
+                tracing::warn!(target: "evenkeel::check", %error, "cannot read an access log");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Settles passes without a report in time.
+async fn sweep(desk: Arc<Desk>) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(250));
+    loop {
+        ticks.tick().await;
+        desk.sweep();
+    }
+}

@@ -1,0 +1,360 @@
+//! Answers the queries of fronts: may this request run, and what did it cost.
+//!
+//! `GET /check` lets a request pass with 204 and an id, at once or after the wait that the limits
+//! require. It refuses with 403 (or the status in `?deny=`), because nginx's `auth_request` accepts
+//! no other code. If a front is configured wrongly, its requests are counted as its own and not
+//! answered with an error: a configuration error must not cost a client its page. `POST /report`
+//! and lines of access logs settle passes.
+
+use super::asked::Original;
+use super::ledger::Ledger;
+use super::report::{self, Fault, Id, Report};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use evenkeel_config::settings::{Check, Proxy};
+use evenkeel_core::classify::{Attributes, normal_path};
+use evenkeel_core::key::Seed;
+use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::units::{Nanos, Time};
+use evenkeel_engine::{Asked, Charge, Lane, Refusal, Wait};
+use evenkeel_identity::address::Trust;
+use evenkeel_identity::form::{self, Form};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_serve::watchdog;
+use evenkeel_store::requests::Requests;
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::counts::check::{CheckCounts, ReportResult};
+use evenkeel_telemetry::registry::Counter;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http_body_util::Full;
+use parking_lot::Mutex;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tokio::sync::Semaphore;
+
+const ID: HeaderName = HeaderName::from_static("x-evenkeel-id");
+const STATUS: HeaderName = HeaderName::from_static("x-evenkeel-status");
+const LIMIT: HeaderName = HeaderName::from_static("x-evenkeel-limit");
+const NOT_HERE: &str = "not here; there are GET /check and POST /report?id=ID&cost=12ms\n";
+const FORWARDED: [&str; 3] = ["x-real-ip", "x-forwarded-for", "forwarded"];
+
+/// The interval at which queries that wait for a busy backend check whether it is still busy.
+const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+
+type Answer = Response<Full<Bytes>>;
+
+/// The state that all connections of the door share.
+pub struct Desk {
+    pub counts: CheckCounts,
+    lane: Lane,
+    clock: Clock,
+    watch: Arc<Watch>,
+    trust: ArcSwap<Trust>,
+    ledger: Mutex<Ledger>,
+    /// Places for queries that are answered late.
+    waiting: Semaphore,
+    waiting_max: usize,
+    within: Nanos,
+    routes: Seed,
+    /// A warning has been logged that reports contain only the time of whole requests.
+    charges_whole: AtomicBool,
+}
+
+impl Desk {
+    pub fn new(
+        settings: &Check,
+        proxy: &Proxy,
+        lane: Lane,
+        clock: Clock,
+        watch: &Arc<Watch>,
+    ) -> Desk {
+        let within = u64::try_from(settings.report_within.as_nanos()).unwrap_or(u64::MAX);
+        Desk {
+            counts: CheckCounts::new(watch.registry()),
+            lane,
+            clock,
+            watch: Arc::clone(watch),
+            trust: ArcSwap::from_pointee(trust(proxy)),
+            ledger: Mutex::new(Ledger::new(settings.open_max)),
+            waiting: Semaphore::new(settings.waiting_max),
+            waiting_max: settings.waiting_max,
+            within: Nanos(within),
+            // A fixed seed: a client that finds two routes with the same hash gains only a wrong
+            // estimate.
+            routes: Seed([0; 16]),
+            charges_whole: AtomicBool::new(false),
+        }
+    }
+
+    /// Applies changed settings for trusted proxies and client addresses.
+    pub fn reload(&self, proxy: &Proxy) {
+        self.trust.store(Arc::new(trust(proxy)));
+    }
+
+    /// Returns the number of queries that wait for their answer now.
+    pub fn waiting(&self) -> usize {
+        self.waiting_max - self.waiting.available_permits()
+    }
+
+    /// Answers a front at `peer` that sent this head. If there is a `store`, limits are counted in
+    /// it.
+    pub async fn answer(
+        &self,
+        store: Option<&Requests>,
+        head: &Parts,
+        peer: IpAddr,
+    ) -> Result<Answer, Infallible> {
+        self.counts.requests.increment(1);
+        let query = head.uri.query().unwrap_or_default();
+        let reads = head.method == Method::GET || head.method == Method::HEAD;
+        Ok(match head.uri.path() {
+            "/check" if reads => {
+                self.check(store, head, peer, Denial::read(query, &head.headers)).await
+            }
+            "/report" if head.method == Method::POST => self.report(query),
+            "/check" => not_allowed("GET, HEAD"),
+            "/report" => not_allowed("POST"),
+            _ => text(StatusCode::NOT_FOUND, NOT_HERE),
+        })
+    }
+
+    async fn check(
+        &self,
+        store: Option<&Requests>,
+        head: &Parts,
+        peer: IpAddr,
+        denial: Denial,
+    ) -> Answer {
+        let trust = self.trust.load();
+        let client = trust.client_of_front(peer, &head.headers);
+        let stranger = !peer.is_loopback() && !trust.trusts(peer);
+        drop(trust);
+        let forwards = stranger && FORWARDED.iter().any(|name| head.headers.contains_key(*name));
+        self.watch.seen(peer, forwards, self.clock.now());
+        let original = Original::read(client, &head.headers);
+        let path = normal_path(original.path());
+        let route = RouteHash::of(&self.routes, original.method(), &path);
+        let asked = match store {
+            Some(store) => store.ask(&self.lane, &original).await,
+            None => self.lane.ask(&original),
+        };
+        match asked {
+            Asked::Refused(refusal) => denial.answer(&refusal),
+            Asked::Pass(charge) => self.pass(charge, route, denial).await,
+        }
+    }
+
+    /// Lets a request run, after its wait. If the front gives up in the meantime, this future is
+    /// dropped, and with it the account, at no cost.
+    async fn pass(&self, mut charge: Charge, route: RouteHash, denial: Denial) -> Answer {
+        if let Some(wait) = charge.wait_first() {
+            let since = self.clock.now();
+            let Ok(_place) = self.waiting.try_acquire() else {
+                self.counts.crowded_waiting.increment(1);
+                return denial.answer(&charge.crowded_out(wait));
+            };
+            let _held = self.counts.waiting.hold();
+            let mut asking = Asking { gone: &self.counts.gone, answered: false };
+            self.wait(wait).await;
+            asking.answered = true;
+            charge.has_waited(self.clock.now().since(since));
+        }
+        let mut response = empty(StatusCode::NO_CONTENT);
+        let Some(secret) = secret() else { return response };
+        let id = self.issue(charge, route, secret, self.clock.now());
+        if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+            response.headers_mut().insert(ID, value);
+        }
+        response
+    }
+
+    async fn wait(&self, wait: Wait) {
+        if !wait.while_busy {
+            return tokio::time::sleep_until(self.clock.instant(wait.until)).await;
+        }
+        loop {
+            let now = self.clock.now();
+            if now >= wait.until || self.lane.has_room() {
+                return;
+            }
+            let next = now.plus(LOOK_EVERY).min(wait.until);
+            tokio::time::sleep_until(self.clock.instant(next)).await;
+        }
+    }
+
+    fn issue(&self, charge: Charge, route: RouteHash, secret: u64, now: Time) -> Id {
+        let mut ledger = self.ledger.lock();
+        let (id, crowded) = ledger.issue(charge, route, secret, now);
+        self.counts.open.set(i64::try_from(ledger.open()).unwrap_or(i64::MAX));
+        drop(ledger);
+        self.counts.crowded_open.increment(crowded);
+        id
+    }
+
+    fn report(&self, query: &str) -> Answer {
+        match self.settle(report::query(query)) {
+            ReportResult::Settled => empty(StatusCode::NO_CONTENT),
+            ReportResult::Unknown => text(
+                StatusCode::NOT_FOUND,
+                "no such pass: settled already, too long ago, or of another instance\n",
+            ),
+            ReportResult::Faulty | ReportResult::Unasked => text(
+                StatusCode::BAD_REQUEST,
+                "a report needs `id`, and `cost` (12ms of CPU) or `time` (0.012 seconds)\n",
+            ),
+        }
+    }
+
+    /// Handles one line of an access log.
+    pub fn line(&self, line: &[u8]) {
+        let report = report::line(line);
+        let result = self.settle(report);
+        let whole = report.is_ok_and(|report| report.whole) && result == ReportResult::Settled;
+        if whole && !self.charges_whole.swap(true, Relaxed) {
+            tracing::warn!(
+                "the access log says only how long requests took, so a client that reads its \
+                 answer slowly is charged for that time; log the time of the backend"
+            );
+        }
+    }
+
+    fn settle(&self, report: Result<Report, Fault>) -> ReportResult {
+        let result = match report {
+            Ok(Report { id, told, .. }) => {
+                let mut ledger = self.ledger.lock();
+                let known = ledger.settle(id, told, self.clock.now());
+                self.counts.open.set(i64::try_from(ledger.open()).unwrap_or(i64::MAX));
+                if known { ReportResult::Settled } else { ReportResult::Unknown }
+            }
+            Err(Fault::NoCost) => ReportResult::Faulty,
+            Err(Fault::NoId) => ReportResult::Unasked,
+        };
+        self.counts.reports[result as usize].increment(1);
+        result
+    }
+
+    /// Returns the task that reports to the watchdog that this door's thread is alive.
+    pub fn beat(&self) -> impl Future<Output = ()> + use<> {
+        watchdog::beat("check", self.watch.beats.clone(), self.clock)
+    }
+
+    /// Settles passes without a report in time.
+    pub fn sweep(&self) {
+        let mut ledger = self.ledger.lock();
+        let late = ledger.sweep(self.within, self.clock.now());
+        self.counts.open.set(i64::try_from(ledger.open()).unwrap_or(i64::MAX));
+        drop(ledger);
+        self.counts.unreported.increment(late);
+    }
+}
+
+/// A query that its front may abandon before the answer.
+struct Asking<'a> {
+    gone: &'a Counter,
+    answered: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.gone.increment(1);
+        }
+    }
+}
+
+fn trust(proxy: &Proxy) -> Trust {
+    Trust::new(&proxy.trusted_proxies, &proxy.client_address)
+}
+
+/// Returns a random number, or `None` if the system has none.
+fn secret() -> Option<u64> {
+    let mut bytes = [0; 8];
+    let count = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
+    (count == bytes.len()).then(|| u64::from_ne_bytes(bytes))
+}
+
+/// How a refusal is answered.
+#[derive(Clone, Copy)]
+struct Denial {
+    code: Code,
+    /// The format that the client accepts: a front that forwards the answer sends the client's
+    /// headers.
+    form: Form,
+}
+
+/// The status of a refusal.
+#[derive(Clone, Copy)]
+enum Code {
+    /// 403, with the real status in a header: `auth_request` understands nothing else.
+    Forbidden,
+    /// The same status for all refusals.
+    Always(StatusCode),
+    /// The real status, for fronts that forward the answer unchanged.
+    Own,
+}
+
+impl Denial {
+    /// Reads `deny=429` or `deny=status`.
+    fn read(query: &str, headers: &HeaderMap) -> Denial {
+        Denial { code: Code::read(query), form: Form::of(headers) }
+    }
+
+    fn answer(self, refusal: &Refusal) -> Answer {
+        let (status, seconds) = (form::refused(refusal.by_rate), refusal.retry_after_secs);
+        let code = match self.code {
+            Code::Forbidden => StatusCode::FORBIDDEN,
+            Code::Always(code) => code,
+            Code::Own => status,
+        };
+        let mut response = text(code, self.form.refusal(status, &refusal.limit, seconds));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, self.form.content_type());
+        headers.insert(STATUS, HeaderValue::from(status.as_u16()));
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        if let Ok(limit) = HeaderValue::from_str(&refusal.limit) {
+            headers.insert(LIMIT, limit);
+        }
+        response
+    }
+}
+
+impl Code {
+    fn read(query: &str) -> Code {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let Some((_, value)) = pairs.find(|(key, _)| *key == "deny") else {
+            return Code::Forbidden;
+        };
+        let code = value.parse().ok().and_then(|code: u16| StatusCode::from_u16(code).ok());
+        match code.filter(|code| code.is_client_error() || code.is_server_error()) {
+            Some(code) => Code::Always(code),
+            None if value == "status" => Code::Own,
+            None => Code::Forbidden,
+        }
+    }
+}
+
+fn not_allowed(methods: &'static str) -> Answer {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, NOT_HERE);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    response
+}
+
+fn empty(status: StatusCode) -> Answer {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    let mut response = empty(status);
+    *response.body_mut() = Full::new(text.into());
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

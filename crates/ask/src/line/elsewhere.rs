@@ -1,0 +1,60 @@
+//! Tags counted in a store for all instances: converts a batch of queries to the store's accounts,
+//! and the answers back.
+//!
+//! All queries that a connection has sent go to the store at once, so a pipeline of any length
+//! takes one round trip. If the store does not answer, the query is decided here and reported to
+//! the store later. How the store is asked: `store::redis`.
+
+use evenkeel_core::units::Time;
+use evenkeel_engine::tags::asked::{Asked, Question};
+use evenkeel_store::redis::{Account, Lane, Naming, Outbox, Store};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The access of one thread to the store.
+pub struct Elsewhere {
+    lane: Rc<Lane>,
+    naming: Naming,
+    outbox: Outbox,
+}
+
+impl Elsewhere {
+    /// Creates the access for this thread. Its tasks run on the thread's runtime.
+    pub fn new(store: &Arc<Store>) -> Rc<Elsewhere> {
+        let lane = store.lane();
+        Rc::new(Elsewhere { outbox: lane.outbox(), lane, naming: store.naming() })
+    }
+
+    /// Asks the store about all queries of the batch and records its answers.
+    pub async fn ask(self: Rc<Elsewhere>, mut asked: Asked) -> Asked {
+        let now = self.lane.now();
+        let questions = asked.questions.iter();
+        let mut accounts: Vec<Account> =
+            questions.map(|question| self.account(&asked, question, now)).collect();
+        self.lane.decide(&mut accounts, false, now).await;
+        for (question, account) in asked.questions.iter_mut().zip(accounts) {
+            question.word = account.word;
+            question.owes = account.owes;
+            (question.known, question.known_at) = (account.known, account.known_at);
+        }
+        asked
+    }
+
+    /// Queues for the store the decisions that were made here.
+    pub fn owe(&self, asked: &Asked) {
+        let now = self.lane.now();
+        let owed = asked.answered.iter().filter(|question| question.served_here && question.owes);
+        owed.for_each(|question| self.outbox.add(self.account(asked, question, now)));
+    }
+
+    fn account(&self, asked: &Asked, question: &Question, now: Time) -> Account {
+        let Question { key, algorithm, cost, .. } = question;
+        let name = asked.home().limits().get(usize::from(key.limit)).map(|limit| &*limit.name);
+        let name = name.unwrap_or_default();
+        let name = self.naming.account("line", algorithm, name, &question.tag);
+        let mut account = Account::new(name, asked.home(), *key, *cost, now);
+        account.algorithm = algorithm.clone();
+        (account.known, account.known_at) = (question.known, question.known_at);
+        account
+    }
+}

@@ -1,0 +1,161 @@
+//! Binds the door's listeners: for TCP one socket per thread, and socket files, which all threads
+//! share.
+//!
+//! A socket file is created under another name, gets its permissions, and is then renamed, so no
+//! client connects without permission. A file left over from a program that has ended is replaced;
+//! one that a process listens on is not. The file is removed at the end if it is still the same
+//! file and no other process has taken the socket over.
+
+use super::StartError;
+use evenkeel_config::settings::{Line, Listen};
+use evenkeel_serve::handover::{Passed, Sockets};
+use rustix::fs::{Mode, chmod, rename, stat, unlink};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// The protocol of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tongue {
+    /// Tags and newlines.
+    Lines,
+    /// The Redis protocol.
+    Resp,
+}
+
+/// A listener of one thread.
+pub enum Listener {
+    /// A TCP socket with its protocol.
+    Tcp(TcpListener, Tongue),
+    /// A socket file, which speaks the line protocol.
+    Unix(UnixListener),
+}
+
+/// All listeners of the door.
+#[derive(Default)]
+pub struct Bound {
+    /// The listeners of each thread.
+    pub threads: Vec<Vec<Listener>>,
+    /// The addresses of the line protocol, in the order of the settings, with the ports that the
+    /// system assigned.
+    pub lines: Vec<Listen>,
+    /// The addresses for Redis clients, in the order of the settings.
+    pub resp: Vec<SocketAddr>,
+    /// The socket files to be removed at the end.
+    pub files: Vec<SocketFile>,
+}
+
+/// Listens on every address in `settings`, with `count` threads.
+///
+/// # Errors
+/// An address cannot be listened on. Nothing is listened on then.
+pub fn bind(settings: &Line, count: usize, sockets: &Sockets) -> Result<Bound, StartError> {
+    let threads = (0..count).map(|_| Vec::new()).collect();
+    let mut bound = Bound { threads, ..Bound::default() };
+    for listen in &settings.listen {
+        let failed = |error| StartError::listen(listen.to_string(), error);
+        match listen {
+            Listen::Tcp(address) => {
+                let address = bound.tcp(*address, Tongue::Lines, sockets).map_err(failed)?;
+                bound.lines.push(Listen::Tcp(address));
+            }
+            Listen::Unix(path) => {
+                bound.unix(path, settings.socket_mode, sockets).map_err(failed)?;
+                bound.lines.push(listen.clone());
+            }
+        }
+    }
+    for address in &settings.resp {
+        let failed = |error| StartError::listen(address.to_string(), error);
+        let address = bound.tcp(*address, Tongue::Resp, sockets).map_err(failed)?;
+        bound.resp.push(address);
+    }
+    Ok(bound)
+}
+
+impl Bound {
+    /// Binds one socket per thread. The system spreads connections over them.
+    fn tcp(
+        &mut self,
+        address: SocketAddr,
+        tongue: Tongue,
+        sockets: &Sockets,
+    ) -> io::Result<SocketAddr> {
+        let each = sockets.listen_each(address, self.threads.len())?;
+        let first = each.iter().flatten().next().map(TcpListener::local_addr).transpose()?;
+        for (thread, listeners) in self.threads.iter_mut().zip(each) {
+            thread.extend(listeners.into_iter().map(|listener| Listener::Tcp(listener, tongue)));
+        }
+        Ok(first.unwrap_or(address))
+    }
+
+    /// Binds one socket for all threads: a free thread accepts the next connection.
+    fn unix(&mut self, path: &Path, mode: u32, sockets: &Sockets) -> io::Result<()> {
+        // The system knows the socket by the name that it was created under.
+        let handed = sockets.take_file(&[path, &beside(path)])?;
+        let listener = handed.map_or_else(|| file_socket(path, mode), Ok)?;
+        sockets.opened(&listener)?;
+        self.files.push(SocketFile::of(path, sockets.passed())?);
+        for listeners in &mut self.threads {
+            listeners.push(Listener::Unix(listener.try_clone()?));
+        }
+        Ok(())
+    }
+}
+
+fn file_socket(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    if let Ok(there) = stat(path)
+        && !rustix::fs::FileType::from_raw_mode(there.st_mode).is_socket()
+    {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let beside = beside(path);
+    // Remove a leftover of a start that was killed.
+    let _ = unlink(&beside);
+    let listener = UnixListener::bind(&beside)?;
+    let placed = chmod(&beside, Mode::from_raw_mode(mode)).and_then(|()| rename(&beside, path));
+    if let Err(error) = placed {
+        let _ = unlink(&beside);
+        return Err(error.into());
+    }
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Returns the name under which a socket file is created before it is renamed.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    PathBuf::from(beside)
+}
+
+/// A socket file of this process. Dropping this removes the file.
+pub struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+    passed: Passed,
+}
+
+impl SocketFile {
+    fn of(path: &Path, passed: Passed) -> io::Result<SocketFile> {
+        Ok(SocketFile { path: path.to_owned(), identity: identity(path)?, passed })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if !self.passed.is_so() && identity(&self.path).is_ok_and(|there| there == self.identity) {
+            let _ = unlink(&self.path);
+        }
+    }
+}
+
+/// Returns the device and inode of a file, which distinguish it from another file with its name.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let there = stat(path)?;
+    Ok((there.st_dev, there.st_ino))
+}

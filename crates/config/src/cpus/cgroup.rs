@@ -1,0 +1,243 @@
+//! CPU time that a cgroup (version 2) has used, and the cgroups of the processes behind a port.
+//!
+//! Both come from the files of the system, wherever they are mounted: on systems with both versions
+//! of cgroups, version 2 is mounted next to version 1. The users are `run/cgroup.rs` and
+//! `evenkeel check`.
+
+use super::processes;
+use crate::settings::Backend;
+use evenkeel_core::units::Nanos;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The usual mount point of cgroups.
+const USUAL: &str = "/sys/fs/cgroup";
+
+/// The root cgroup, for processes that are in no other.
+const ROOT: &str = "/";
+
+/// The mount that was found. It is searched only once, but not cached while it is missing.
+static MOUNTED: OnceLock<Mount> = OnceLock::new();
+
+/// A mount of cgroups version 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mount {
+    point: PathBuf,
+    /// The cgroup at the mount point. In some containers it is not the root of the hierarchy.
+    root: PathBuf,
+}
+
+impl Mount {
+    /// The mount of this system, or the usual one if none is found.
+    fn here() -> Mount {
+        if let Some(mount) = MOUNTED.get() {
+            return mount.clone();
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        match Mount::among(&table) {
+            Some(mount) => MOUNTED.get_or_init(|| mount).clone(),
+            None => Mount { point: USUAL.into(), root: "/".into() },
+        }
+    }
+
+    /// Finds the mount with the largest part of the hierarchy, in a text like
+    /// `/proc/self/mountinfo` (proc(5)).
+    fn among(table: &str) -> Option<Mount> {
+        let mounts = table.lines().filter_map(|line| {
+            let (mount, kind) = line.split_once(" - ")?;
+            let mut fields = mount.split(' ').skip(3);
+            let (root, point) = (path(fields.next()?), path(fields.next()?));
+            (kind.split(' ').next() == Some("cgroup2")).then_some(Mount { point, root })
+        });
+        mounts.min_by_key(|mount| mount.root.components().count())
+    }
+
+    fn folder(&self, path: &Path) -> PathBuf {
+        let absolute = [&*self.point, Path::new(USUAL), &*self.root, Path::new("/")];
+        let below = absolute.iter().find_map(|begin| path.strip_prefix(begin).ok());
+        self.point.join(below.unwrap_or(path))
+    }
+
+    fn file(&self, path: &Path) -> PathBuf {
+        self.folder(path).join("cpu.stat")
+    }
+}
+
+/// Decodes a path of that table: some characters are written as a backslash and three octal digits.
+fn path(field: &str) -> PathBuf {
+    let mut parts = field.split('\\');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let sign = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (sign, part.get(3..)) {
+            (Some(sign), Some(rest)) => {
+                plain.push(char::from(sign));
+                plain.push_str(rest);
+            }
+            _ => plain.push_str(part),
+        }
+    }
+    plain.into()
+}
+
+/// The file with the CPU time of the cgroup at `path`. The path is one of `/proc/PID/cgroup`, or a
+/// path below the mount point.
+#[must_use]
+pub fn file(path: &Path) -> PathBuf {
+    Mount::here().file(path)
+}
+
+/// CPU time that the cgroup has used since it was created.
+///
+/// # Errors
+/// If the cgroup does not exist, or its file has no line `usage_usec`.
+pub fn used(path: &Path) -> io::Result<Nanos> {
+    let text = fs::read_to_string(file(path))?;
+    usage(&text).ok_or_else(|| io::Error::other("it has no line usage_usec"))
+}
+
+fn usage(text: &str) -> Option<Nanos> {
+    let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+    let micros: u64 = micros.trim().parse().ok()?;
+    Some(Nanos(micros.saturating_mul(1_000)))
+}
+
+/// Advice for people: the values of `cost` that are possible for `backend`, which are the cgroups
+/// of its processes that can be read.
+#[must_use]
+pub fn written(backend: &Backend) -> Option<String> {
+    advice(backend, &behind(backend), |path| used(Path::new(path)).is_ok())
+}
+
+fn advice(
+    backend: &Backend,
+    groups: &[String],
+    is_readable: impl Fn(&str) -> bool,
+) -> Option<String> {
+    // The root cgroup is the whole machine, and has no statistics if cgroups are of version 1.
+    let useful = groups.iter().filter(|path| *path != ROOT && is_readable(path));
+    let written: Vec<String> = useful.map(|path| format!("`cost: cgroup:{path}`")).collect();
+    let what = match written.is_empty() {
+        true if groups.iter().any(|path| path == ROOT) => {
+            "are in the root cgroup, which is the whole machine: `cost: cgroup:PATH` needs one of \
+             their own (a unit of systemd, a container)"
+                .to_owned()
+        }
+        true => return None,
+        false => format!("could be measured by {}", written.join(" or ")),
+    };
+    Some(format!("the processes behind {backend} {what}"))
+}
+
+/// Warning for people: the processes of `backend` are not in the cgroup at `path`. `None` if they
+/// are, or if no process is visible.
+#[must_use]
+pub fn elsewhere(path: &Path, backend: &Backend) -> Option<String> {
+    let groups = behind(backend);
+    let mount = Mount::here();
+    let measured = mount.folder(path);
+    let is_in = |group: &String| mount.folder(Path::new(group)).starts_with(&measured);
+    (!groups.is_empty() && !groups.iter().any(is_in)).then(|| {
+        let groups = groups.join(" and ");
+        format!("no process behind {backend} is in {}: they are in {groups}", path.display())
+    })
+}
+
+/// Cgroups of the processes that listen at the address of `backend`, as far as this process may see
+/// them. Empty if the backend is not on this machine.
+#[must_use]
+pub fn behind(backend: &Backend) -> Vec<String> {
+    let local = ["localhost", "127.0.0.1", "::1", "0.0.0.0"].contains(&backend.host());
+    let port = backend.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let (Some(port), true) = (port, local && !backend.scheme.is_file()) else {
+        return Vec::new();
+    };
+    let groups = processes::listening_on(port).into_iter().filter_map(|process| {
+        let text = fs::read_to_string(process.join("cgroup")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+    });
+    groups.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_is_read_off_cpu_stat() {
+        let text = "usage_usec 1234567\nuser_usec 1\nsystem_usec 2\nnr_periods 0\n";
+        assert_eq!(usage(text), Some(Nanos(1_234_567_000)));
+        assert_eq!(usage("user_usec 1\n"), None);
+        assert_eq!(usage("usage_usec x\n"), None);
+    }
+
+    #[test]
+    fn those_that_can_be_read_are_named() {
+        let backend = Backend::http("127.0.0.1:80");
+        let groups = ["/".to_owned(), "/a.slice".to_owned(), "/b".to_owned()];
+        let some = |known: &'static [&str]| {
+            advice(&backend, &groups, |path| known.contains(&path)).unwrap_or_default()
+        };
+        let root = "the processes behind http://127.0.0.1:80 are in the root cgroup";
+        assert!(some(&["/"]).starts_with(root), "{}", some(&["/"]));
+        assert_eq!(advice(&backend, &groups[1..], |_| false), None);
+        let said = "the processes behind http://127.0.0.1:80 could be measured by \
+                    `cost: cgroup:/a.slice` or `cost: cgroup:/b`";
+        assert_eq!(some(&["/b", "/a.slice"]), said);
+    }
+
+    /// Mount tables of a system with version 2 only, of one with both versions, of a container that
+    /// sees one cgroup of the hierarchy, and of a system without cgroups.
+    #[test]
+    fn they_are_found_where_they_are_mounted() {
+        let alone = "24 1 0:20 / /proc rw - proc proc rw\n\
+            31 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let both = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+            32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 master:1 - cgroup2 cgroup2 rw\n";
+        let within = "41 31 0:38 /docker/4711 /cgroups\\040here rw - cgroup2 cgroup2 rw\n";
+        for (table, given, expected) in [
+            (alone, "/system.slice/a", "/sys/fs/cgroup/system.slice/a/cpu.stat"),
+            (alone, "/sys/fs/cgroup/system.slice/a", "/sys/fs/cgroup/system.slice/a/cpu.stat"),
+            (alone, "/", "/sys/fs/cgroup/cpu.stat"),
+            (both, "/system.slice/a", "/sys/fs/cgroup/unified/system.slice/a/cpu.stat"),
+            (both, "/sys/fs/cgroup/unified/a", "/sys/fs/cgroup/unified/a/cpu.stat"),
+            (within, "/docker/4711/a", "/cgroups here/a/cpu.stat"),
+            (within, "/cgroups here/a", "/cgroups here/a/cpu.stat"),
+        ] {
+            let mount = Mount::among(table).expect("one");
+            assert_eq!(mount.file(Path::new(given)), Path::new(expected), "{given}");
+        }
+        assert_eq!(Mount::among("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"), None);
+        assert_eq!(path("/a\\134b\\"), Path::new("/a\\b"));
+    }
+
+    #[test]
+    fn our_own_cgroup_is_found_by_a_port_of_ours_and_any_other_is_wrong() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound").to_string();
+        let own = fs::read_to_string("/proc/self/cgroup").expect("there");
+        let own = own.lines().find_map(|line| line.strip_prefix("0::"));
+        let backend = Backend::http(at);
+        let found = behind(&backend);
+        assert_eq!(found.first().map(String::as_str), own, "{found:?}");
+        assert_eq!(elsewhere(Path::new(own.expect("version 2")), &backend), None);
+        let wrong = elsewhere(Path::new("/evenkeel.test"), &backend).expect("wrong");
+        let places = format!(" is in /evenkeel.test: they are in {}", own.unwrap_or_default());
+        assert!(wrong.ends_with(&places), "{wrong}");
+        assert!(behind(&Backend::http("192.0.2.1:80")).is_empty());
+    }
+
+    #[test]
+    fn fuzz_whatever_the_files_say_nothing_breaks() {
+        bolero::check!().with_type::<String>().for_each(|text| {
+            let _ = (usage(text), path(text));
+            let line = format!("1 2 0:3 {text} - cgroup2 cgroup2 rw");
+            let _ =
+                (Mount::among(text), Mount::among(&line).map(|mount| mount.file(Path::new("/"))));
+        });
+    }
+}

@@ -1,0 +1,553 @@
+//! `evenkeel ratelimit`: the reference server's environment variables as a configuration.
+//!
+//! Each variable becomes a key of the `ratelimit` section, so both forms are checked and shown in
+//! the same way; faults name the variable. Booleans, numbers and durations have the syntax of Go,
+//! the reference's language. Variables of the reference without a meaning here (its pools) are
+//! ignored.
+
+mod figures;
+mod own;
+mod redis;
+mod traces;
+mod xds;
+
+use super::fault::{Fault, Faults, Place};
+use super::tree::{Key, Node, Value};
+use super::{Config, decode};
+use std::path::{Path, PathBuf};
+
+/// The syntax of a variable's value.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    Truth,
+    Duration,
+    /// A duration with bounds, all in milliseconds: the value that 0 stands for, the minimum and
+    /// the maximum. Values beyond a bound are clamped.
+    Bounded(u64, [u64; 2]),
+    /// A number that becomes a boolean: true if it is above zero.
+    AboveZero,
+}
+
+/// Variables that correspond to one key each.
+const PLAIN: [(&str, &str, Form); 17] = [
+    ("NEAR_LIMIT_RATIO", "near_limit_ratio", Form::Text),
+    ("SHADOW_MODE", "shadow", Form::Truth),
+    ("QUOTA_MODE", "quota", Form::Truth),
+    ("MERGE_DOMAIN_CONFIG", "merge_domains", Form::Truth),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "stop_when_over", Form::Truth),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "spare_over", Form::AboveZero),
+    ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata", Form::Truth),
+    ("RUNTIME_IGNOREDOTFILES", "ignore_dot_files", Form::Truth),
+    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules", Form::Truth),
+    ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "healthy_with_store", Form::Truth),
+    ("GRPC_MAX_CONNECTION_AGE", "connection_age", Form::Duration),
+    ("GRPC_MAX_CONNECTION_AGE_GRACE", "connection_age_grace", Form::Duration),
+    ("GRPC_UDS", "grpc_unix", Form::Text),
+    ("USE_CALENDAR_MONTH_RATE_LIMIT", "calendar", Form::Truth),
+    ("EVENKEEL_COMPAT_KEYS", "compat_keys", Form::Truth),
+    ("EVENKEEL_KEYS_MAX", "keys_max", Form::Text),
+    ("EVENKEEL_HANDSHAKE_TIMEOUT", "handshake_timeout", Form::Duration),
+];
+
+/// Variables of the section `rlqs`.
+const RLQS: [(&str, &str, Form); 2] = [
+    ("EVENKEEL_RLQS_TTL", "ttl", Form::Duration),
+    ("EVENKEEL_RLQS_STREAMS", "streams", Form::Text),
+];
+
+const FALSE: &[&str] = &["", "0", "f", "F", "false", "FALSE", "False"];
+const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
+
+/// Builds the configuration from environment variables. `get` returns the value of a variable.
+///
+/// # Errors
+/// All faults, with the names of the variables.
+pub fn from_environment(get: impl Fn(&str) -> Option<String>, cpus: f64) -> Result<Config, Faults> {
+    let (faults, said, warnings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut reader = Reader { get: &get, faults, said, warnings };
+    let root = reader.root();
+    let faulty = |faults| Faults::new("environment", faults);
+    if !reader.faults.is_empty() {
+        return Err(faulty(reader.faults));
+    }
+    let mut config =
+        decode("environment", &root, cpus).map_err(|faults| as_variables(faults, &reader.said))?;
+    config.warnings.append(&mut reader.warnings);
+    Ok(config)
+}
+
+/// Builds the configuration from the environment of this process, with a warning for each unknown
+/// variable that begins with `EVENKEEL_`.
+///
+/// # Errors
+/// As [`from_environment`].
+pub fn from_process(cpus: f64) -> Result<Config, Faults> {
+    let mut config = from_environment(|name| std::env::var(name).ok(), cpus)?;
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    config.warnings.extend(names.filter_map(|name| own::doubt(&name)));
+    Ok(config)
+}
+
+struct Reader<'g> {
+    get: &'g dyn Fn(&str) -> Option<String>,
+    faults: Vec<Fault>,
+    /// The variables and the key for each value. A node's column, starting at 1, is the position in
+    /// this list.
+    said: Vec<(String, &'static str)>,
+    /// Warnings about values that are interpreted differently.
+    warnings: Vec<String>,
+}
+
+type Keys = Vec<(Key, Node)>;
+
+impl Reader<'_> {
+    fn root(&mut self) -> Node {
+        let mut section = Keys::new();
+        self.plain(&PLAIN, &mut section);
+        self.listeners(&mut section);
+        self.tls(&mut section);
+        self.rules(&mut section);
+        self.headers(&mut section);
+        self.figures(&mut section);
+        let mut rlqs = Keys::new();
+        self.plain(&RLQS, &mut rlqs);
+        if !rlqs.is_empty() {
+            section.push((named("rlqs"), map(rlqs)));
+        }
+        let mut root = vec![(named("ratelimit"), map(section)), (named("log"), map(self.log()))];
+        if let Some(admin) = self.text("EVENKEEL_ADMIN") {
+            let admin = match admin.as_str() {
+                "off" => Node::text("off"),
+                _ => map(vec![self.pair("listen", "EVENKEEL_ADMIN", admin)]),
+            };
+            root.push((named("admin"), admin));
+        }
+        root.extend(self.traces().map(|traces| (named("traces"), traces)));
+        if let Some(file) = self.text("EVENKEEL_STATE") {
+            let file = self.pair("file", "EVENKEEL_STATE", file);
+            root.push((named("state"), map(vec![file])));
+        }
+        root.extend(self.store().map(|store| (named("store"), store)));
+        map(root)
+    }
+
+    /// A key with its value. `names` are the variables that the value comes from.
+    fn pair(&mut self, key: &'static str, names: &str, text: impl Into<String>) -> (Key, Node) {
+        self.said.push((names.to_owned(), key));
+        let place = Place { line: 0, column: self.said.len() };
+        (named(key), Node { place, ..Node::text(text) })
+    }
+
+    /// Adds the keys of all variables in `table` that are set.
+    fn plain(&mut self, table: &[(&str, &'static str, Form)], keys: &mut Keys) {
+        for (name, key, form) in table {
+            if let Some(text) = self.written(name, *form) {
+                keys.push(self.pair(key, name, text));
+            }
+        }
+    }
+
+    fn fault(&mut self, what: String) {
+        self.faults.push(Fault::new(Place::default(), what));
+    }
+
+    /// The value of a variable. `None` if it is unset or empty.
+    fn text(&self, name: &str) -> Option<String> {
+        (self.get)(name).filter(|text| !text.is_empty())
+    }
+
+    fn text_or(&self, name: &str, default: &str) -> String {
+        self.text(name).unwrap_or_else(|| default.to_owned())
+    }
+
+    fn truth(&mut self, name: &str, default: bool) -> bool {
+        match self.text(name) {
+            None => default,
+            Some(text) if TRUE.contains(&text.as_str()) => true,
+            Some(text) if FALSE.contains(&text.as_str()) => false,
+            Some(text) => {
+                self.fault(format!("{name}={text}: must be true or false"));
+                default
+            }
+        }
+    }
+
+    /// Converts the value of a variable into the syntax of a file.
+    fn written(&mut self, name: &str, form: Form) -> Option<String> {
+        let text = self.text(name)?;
+        match form {
+            Form::Text => Some(text),
+            Form::Truth => Some(self.truth(name, false).to_string()),
+            Form::AboveZero => match text.parse::<u64>() {
+                Ok(number) => Some((number > 0).to_string()),
+                Err(_) => {
+                    self.fault(format!("{name}={text}: must be a whole number"));
+                    None
+                }
+            },
+            Form::Duration => self.nanos(name, &text).map(|nanos| format!("{nanos}ns")),
+            Form::Bounded(zero, [least, most]) => self.nanos(name, &text).map(|nanos| {
+                let millis = match nanos.div_ceil(1_000_000) {
+                    0 => zero,
+                    millis => millis.clamp(least, most),
+                };
+                format!("{millis}ms")
+            }),
+        }
+    }
+
+    fn nanos(&mut self, name: &str, text: &str) -> Option<u64> {
+        let nanos = duration(text);
+        if nanos.is_none() {
+            self.fault(format!("{name}={text}: must be a duration, such as 24h or 1m30s"));
+        }
+        nanos
+    }
+
+    fn listeners(&mut self, section: &mut Keys) {
+        let unix = self.text("GRPC_UDS").is_some();
+        for (key, host_name, port_name, default) in [
+            ("http", "HOST", "PORT", "8080"),
+            ("grpc", "GRPC_HOST", "GRPC_PORT", "8081"),
+            ("debug", "DEBUG_HOST", "DEBUG_PORT", "6070"),
+        ] {
+            if key == "grpc" && unix {
+                continue;
+            }
+            let host = self.text_or(host_name, "0.0.0.0");
+            let port = self.text_or(port_name, default);
+            if port == "off" && key != "grpc" {
+                section.push((named(key), Node::made(Value::List(Vec::new()))));
+                continue;
+            }
+            let bare = host.contains(':') && !host.starts_with('[');
+            let address = if bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+            section.push(self.pair(key, &format!("{host_name}:{port_name}"), address));
+        }
+    }
+
+    /// TLS for gRPC only, as in the reference.
+    fn tls(&mut self, section: &mut Keys) {
+        if !self.truth("GRPC_SERVER_USE_TLS", false) {
+            return;
+        }
+        let mut keys = Keys::new();
+        for (key, name, needed) in [
+            ("cert", "GRPC_SERVER_TLS_CERT", true),
+            ("key", "GRPC_SERVER_TLS_KEY", true),
+            ("ca", "GRPC_CLIENT_TLS_CACERT", false),
+            ("client_name", "GRPC_CLIENT_TLS_SAN", false),
+        ] {
+            match self.text(name) {
+                Some(text) => keys.push(self.pair(key, name, text)),
+                None if needed => {
+                    self.fault(format!("GRPC_SERVER_USE_TLS=true needs {name}: a file in PEM"));
+                }
+                None => {}
+            }
+        }
+        section.push((named("tls"), map(keys)));
+    }
+
+    fn rules(&mut self, section: &mut Keys) {
+        match self.text_or("CONFIG_TYPE", "FILE").as_str() {
+            "FILE" => {}
+            "GRPC_XDS_SOTW" => return self.xds(section),
+            other => {
+                self.fault(format!("CONFIG_TYPE={other}: must be FILE or GRPC_XDS_SOTW"));
+            }
+        }
+        let root = PathBuf::from(self.text_or("RUNTIME_ROOT", "/srv/runtime_data/current"));
+        let below = self.text_or("RUNTIME_SUBDIRECTORY", "");
+        let above = root.parent().filter(|above| !above.as_os_str().is_empty());
+        if !above.is_none_or(Path::exists) {
+            let root = root.display();
+            self.fault(format!("RUNTIME_ROOT={root}: the folder it is in is not there; create it"));
+        }
+        // The reference watches the root if there is no subdirectory, and then finds no rules.
+        let path = match below.is_empty() && self.truth("RUNTIME_WATCH_ROOT", true) {
+            true => "off".to_owned(),
+            false => {
+                let app = self.text_or("RUNTIME_APPDIRECTORY", "config");
+                root.join(below).join(app).display().to_string()
+            }
+        };
+        let names = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY";
+        section.push(self.pair("rules", names, path));
+    }
+
+    fn headers(&mut self, section: &mut Keys) {
+        if !self.truth("LIMIT_RESPONSE_HEADERS_ENABLED", false) {
+            return;
+        }
+        let names = [
+            ("limit", "LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+            ("remaining", "LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+            ("reset", "LIMIT_RESET_HEADER", "RateLimit-Reset"),
+        ];
+        let pair = |(key, name, default)| {
+            let text = self.text_or(name, default);
+            self.pair(key, name, text)
+        };
+        let names = names.map(pair).into();
+        section.push((named("headers"), map(names)));
+    }
+
+    fn log(&mut self) -> Keys {
+        let written = self.text_or("LOG_LEVEL", "warn").to_lowercase();
+        let level = match written.as_str() {
+            "panic" | "fatal" | "error" => "error",
+            "warn" | "warning" => "warn",
+            known @ ("info" | "debug" | "trace") => known,
+            _ => {
+                let levels = "panic, fatal, error, warn, warning, info, debug or trace";
+                self.fault(format!("LOG_LEVEL={written}: must be {levels}"));
+                "warn"
+            }
+        };
+        // In the reference, every format but JSON is text.
+        let written = self.text_or("LOG_FORMAT", "text");
+        let format = match written.to_lowercase().as_str() {
+            "json" => "json",
+            "text" => "text",
+            _ => {
+                self.warnings.push(format!("LOG_FORMAT={written}: not known; the log is text"));
+                "text"
+            }
+        };
+        let format = self.pair("format", "LOG_FORMAT", format);
+        vec![(named("level"), Node::text(level)), format]
+    }
+}
+
+fn named(name: &str) -> Key {
+    Key { place: Place::default(), plain: true, name: name.to_owned() }
+}
+
+fn map(entries: Keys) -> Node {
+    Node::made(Value::Map(entries))
+}
+
+/// Replaces the names of keys in the messages by the names of the variables in `said`.
+fn as_variables(mut faults: Faults, said: &[(String, &str)]) -> Faults {
+    for Fault { place, what } in &mut faults.faults {
+        let variables = place.column.checked_sub(1).and_then(|at| said.get(at));
+        if let Some((names, key)) = variables {
+            *what = what.replace(&format!("`{key}`"), names);
+        }
+    }
+    faults
+}
+
+/// Parses `24h`, `1h30m`, `1.5s`, `150us` or `0` into nanoseconds.
+fn duration(text: &str) -> Option<u64> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    if text == "0" {
+        return Some(0);
+    }
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let nanos = match unit {
+            "ns" => 1.0,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3_600e9,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * nanos;
+        rest = after;
+    }
+    (!text.is_empty() && total < 1e18).then_some(total as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Format, Ratelimit, Settings};
+    use std::time::Duration;
+
+    /// The `ratelimit` section for these variables.
+    pub fn read(variables: &[(&str, &str)]) -> Result<Ratelimit, String> {
+        settings(variables).map(|settings| settings.ratelimit.expect("its section"))
+    }
+
+    /// All settings for these variables.
+    pub fn settings(variables: &[(&str, &str)]) -> Result<Settings, String> {
+        let get = |name: &str| {
+            let found = variables.iter().find(|(other, _)| *other == name);
+            let root = (name == "RUNTIME_ROOT").then_some("/tmp/current");
+            found.map(|(_, value)| *value).or(root).map(str::to_owned)
+        };
+        let config = from_environment(get, 1.0).map_err(|faults| faults.to_string())?;
+        Ok(config.settings)
+    }
+
+    #[test]
+    fn without_any_variable_it_runs_as_the_reference_does() {
+        let service = read(&[("RUNTIME_SUBDIRECTORY", "ratelimit")]).expect("sound");
+        let all = |port: u16| vec![std::net::SocketAddr::from(([0, 0, 0, 0], port))];
+        assert_eq!((service.grpc, service.http, service.debug), (all(8081), all(8080), all(6070)));
+        assert_eq!(service.rules.path, Some("/tmp/current/ratelimit/config".into()));
+        assert_eq!(service.connection_age, Duration::from_secs(86_400));
+        let statsd = service.statsd.expect("on by default");
+        assert_eq!((statsd.address.as_str(), statsd.udp), ("localhost:8125", false));
+        assert!(service.prometheus.is_none() && service.answers.headers.is_none());
+    }
+
+    #[test]
+    fn values_that_the_reference_takes_do_not_keep_it_from_starting() {
+        let service = read(&[
+            ("GRPC_MAX_CONNECTION_AGE", "0"),
+            ("GRPC_MAX_CONNECTION_AGE_GRACE", "0s"),
+            ("NEAR_LIMIT_RATIO", "1.5"),
+            ("STATS_FLUSH_INTERVAL", "+2h"),
+        ]);
+        let service = service.expect("sound");
+        assert_eq!([service.connection_age, service.connection_age_grace], [Duration::MAX; 2]);
+        assert_eq!(service.answers.near_limit_ratio, 1.5);
+        assert_eq!(service.statsd.expect("on").every, Duration::from_secs(7_200));
+        for (text, sampling) in [("2", 1.0), ("-0.5", 0.0), ("1e-1", 0.1), ("+Inf", 1.0)] {
+            let all = [("TRACING_ENABLED", "true"), ("TRACING_SAMPLING_RATE", text)];
+            let traces = settings(&all).expect("sound").traces.expect("on");
+            assert_eq!(traces.sampling, sampling, "{text}");
+        }
+        for (text, millis) in [("0", 60_000), ("150us", 10), ("2s", 2_000), ("10m", 60_000)] {
+            let all = [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TIMEOUT", text)];
+            let store = settings(&all).expect("sound").store.expect("on");
+            assert_eq!(store.connect, Duration::from_millis(millis), "{text}");
+        }
+        let xds = read(&[
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "0"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "0"),
+            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0"),
+        ]);
+        let xds = xds.expect("sound").xds.expect("on");
+        let waits = [xds.retry, xds.retry_stream, xds.retry_max].map(|wait| wait.as_millis());
+        assert_eq!(waits, [1, 100, 10_000]);
+    }
+
+    #[test]
+    fn the_log_is_json_if_that_is_written_in_any_case_and_else_text() {
+        let config = |text: &str| {
+            let get = |name: &str| match name {
+                "LOG_FORMAT" => Some(text.to_owned()),
+                "RUNTIME_ROOT" => Some("/tmp/current".to_owned()),
+                _ => None,
+            };
+            from_environment(get, 1.0).expect("sound")
+        };
+        assert_eq!(config("JSON").settings.log.format, Format::Json);
+        let other = config("xml");
+        assert_eq!(other.settings.log.format, Format::Text);
+        assert_eq!(other.warnings, ["LOG_FORMAT=xml: not known; the log is text"]);
+    }
+
+    #[test]
+    fn ports_beside_grpc_can_be_left_closed() {
+        let service = read(&[("PORT", "off"), ("DEBUG_PORT", "off")]).expect("sound");
+        assert!(service.http.is_empty() && service.debug.is_empty());
+        assert_eq!(service.grpc.len(), 1);
+    }
+
+    #[test]
+    fn c80_without_a_subdirectory_the_root_is_watched_and_holds_no_rules() {
+        assert_eq!(read(&[]).expect("sound").rules.path, None);
+        let service = read(&[("RUNTIME_WATCH_ROOT", "false")]).expect("sound");
+        assert_eq!(service.rules.path, Some("/tmp/current/config".into()));
+    }
+
+    #[test]
+    fn c81_the_folder_that_the_root_is_in_must_be_there() {
+        let told = read(&[("RUNTIME_ROOT", "/nowhere/at/all")]).expect_err("refused");
+        assert!(told.contains("RUNTIME_ROOT=/nowhere/at/all: the folder it is in"), "{told}");
+    }
+
+    #[test]
+    fn variables_are_read_as_the_reference_writes_them() {
+        let service = read(&[
+            ("HOST", "::1"),
+            ("PORT", "81"),
+            ("GRPC_UDS", "/tmp/rl.sock"),
+            ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+            ("SHADOW_MODE", "T"),
+            ("LOCAL_CACHE_SIZE_IN_BYTES", "1000"),
+            ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "1"),
+            ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+            ("LIMIT_RESET_HEADER", "X-Reset"),
+            ("USE_STATSD", "false"),
+            ("USE_DOG_STATSD", "true"),
+            ("EXTRA_TAGS", "a:b,c:d"),
+            ("STATS_FLUSH_INTERVAL", "150ms"),
+            ("USE_PROMETHEUS", "true"),
+            ("EVENKEEL_COMPAT_KEYS", "true"),
+        ])
+        .expect("sound");
+        assert_eq!(service.http, ["[::1]:81".parse().expect("an address")]);
+        assert!(service.grpc.is_empty() && service.grpc_unix == Some("/tmp/rl.sock".into()));
+        assert_eq!(service.connection_age, Duration::from_secs(5_400));
+        assert!(service.answers.shadow && service.answers.policy.spare_over);
+        assert!(service.answers.policy.stop_when_over && service.rules.compat_keys);
+        let headers = service.answers.headers.expect("on");
+        assert_eq!(headers, ["RateLimit-Limit", "RateLimit-Remaining", "X-Reset"]);
+        let statsd = service.statsd.expect("on");
+        assert!(statsd.dog && statsd.udp && statsd.tags.len() == 2);
+        assert_eq!(statsd.every, Duration::from_millis(150));
+        assert_eq!(service.prometheus.expect("on").path, "/metrics");
+    }
+
+    #[test]
+    fn tls_is_asked_for_as_in_the_reference() {
+        let all = [
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", "/tls/tls.crt"),
+            ("GRPC_SERVER_TLS_KEY", "/tls/tls.key"),
+            ("GRPC_CLIENT_TLS_CACERT", "/tls/ca.crt"),
+            ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
+        ];
+        let service = read(&all).expect("sound");
+        let tls = service.tls.expect("on");
+        let clients = tls.clients.expect("asked for");
+        assert_eq!((tls.cert, tls.key), ("/tls/tls.crt".into(), "/tls/tls.key".into()));
+        assert_eq!(
+            (clients.ca, clients.name),
+            ("/tls/ca.crt".into(), Some("envoy.example".into()))
+        );
+        assert!(!service.http_tls);
+        assert_eq!(read(&all[..3]).expect("sound").tls.expect("on").clients, None);
+        assert_eq!(read(&all[1..]).expect("sound").tls, None);
+        let told = read(&[&all[..3], &all[4..]].concat()).expect_err("a name of nobody");
+        assert!(told.contains("GRPC_CLIENT_TLS_SAN needs `ca`"), "{told}");
+    }
+
+    #[test]
+    fn what_is_wrong_or_not_built_is_told_by_the_variables_name() {
+        for (name, value, told) in [
+            ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: there is no memcache here"),
+            ("CONFIG_TYPE", "ETCD", "CONFIG_TYPE=ETCD: must be FILE or GRPC_XDS_SOTW"),
+            ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_KEY"),
+            ("GRPC_SERVER_USE_TLS", "yes", "GRPC_SERVER_USE_TLS=yes: must be true or false"),
+            ("SHADOW_MODE", "maybe", "SHADOW_MODE=maybe: must be true or false"),
+            ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a duration"),
+            ("NEAR_LIMIT_RATIO", "-2", "NEAR_LIMIT_RATIO is `-2`: must be from 0"),
+            ("STATS_FLUSH_INTERVAL", "0", "STATS_FLUSH_INTERVAL is `0ns`: must be from"),
+            ("LOG_LEVEL", "loud", "LOG_LEVEL=loud: must be panic"),
+            ("EVENKEEL_KEYS_MAX", "none", "EVENKEEL_KEYS_MAX is `none`: not a whole number"),
+            ("EVENKEEL_RLQS_TTL", "2h", "EVENKEEL_RLQS_TTL is `7200000000000ns`"),
+            ("PORT", "x", "HOST:PORT is `0.0.0.0:x`: not an address"),
+            ("STATSD_PORT", "x", "STATSD_HOST:STATSD_PORT is `localhost:x`"),
+            ("EVENKEEL_ADMIN", "x", "EVENKEEL_ADMIN is `x`: not an address"),
+        ] {
+            let all = read(&[(name, value)]).expect_err(name);
+            assert!(all.contains(told), "{all}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The variables about metrics: StatsD and Prometheus.
+//!
+//! The reference's mogrifiers become rules that rename metrics in `statsd`, in the order of their
+//! list; the reference tries them in no fixed order. How a variable is read: `environment`.
+
+use super::{Form, Keys, Reader, map, named};
+use crate::tree::{Node, Value};
+
+impl Reader<'_> {
+    /// Adds the sections `statsd` and `prometheus`.
+    pub(super) fn figures(&mut self, section: &mut Keys) {
+        let silent = self.truth("DISABLE_STATS", false);
+        let dog = self.truth("USE_DOG_STATSD", false);
+        if (self.truth("USE_STATSD", true) || dog) && !silent {
+            section.push((named("statsd"), self.statsd(dog)));
+        }
+        if self.truth("USE_PROMETHEUS", false) && !silent {
+            let address = self.text_or("PROMETHEUS_ADDR", ":9090");
+            let path = self.text_or("PROMETHEUS_PATH", "/metrics");
+            let mut keys = vec![
+                self.pair("listen", "PROMETHEUS_ADDR", address),
+                self.pair("path", "PROMETHEUS_PATH", path),
+            ];
+            self.plain(&[("PROMETHEUS_MAPPER_YAML", "mapper", Form::Text)], &mut keys);
+            section.push((named("prometheus"), map(keys)));
+        }
+    }
+
+    fn statsd(&mut self, dog: bool) -> Node {
+        let host = self.text_or("STATSD_HOST", "localhost");
+        let address = format!("{host}:{}", self.text_or("STATSD_PORT", "8125"));
+        let udp = dog || self.text("STATSD_PROTOCOL").as_deref() == Some("udp");
+        let every = self.written("STATS_FLUSH_INTERVAL", Form::Duration);
+        let tags = list(&self.text_or("EXTRA_TAGS", ""));
+        let rename = if dog { self.mogrifiers() } else { Node::made(Value::Null) };
+        let every = every.unwrap_or_else(|| "10s".to_owned());
+        map(vec![
+            self.pair("address", "STATSD_HOST:STATSD_PORT", address),
+            (named("udp"), Node::text(udp.to_string())),
+            (named("dogstatsd"), Node::text(dog.to_string())),
+            self.pair("every", "STATS_FLUSH_INTERVAL", every),
+            (named("tags"), tags),
+            (named("rename"), rename),
+        ])
+    }
+
+    fn mogrifiers(&mut self) -> Node {
+        let listed = self.text_or("USE_DOG_STATSD_MOGRIFIERS", "");
+        let mut rules = Vec::new();
+        for name in listed.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let variable = |part: &str| format!("DOG_STATSD_MOGRIFIER_{name}_{part}");
+            let mut keys = Keys::new();
+            for (key, part) in [("match", "PATTERN"), ("name", "NAME")] {
+                match self.text(&variable(part)) {
+                    Some(text) => keys.push(self.pair(key, &variable(part), text)),
+                    None => {
+                        let variable = variable(part);
+                        self.fault(format!("USE_DOG_STATSD_MOGRIFIERS={name} needs {variable}"));
+                    }
+                }
+            }
+            let tags = self.text(&variable("TAGS")).unwrap_or_default();
+            keys.push((named("tags"), list(&tags)));
+            rules.push(map(keys));
+        }
+        Node::made(Value::List(rules))
+    }
+}
+
+/// Splits `a:b,c:d` into a list.
+fn list(text: &str) -> Node {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    Node::made(Value::List(items.map(Node::text).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::read;
+
+    #[test]
+    fn mogrifiers_are_other_names_in_the_order_in_which_they_are_listed() {
+        let pattern = r"^ratelimit\.service\.rate_limit\.(.*)\.(.*)\.(.*)$";
+        let all = [
+            ("USE_DOG_STATSD", "true"),
+            ("USE_DOG_STATSD_MOGRIFIERS", "FOO, BAR"),
+            ("DOG_STATSD_MOGRIFIER_FOO_PATTERN", pattern),
+            ("DOG_STATSD_MOGRIFIER_FOO_NAME", "ratelimit.service.rate_limit.$3"),
+            ("DOG_STATSD_MOGRIFIER_FOO_TAGS", "domain:$1,descriptor:$2"),
+            ("DOG_STATSD_MOGRIFIER_BAR_PATTERN", "x"),
+            ("DOG_STATSD_MOGRIFIER_BAR_NAME", "y"),
+        ];
+        let rename = read(&all).expect("sound").statsd.expect("on").rename;
+        let names: Vec<_> =
+            rename.iter().flat_map(|one| &one.name).map(ToString::to_string).collect();
+        assert_eq!(names, ["ratelimit.service.rate_limit.$3", "y"]);
+        assert_eq!((rename[0].tags.len(), rename[1].tags.len()), (2, 0));
+        assert!(read(&all[1..]).expect("sound").statsd.expect("on").rename.is_empty());
+        let told = read(&all[..3]).expect_err("no name");
+        assert!(told.contains("FOO needs DOG_STATSD_MOGRIFIER_FOO_NAME"), "{told}");
+        let faulty = [&all[..3], &[("DOG_STATSD_MOGRIFIER_FOO_NAME", "$9")], &all[5..]].concat();
+        let told = read(&faulty).expect_err("no such group");
+        assert!(told.contains("has no group 9"), "{told}");
+    }
+
+    #[test]
+    fn prometheus_can_have_a_mapping_file() {
+        let all = [("USE_PROMETHEUS", "true"), ("PROMETHEUS_MAPPER_YAML", "/etc/map.yaml")];
+        let prometheus = read(&all).expect("sound").prometheus.expect("on");
+        assert_eq!(prometheus.mapper, Some("/etc/map.yaml".into()));
+        assert_eq!(prometheus.listen.port(), 9090);
+    }
+}

@@ -1,0 +1,186 @@
+//! The variables about traces: those of the reference and those of OpenTelemetry's specification.
+//!
+//! The reference's variables define whether requests are traced and the name of the service. The
+//! variables of OpenTelemetry's exporters define the collector; those for traces take precedence
+//! over those for all signals. How a variable is read: `environment`.
+
+use super::{Keys, Reader, map, named};
+use crate::tree::{Node, Value};
+use percent_encoding::percent_decode_str;
+
+/// Variables of the exporter, without their prefix; each exists for traces and for all signals.
+const EXPORTER: [(&str, &str, &str); 6] = [
+    ("COMPRESSION", "compression", ""),
+    ("TIMEOUT", "timeout", "ms"),
+    ("HEADERS", "headers", ""),
+    ("CERTIFICATE", "ca", ""),
+    ("CLIENT_CERTIFICATE", "cert", ""),
+    ("CLIENT_KEY", "key", ""),
+];
+/// Variables of the batch processor.
+const BATCHES: [(&str, &str, &str); 3] = [
+    ("OTEL_BSP_SCHEDULE_DELAY", "every", "ms"),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "queue", ""),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "batch", ""),
+];
+
+impl Reader<'_> {
+    /// The `traces` section, if traces are enabled.
+    pub(super) fn traces(&mut self) -> Option<Node> {
+        if !self.truth("TRACING_ENABLED", false) {
+            return None;
+        }
+        let protocol = match self.text_or("TRACING_EXPORTER_PROTOCOL", "http").as_str() {
+            "http" => "http",
+            "grpc" => "grpc",
+            other => {
+                self.fault(format!("TRACING_EXPORTER_PROTOCOL={other}: must be http or grpc"));
+                "http"
+            }
+        };
+        let service = self.text("OTEL_SERVICE_NAME").unwrap_or_else(|| "RateLimit".to_owned());
+        let service = self.text_or("TRACING_SERVICE_NAME", &service);
+        let mut keys = vec![
+            (named("protocol"), Node::text(protocol)),
+            self.pair("service", "TRACING_SERVICE_NAME", service),
+            (named("attributes"), self.attributes()),
+        ];
+        let endpoint = self.endpoint(protocol);
+        let name = "OTEL_EXPORTER_OTLP_ENDPOINT";
+        keys.extend(endpoint.map(|text| self.pair("endpoint", name, text)));
+        let name = "TRACING_SAMPLING_RATE";
+        let sampling = self.text(name).map(|text| match text.parse::<f64>() {
+            // Values above 1 mean all requests, values below 0 none.
+            Ok(part) if !part.is_nan() => part.clamp(0.0, 1.0).to_string(),
+            _ => text,
+        });
+        keys.extend(sampling.map(|text| self.pair("sampling", name, text)));
+        let mut tls = Keys::new();
+        for (name, key, unit) in EXPORTER {
+            let Some(text) = self.exporter(name) else { continue };
+            let name = format!("OTEL_EXPORTER_OTLP_{name}");
+            match key {
+                "headers" => keys.push((named(key), pairs(&text))),
+                "ca" | "cert" | "key" => tls.push(self.pair(key, &name, text)),
+                _ => keys.push(self.pair(key, &name, format!("{text}{unit}"))),
+            }
+        }
+        for (name, key, unit) in BATCHES {
+            let text = self.text(name);
+            keys.extend(text.map(|text| self.pair(key, name, format!("{text}{unit}"))));
+        }
+        if !tls.is_empty() {
+            keys.push((named("tls"), map(tls)));
+        }
+        Some(map(keys))
+    }
+
+    /// A variable of the exporter: for traces, or else for all signals.
+    fn exporter(&self, name: &str) -> Option<String> {
+        let own = self.text(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"));
+        own.or_else(|| self.text(&format!("OTEL_EXPORTER_OTLP_{name}")))
+    }
+
+    /// The endpoint for traces is used unchanged. With HTTP, `/v1/traces` is appended to the
+    /// endpoint for all signals.
+    fn endpoint(&self, protocol: &str) -> Option<String> {
+        if let Some(own) = self.text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") {
+            return Some(own);
+        }
+        let all = self.text("OTEL_EXPORTER_OTLP_ENDPOINT")?;
+        let all = all.trim_end_matches('/');
+        Some(if protocol == "grpc" { all.to_owned() } else { format!("{all}/v1/traces") })
+    }
+
+    fn attributes(&self) -> Node {
+        let mut list = Vec::new();
+        for (key, name) in [
+            ("service.namespace", "TRACING_SERVICE_NAMESPACE"),
+            ("service.instance.id", "TRACING_SERVICE_INSTANCE_ID"),
+        ] {
+            list.extend(self.text(name).map(|text| Node::text(format!("{key}:{text}"))));
+        }
+        if let Value::List(more) = pairs(&self.text_or("OTEL_RESOURCE_ATTRIBUTES", "")).value {
+            list.extend(more);
+        }
+        Node::made(Value::List(list))
+    }
+}
+
+/// `a=b,c=d`, values escaped as in URLs, as a list of `a:b`. What is not escaped properly stays as
+/// it is.
+fn pairs(text: &str) -> Node {
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| {
+        let pair = pair.replacen('=', ":", 1);
+        Node::text(percent_decode_str(&pair).decode_utf8_lossy().into_owned())
+    });
+    Node::made(Value::List(pairs.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::environment::tests::settings;
+    use crate::settings::otlp::{Protocol, Traces};
+    use std::time::Duration;
+
+    fn traces(variables: &[(&str, &str)]) -> Result<Traces, String> {
+        let all = [&[("TRACING_ENABLED", "true")], variables].concat();
+        settings(&all).map(|settings| settings.traces.expect("its section"))
+    }
+
+    #[test]
+    fn traces_go_where_the_specifications_variables_say() {
+        assert_eq!(settings(&[]).expect("sound").traces, None);
+        let plain = traces(&[]).expect("sound");
+        assert_eq!(plain.collector.endpoint.to_string(), "http://127.0.0.1:4318");
+        assert_eq!((plain.service.as_str(), plain.sampling), ("RateLimit", 1.0));
+        assert_eq!((plain.queue_max, plain.batch_max), (2_048, 512));
+        let all = traces(&[
+            ("TRACING_SERVICE_NAME", "edge"),
+            ("TRACING_SERVICE_NAMESPACE", "shop"),
+            ("TRACING_SERVICE_INSTANCE_ID", "a-1"),
+            ("TRACING_SAMPLING_RATE", "0.25"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "zone=a%20b,rack=7,odd=%+1%zz%"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector.example/otlp/"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "1500"),
+            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2500"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/tls/ca.pem"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ]);
+        let all = all.expect("sound");
+        let to = all.collector;
+        assert_eq!(to.endpoint.to_string(), "https://collector.example:4318/otlp/v1/traces");
+        assert_eq!(to.headers, [("authorization".to_owned(), "Bearer x".to_owned())]);
+        assert_eq!((to.gzip, to.timeout), (true, Duration::from_millis(2_500)));
+        assert_eq!(to.tls.ca, Some("/tls/ca.pem".into()));
+        assert_eq!((all.service.as_str(), all.sampling), ("edge", 0.25));
+        assert_eq!(all.every, Duration::from_millis(100));
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let attributes = [
+            pair("service.namespace", "shop"),
+            pair("service.instance.id", "a-1"),
+            pair("zone", "a b"),
+            pair("rack", "7"),
+            pair("odd", "%+1%zz%"),
+        ];
+        assert_eq!(all.attributes, attributes);
+        let grpc = traces(&[
+            ("TRACING_EXPORTER_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.example:9"),
+        ]);
+        let grpc = grpc.expect("sound").collector;
+        assert_eq!(grpc.protocol, Protocol::Grpc);
+        assert_eq!(grpc.endpoint.to_string(), "http://collector.example:9");
+        for (variable, told) in [
+            (("TRACING_EXPORTER_PROTOCOL", "udp"), "TRACING_EXPORTER_PROTOCOL=udp: must be http"),
+            (("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"), "write http://host:port"),
+            (("TRACING_SAMPLING_RATE", "all"), "TRACING_SAMPLING_RATE is `all`"),
+        ] {
+            let all = traces(&[variable]).expect_err("refused");
+            assert!(all.contains(told), "{all}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The variables about rules from an xDS server.
+//!
+//! The reference's delays between attempts have separate keys here: the retry interval of the
+//! connection (`retry`) and the back-off of the client (`retry_stream`, `retry_max`). How a
+//! variable is read: `environment`.
+
+use super::{Form, Keys, Reader, map, named};
+use crate::tree::{Node, Value};
+
+/// The longest delay, in milliseconds.
+const WAIT_MAX: u64 = 366 * 86_400_000;
+
+/// Variables that correspond to one key each. The replacements for a delay of 0 are those of the
+/// reference.
+const PLAIN: [(&str, &str, Form); 4] = [
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "retry", Form::Bounded(1, [1, WAIT_MAX])),
+    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "retry_stream", Form::Bounded(100, [1, WAIT_MAX])),
+    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "retry_max", Form::Bounded(10_000, [1, WAIT_MAX])),
+    ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "message_bytes", Form::Text),
+];
+
+/// Variables of the section `tls`.
+const TLS: [(&str, &str, Form); 4] = [
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "cert", Form::Text),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key", Form::Text),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca", Form::Text),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "server_name", Form::Text),
+];
+
+impl Reader<'_> {
+    /// Adds the section `xds`.
+    pub(super) fn xds(&mut self, section: &mut Keys) {
+        let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+        // The prefix asks gRPC to resolve the name, which happens here in any case.
+        let server = server.strip_prefix("dns:///").unwrap_or(&server).to_owned();
+        let pairs = [
+            ("metadata", "CONFIG_GRPC_XDS_NODE_METADATA", "="),
+            ("headers", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":"),
+        ];
+        let node_id = self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default");
+        let mut keys = vec![
+            self.pair("server", "CONFIG_GRPC_XDS_SERVER_URL", server),
+            self.pair("node_id", "CONFIG_GRPC_XDS_NODE_ID", node_id),
+        ];
+        keys.extend(pairs.map(|(key, name, sign)| (named(key), self.pairs(name, sign))));
+        self.plain(&PLAIN, &mut keys);
+        let spread = match self.truth("XDS_CLIENT_BACKOFF_JITTER", true) {
+            true => self.text("XDS_CLIENT_BACKOFF_RANDOM_FACTOR"),
+            false => Some("0".to_owned()),
+        };
+        let name = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR";
+        keys.extend(spread.map(|spread| self.pair("retry_spread", name, spread)));
+        if self.truth("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
+            keys.push((named("tls"), self.xds_tls()));
+        }
+        section.push((named("xds"), map(keys)));
+    }
+
+    fn xds_tls(&mut self) -> Node {
+        let mut files = Keys::new();
+        self.plain(&TLS, &mut files);
+        map(files)
+    }
+
+    /// Converts a list of pairs such as `a=b,c=d` into a list of `a:b`; `sign` is the separator
+    /// within a pair.
+    fn pairs(&self, name: &str, sign: &str) -> Node {
+        let text = self.text_or(name, "");
+        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| Node::text(pair.replacen(sign, ":", 1)));
+        Node::made(Value::List(pairs.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::read;
+    use std::time::Duration;
+
+    #[test]
+    fn rules_come_from_a_server_as_the_references_variables_say() {
+        let xds = |variables: &[(&str, &str)]| {
+            let all = [&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], variables].concat();
+            read(&all).map(|service| service.xds.expect("its section"))
+        };
+        let plain = xds(&[]).expect("sound");
+        assert_eq!((plain.server.as_str(), plain.node_id.as_str()), ("localhost:18000", "default"));
+        assert_eq!((plain.tls, plain.retry_spread), (None, 0.5));
+        assert_eq!([plain.retry, plain.retry_stream], [Duration::from_secs(3); 2]);
+        let all = xds(&[
+            ("CONFIG_GRPC_XDS_SERVER_URL", "dns:///rules.example:443"),
+            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "1"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/tls/me.crt"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/tls/me.key"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/tls/ca.crt"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "other.example"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "7s"),
+            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "2m"),
+            ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.2"),
+            ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4096"),
+        ]);
+        let all = all.expect("sound");
+        assert_eq!(all.server, "rules.example:443");
+        let tls = all.tls.expect("on");
+        assert_eq!(tls.identity, Some(("/tls/me.crt".into(), "/tls/me.key".into())));
+        assert_eq!((tls.ca, tls.name), (Some("/tls/ca.crt".into()), Some("other.example".into())));
+        let waits = [all.retry, all.retry_stream, all.retry_max].map(|wait| wait.as_secs());
+        assert_eq!((waits, all.retry_spread, all.message_bytes_max), ([3, 7, 120], 0.2, 4096));
+        let still = [("XDS_CLIENT_BACKOFF_JITTER", "false")];
+        assert_eq!(xds(&still).expect("sound").retry_spread, 0.0);
+        let lone = [
+            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/tls/me.crt"),
+        ];
+        let told = xds(&lone).expect_err("no key");
+        assert!(told.contains("CONFIG_GRPC_XDS_CLIENT_TLS_CERT needs `key`"), "{told}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Faults of a configuration and their places.
+//!
+//! All faults of a file are collected and reported at once, each with its place and its fix. A
+//! configuration with a fault never runs.
+
+use std::fmt;
+
+/// A place in a file. Both numbers start at 1; zero means that the value does not come from a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Number of the line.
+    pub line: usize,
+    /// Number of the column, in characters.
+    pub column: usize,
+}
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    /// Place of the fault.
+    pub place: Place,
+    /// Description of the fault and of its fix.
+    pub what: String,
+}
+
+impl Fault {
+    /// Creates a fault at `place`.
+    pub fn new(place: Place, what: impl Into<String>) -> Fault {
+        Fault { place, what: what.into() }
+    }
+}
+
+/// All faults of one file, in the order of their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Name of the file, as the user gave it.
+    pub file: String,
+    /// The faults, at least one.
+    pub faults: Vec<Fault>,
+}
+
+impl Faults {
+    /// Collects the faults of `file`, sorted by place and without duplicates.
+    #[must_use]
+    pub fn new(file: &str, mut faults: Vec<Fault>) -> Faults {
+        faults.sort();
+        faults.dedup();
+        Faults { file: file.to_owned(), faults }
+    }
+}
+
+/// One line per fault: `file:line:column: what`.
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.faults.iter().enumerate() {
+            let Place { line, column } = fault.place;
+            let end = if index > 0 { "\n" } else { "" };
+            match line {
+                0 => write!(f, "{end}{}: {}", self.file, fault.what)?,
+                _ => write!(f, "{end}{}:{line}:{column}: {}", self.file, fault.what)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// Quotes text from a file for a message. Cuts it at 60 characters and replaces control characters.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    // An address may contain a password, which must not get into a log.
+    let hidden = text.split_once("://").zip(text.rsplit_once('@'));
+    let hidden = hidden.map(|((scheme, _), (_, host))| format!("{scheme}://***@{host}"));
+    let text = hidden.as_deref().unwrap_or(text);
+    let clean: String =
+        text.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
+    let more = if text.chars().nth(60).is_some() { "..." } else { "" };
+    format!("`{clean}{more}`")
+}
+
+/// The name in `known` that is most similar to `name`, if one is similar enough.
+#[must_use]
+pub fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    let short = name.len() <= 64;
+    let near = known.iter().filter(|_| short);
+    let near = near.map(|known| (strsim::damerau_levenshtein(known, name), *known));
+    near.filter(|(far, known)| *far <= 1 + known.len() / 4).min().map(|(_, known)| known)
+}
+
+/// Flags that clap accepts but that make no valid configuration, and the command they were given to.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}\nFor more information, try 'evenkeel {1} --help'.")]
+pub struct Misuse(pub Faults, pub &'static str);

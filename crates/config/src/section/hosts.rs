@@ -1,0 +1,71 @@
+//! The keys of `proxy` about clients by host name: `exempt`, `merge`, `resolver`.
+//!
+//! They are described in `settings::hosts`. `exempt` may also contain networks and cookies.
+
+use crate::address::{self, Exempt};
+use crate::reader::{Read, Section};
+use crate::settings::hosts::{Hosts, Merge, host_name};
+use crate::tree::Value;
+use evenkeel_core::limit::When;
+use ipnet::IpNet;
+
+/// Maximum number of entries of `merge`.
+const MERGE_MAX: usize = 1024;
+
+/// Reads `exempt`. Returns the networks; host names go into `hosts`, conditions on requests into
+/// `requests`.
+pub fn exempt(
+    proxy: &mut Section<'_, '_>,
+    hosts: &mut Hosts,
+    requests: &mut Vec<When>,
+) -> Vec<IpNet> {
+    let mut nets = Vec::new();
+    for exempt in proxy.list("exempt", Vec::new(), address::exempt) {
+        match exempt {
+            Exempt::Net(net) => nets.push(net),
+            Exempt::Host(pattern) => hosts.exempt.push(pattern),
+            Exempt::Cookie(name) => {
+                requests.push(When { cookie: vec![name], ..When::default() });
+            }
+        }
+    }
+    nets
+}
+
+/// Reads the other keys and completes `hosts`.
+pub fn read(proxy: &mut Section<'_, '_>, mut hosts: Hosts) -> Hosts {
+    hosts.merge = merge(proxy);
+    hosts.resolver = proxy.values("resolver", address::name_server);
+    if !hosts.resolver.is_empty() && !hosts.matter() {
+        let what = "`resolver` is asked for names only where `exempt` or `merge` has `host:`; \
+                    remove it, or name hosts";
+        proxy.fault("resolver", what);
+    }
+    hosts
+}
+
+fn merge(proxy: &mut Section<'_, '_>) -> Vec<Merge> {
+    let Some(node) = proxy.node("merge") else { return Vec::new() };
+    let nodes = match &node.value {
+        Value::List(nodes) => nodes.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if nodes.len() > MERGE_MAX {
+        proxy.fault("merge", format!("more than {MERGE_MAX} entries; remove some"));
+    }
+    let merged = proxy.sections("merge", nodes, |section| {
+        for key in ["match", "as"] {
+            if !section.has(key) {
+                section.fault(key, format!("an entry of `merge` needs `{key}`"));
+            }
+        }
+        let pattern = section.optional("match", address::host);
+        let name = section.optional("as", name);
+        Some(Merge { pattern: pattern?, name: name? })
+    });
+    merged.into_iter().flatten().collect()
+}
+
+fn name(text: &str) -> Read<Box<str>> {
+    host_name(text).ok_or_else(|| "a name such as googlebot.com".to_owned())
+}

@@ -1,0 +1,128 @@
+//! The sockets that a configuration opens at start, each with the key that names it.
+//!
+//! This is the single list for all users: the configuration reader, which rejects two listeners on
+//! one port or file; `run::handover`, which permits the doors to open only these sockets; and
+//! `run::trial`, by which `check` tests whether a start could open them.
+
+use super::peers::Via;
+use super::{Line, Listen, Settings};
+use crate::address;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// Path to a key of the file, section by section.
+pub type Way = &'static [&'static str];
+
+/// A socket that is opened at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// Listens on a TCP port.
+    Tcp(SocketAddr),
+    /// Receives datagrams on a UDP port.
+    Datagrams(SocketAddr),
+    /// Listens on a Unix socket.
+    File(PathBuf),
+    /// Receives datagrams of a multicast group.
+    Group {
+        /// Address and port of the group.
+        group: SocketAddr,
+        /// This machine's address on the network to use. `None`: the system chooses.
+        interface: Option<IpAddr>,
+        /// Hop limit of datagrams: the number of networks that they may cross, including the first.
+        hops: u32,
+    },
+}
+
+impl Socket {
+    /// Whether both cannot be open at once: the same TCP port, or the same file in any spelling.
+    /// UDP sockets and groups never collide.
+    #[must_use]
+    pub fn collides(&self, other: &Socket) -> bool {
+        match (self, other) {
+            (Socket::Tcp(one), Socket::Tcp(other)) => address::collide(*one, *other),
+            (Socket::File(one), Socket::File(other)) => one.components().eq(other.components()),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Socket::Tcp(address) => write!(f, "{address}"),
+            Socket::Datagrams(address) => write!(f, "udp://{address}"),
+            Socket::File(path) => write!(f, "unix://{}", path.display()),
+            Socket::Group { group, .. } => write!(f, "the group {group}"),
+        }
+    }
+}
+
+/// A socket and the key that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Path of the key.
+    pub way: Way,
+    /// The socket that the key names.
+    pub socket: Socket,
+}
+
+impl Settings {
+    /// All sockets that a start opens.
+    #[must_use]
+    pub fn openings(&self) -> Vec<Opening> {
+        // All fields are named, so that a new section does not compile until it is considered here.
+        #[rustfmt::skip]
+        let Settings {
+            admin, proxy, check, line, ratelimit, master, peers,
+            log: _, metrics: _, traces: _, state: _, gatekeepers: _, store: _,
+        } = self;
+        let mut all = Vec::new();
+        let mut add = |way, socket| all.push(Opening { way, socket });
+        let mut tcp = |way, addresses: &[SocketAddr]| {
+            addresses.iter().for_each(|address| add(way, Socket::Tcp(*address)));
+        };
+        admin.iter().for_each(|admin| tcp(&["admin", "listen"], &admin.listen));
+        proxy.iter().for_each(|proxy| tcp(&["proxy", "listen"], &proxy.listen));
+        check.iter().for_each(|check| tcp(&["check", "listen"], &check.listen));
+        if let Some(door) = ratelimit {
+            tcp(&["ratelimit", "grpc"], &door.grpc);
+            door.http.iter().for_each(|at| tcp(&["ratelimit", "http"], &[*at]));
+            door.debug.iter().for_each(|at| tcp(&["ratelimit", "debug"], &[*at]));
+            let figures = door.prometheus.iter();
+            figures.for_each(|figures| tcp(&["ratelimit", "prometheus"], &[figures.listen]));
+        }
+        if let Some(master) = master {
+            tcp(&["master", "accounting"], &[master.accounting]);
+            tcp(&["master", "control"], &[master.control]);
+        }
+        for datagrams in check.iter().flat_map(|check| &check.syslog) {
+            add(&["check", "syslog"], Socket::Datagrams(datagrams.0));
+        }
+        for path in ratelimit.iter().filter_map(|door| door.grpc_unix.as_ref()) {
+            add(&["ratelimit", "grpc_unix"], Socket::File(path.clone()));
+        }
+        line.iter().flat_map(Line::openings).for_each(|(way, socket)| add(way, socket));
+        match peers.as_ref().map(|peers| &peers.via) {
+            Some(Via::Mesh { listen, .. }) => add(&["peers", "listen"], Socket::Tcp(*listen)),
+            Some(Via::Multicast { group, interface, hops }) => {
+                let (group, interface, hops) = (*group, *interface, *hops);
+                add(&["peers", "group"], Socket::Group { group, interface, hops });
+            }
+            Some(Via::Nats { .. }) | None => {}
+        }
+        all
+    }
+}
+
+impl Line {
+    fn openings(&self) -> impl Iterator<Item = (Way, Socket)> {
+        let lines = self.listen.iter().map(|listen| match listen {
+            Listen::Tcp(address) => Socket::Tcp(*address),
+            Listen::Unix(path) => Socket::File(path.clone()),
+        });
+        let lines = lines.map(|socket| (&["line", "listen"][..], socket));
+        let resp = self.resp.iter().map(|address| Socket::Tcp(*address));
+        lines.chain(resp.map(|socket| (&["line", "resp"][..], socket)))
+    }
+}

@@ -1,0 +1,174 @@
+//! The files below a folder, which change together: the rules of the rate limit service.
+//!
+//! Every regular file counts, whatever its name. Links to files are followed, links to folders are
+//! not. A file that cannot be read is logged and skipped. A mounted Kubernetes ConfigMap contains
+//! its files twice, once below a folder with a name that begins with `..`, so such names are always
+//! skipped. Changes are detected by path, inode, length and change time of all files; a folder that
+//! changes from call to call is still being written. The contents are not interpreted here.
+
+use crate::is_configuration;
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Maximum number of files.
+pub const FILES_MAX: usize = 10_000;
+/// Maximum size of a file, in bytes. The caller reports a larger one.
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Maximum size of all files together, in bytes.
+pub const BYTES_MAX: u64 = 256 << 20;
+/// Maximum nesting depth of folders.
+const DEPTH_MAX: usize = 32;
+
+/// A file that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// The path as it was found.
+    pub name: String,
+    /// The content, at most one byte more than [`FILE_BYTES_MAX`].
+    pub bytes: Vec<u8>,
+}
+
+/// A folder or a single file, and its last known state.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Whether names that begin with a dot are skipped.
+    ignore_dot_files: bool,
+    read: u64,
+    seen: u64,
+}
+
+/// The configurations directly in a folder, in the order of their names. Empty if it is no folder.
+#[must_use]
+pub fn configurations(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    found.retain(|path| {
+        let kind = path.extension().and_then(|kind| kind.to_str());
+        let named = kind.is_some_and(|kind| ["yaml", "yml", "json"].contains(&kind));
+        named && path.is_file() && bytes(path).is_ok_and(|bytes| is_configuration(path, &bytes))
+    });
+    found.sort();
+    found
+}
+
+impl Folder {
+    /// A folder that has not been examined yet.
+    #[must_use]
+    pub fn new(path: &Path, ignore_dot_files: bool) -> Folder {
+        let path = path.to_owned();
+        Folder { path, ignore_dot_files, read: 0, seen: 0 }
+    }
+
+    /// Path of the folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads all files, in the order of their names. A folder that does not exist has no files.
+    ///
+    /// # Errors
+    /// If there are too many files, or their total size is too large.
+    pub fn read(&mut self) -> io::Result<Vec<File>> {
+        let stamps = self.stamps();
+        self.read = stamps;
+        self.seen = stamps;
+        self.files()
+    }
+
+    /// Reads all files if any of them has changed since the last read, and none since the last
+    /// call.
+    ///
+    /// # Errors
+    /// As [`Folder::read`].
+    pub fn look(&mut self) -> Option<io::Result<Vec<File>>> {
+        let stamps = self.stamps();
+        let settled = std::mem::replace(&mut self.seen, stamps) == stamps;
+        if stamps == self.read || !settled || !self.path.exists() {
+            return None;
+        }
+        self.read = stamps;
+        Some(self.files())
+    }
+
+    fn files(&self) -> io::Result<Vec<File>> {
+        let (mut files, mut all) = (Vec::new(), 0);
+        for path in self.paths()? {
+            match bytes(&path) {
+                Ok(bytes) => {
+                    all += bytes.len() as u64;
+                    if all > BYTES_MAX {
+                        let path = self.path.display();
+                        let what = format!("more than {BYTES_MAX} bytes in the files below {path}");
+                        return Err(io::Error::other(what));
+                    }
+                    files.push(File { name: path.display().to_string(), bytes });
+                }
+                Err(error) => {
+                    let file = path.display();
+                    tracing::warn!(%file, %error, "a rule file cannot be read and is left out");
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// A hash over paths and metadata of all files, to detect changes.
+    fn stamps(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for path in self.paths().unwrap_or_default() {
+            path.hash(&mut hasher);
+            let stamp = fs::metadata(&path).map(|meta| {
+                [meta.ino(), meta.len(), meta.ctime() as u64, meta.ctime_nsec() as u64]
+            });
+            stamp.ok().hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn paths(&self) -> io::Result<Vec<PathBuf>> {
+        let mut paths = Vec::new();
+        if self.path.is_file() {
+            paths.push(self.path.clone());
+        } else {
+            self.collect(&self.path, DEPTH_MAX, &mut paths)?;
+        }
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn collect(&self, folder: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
+        let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+        for entry in entries.flatten() {
+            let (name, path) = (entry.file_name(), entry.path());
+            let name = name.to_string_lossy();
+            if name.starts_with("..") || (self.ignore_dot_files && name.starts_with('.')) {
+                continue;
+            }
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_folder && depth > 0 {
+                self.collect(&path, depth - 1, paths)?;
+            } else if path.is_file() {
+                paths.push(path);
+            }
+            if paths.len() > FILES_MAX {
+                let what = format!("more than {FILES_MAX} files below {}", self.path.display());
+                return Err(io::Error::other(what));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads at most one byte more than allowed, so that the caller can detect a file that is too
+/// large.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

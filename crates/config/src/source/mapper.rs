@@ -1,0 +1,207 @@
+//! A mapping file in the format of statsd_exporter: other names and labels for Prometheus.
+//!
+//! Each mapping has a `match` (by default a glob in which `*` stands for one part between dots, or
+//! a regular expression with `match_type: regex`), a `name` and `labels`. Options of histograms and
+//! of the lifetime of series have no effect, because all metrics here are counters, and are
+//! ignored. The rules are applied by `settings::rename`.
+
+use super::files::Files;
+use crate::fault::{Fault, Faults, Place};
+use crate::reader::{Section, one_of};
+use crate::settings::pattern::Pattern;
+use crate::settings::rename::{Rename, Template};
+use crate::tree::{self, Node, Value};
+use std::path::Path;
+
+/// Keys that are accepted and ignored.
+const PASSED_OVER: [&str; 12] = [
+    "timer_type",
+    "observer_type",
+    "help",
+    "ttl",
+    "buckets",
+    "quantiles",
+    "histogram_options",
+    "summary_options",
+    "scale",
+    "honor_labels",
+    "glob_disable_ordering",
+    "match_metric_type",
+];
+/// The words of `match_type`, and whether each one means a regular expression.
+const KINDS: [(&str, bool); 2] = [("glob", false), ("regex", true)];
+
+/// Reads a mapping file.
+///
+/// # Errors
+/// All faults of the file.
+pub fn read(path: &Path) -> Result<Vec<Rename>, Faults> {
+    let file = path.display().to_string();
+    let read = Files::new(vec![path.to_owned()]).read();
+    let bytes = read.map_err(|unread| {
+        Faults::new(&file, vec![Fault::new(Place::default(), unread.to_string())])
+    })?;
+    let bytes = bytes.into_iter().next().map(|file| file.bytes).unwrap_or_default();
+    parse(&file, &bytes)
+}
+
+/// Parses the bytes of a mapping file. `file` is only used in messages.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Rename>, Faults> {
+    let root = tree::parse(bytes).map_err(|fault| Faults::new(file, vec![fault]))?;
+    let mut faults = Vec::new();
+    let mut section = Section::open("", Some(&root), root.place, &mut faults);
+    let regex = section.section("defaults", |defaults| {
+        PASSED_OVER.iter().for_each(|key| defaults.allow(key));
+        defaults.optional("match_type", |text| one_of(text, &KINDS)).unwrap_or(false)
+    });
+    let nodes: &[Node] = match section.node("mappings").map(|node| &node.value) {
+        Some(Value::List(nodes)) => nodes,
+        _ => {
+            section.fault("mappings", "it needs `mappings`: a list");
+            &[]
+        }
+    };
+    let rules = section.sections("mappings", nodes, |mapping| rule(mapping, regex));
+    section.close();
+    if faults.is_empty() {
+        // Mappings for other metrics than counters have no effect here and are dropped.
+        Ok(rules.into_iter().flatten().collect())
+    } else {
+        Err(Faults::new(file, faults))
+    }
+}
+
+/// Reads a mapping. `None` if it is faulty, or for metrics other than counters.
+fn rule(mapping: &mut Section<'_, '_>, regex: bool) -> Option<Rename> {
+    PASSED_OVER
+        .iter()
+        .filter(|key| **key != "match_metric_type")
+        .for_each(|key| mapping.allow(key));
+    let regex = mapping.optional("match_type", |text| one_of(text, &KINDS)).unwrap_or(regex);
+    let pattern = mapping.optional("match", |text| match regex {
+        true => Pattern::new(text),
+        false => glob(text),
+    });
+    if !mapping.has("match") {
+        mapping.fault("match", "a mapping needs `match`: which figures it is for");
+    }
+    let drop = mapping.optional("action", |text| one_of(text, &[("map", false), ("drop", true)]));
+    let drop = drop.unwrap_or(false);
+    let counts = mapping.optional("match_metric_type", |text| {
+        let kinds = [("counter", true), ("gauge", false), ("observer", false), ("timer", false)];
+        one_of(text, &kinds)
+    });
+    if !drop && !mapping.has("name") {
+        mapping.fault("name", "a mapping needs `name`: what is found is called then");
+    }
+    let labels = mapping.node("labels");
+    let name = mapping.optional("name", |text| match &pattern {
+        Some(pattern) => Template::new(text, pattern).map(Some),
+        None => Ok(None),
+    });
+    let pattern = pattern?;
+    let tags = labels.map(|labels| tags(mapping, labels, &pattern)).unwrap_or_default();
+    let name = name.flatten().filter(|_| !drop);
+    (counts.unwrap_or(true) && (drop || name.is_some())).then_some(Rename { pattern, name, tags })
+}
+
+fn tags(
+    mapping: &mut Section<'_, '_>,
+    labels: &Node,
+    pattern: &Pattern,
+) -> Vec<(String, Template)> {
+    let Value::Map(entries) = &labels.value else {
+        mapping.fault("labels", "`labels` must be a section: names with values");
+        return Vec::new();
+    };
+    let mut tags = Vec::new();
+    for (key, node) in entries {
+        let first = |c: char| c.is_ascii_alphabetic() || c == '_';
+        let sound =
+            key.name.starts_with(first) && key.name.chars().all(|c| first(c) || c.is_ascii_digit());
+        let template = match &node.value {
+            Value::Text(text) if sound => Template::new(text, pattern),
+            Value::Text(_) => Err(format!("`{}` cannot be a label", key.name.escape_debug())),
+            _ => Err("a label must be a single value".to_owned()),
+        };
+        match template {
+            Ok(template) => tags.push((key.name.clone(), template)),
+            Err(why) => mapping.fault("labels", why),
+        }
+    }
+    tags
+}
+
+/// Compiles a glob: `*` stands for one part between dots.
+fn glob(text: &str) -> Result<Pattern, String> {
+    let parts: Vec<String> = text.split('*').map(regex_lite::escape).collect();
+    Pattern::new(&format!("^{}$", parts.join("([^.]*)")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bolero::check;
+
+    fn told(text: &str, name: &str) -> Option<String> {
+        let rules = parse("map.yaml", text.as_bytes()).unwrap_or_else(|faults| panic!("{faults}"));
+        rules.iter().find_map(|rule| {
+            let found = rule.pattern.find(name)?;
+            let tags = rule.tags.iter().map(|(key, tag)| format!(" {key}={}", tag.filled(&found)));
+            let name = rule.name.as_ref().map_or("-".to_owned(), |name| name.filled(&found));
+            Some(name + &tags.collect::<String>())
+        })
+    }
+
+    const MAP: &str = "
+defaults: {ttl: 1m}
+mappings:
+- match: 'r.*.*.hits'
+  name: r_hits
+  timer_type: histogram
+  labels: {domain: $1, key: '${2}'}
+- {match: 'r\\.(.*)_(\\w+)\\.over', match_type: regex, name: 'over_$2', labels: {a: $1}}
+- {match: 'r.secret.*', action: drop}
+- {match: 'r.time', name: t, match_metric_type: timer}
+- {match: 'r.time', name: 'counted:time'}
+";
+
+    #[test]
+    fn the_first_mapping_that_fits_counts() {
+        for (name, expected) in [
+            ("r.d.k_v.hits", Some("r_hits domain=d key=k_v")),
+            ("r.d.k.l.hits", None),
+            ("r.x_y_z.over", Some("over_z a=x_y")),
+            ("r.secret.it", Some("-")),
+            ("r.time", Some("counted:time")),
+        ] {
+            assert_eq!(told(MAP, name).as_deref(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_fault_is_told_with_its_place() {
+        let text = "mappings:\n- {match: 'a.*', name: '$2'}\n- {name: x}\n- {match: '(', \
+                    match_type: regex, name: x}\n- {match: a, name: x, labels: {'1': y}}\n\
+                    - {match: a, names: x}\n";
+        let told = parse("map.yaml", text.as_bytes()).expect_err("faulty").to_string();
+        for line in [
+            "map.yaml:2:24: `name` is `$2`: `^a\\.([^.]*)$` has no group 2",
+            "map.yaml:3:3: a mapping needs `match`",
+            "map.yaml:4:11: `match` is `(`: found open group without closing ')'",
+            "map.yaml:5:31: `1` cannot be a label",
+            "map.yaml:6:3: a mapping needs `name`",
+            "did you mean `name`?",
+        ] {
+            assert!(told.contains(line), "{line}\n{told}");
+        }
+    }
+
+    #[test]
+    fn fuzz_mapping_files() {
+        check!().for_each(|bytes: &[u8]| _ = parse("map.yaml", bytes));
+    }
+}

@@ -1,0 +1,315 @@
+//! The open account of one request. Its clock runs while the backend works, its cost is charged as
+//! soon as it is known, and dropping the account settles it.
+//!
+//! How the request waits for a slot: `turn`. What is charged to which bucket:
+//! `evenkeel_core::limiter`. How cost is measured: `evenkeel_core::meter`.
+
+pub mod begun;
+pub(super) mod delivery;
+
+use super::counted::views::Seen;
+use super::domains::gatekeeper::Passage;
+use super::served::ruling::Ruling;
+use super::turn::Slot;
+use super::{Lane, Rules, named};
+use delivery::Delivery;
+use evenkeel_config::settings::CostSource;
+use evenkeel_core::classify::Key;
+use evenkeel_core::limit::{Action, Unit};
+use evenkeel_core::limiter::{Shadowed, Ticket};
+use evenkeel_core::meter::estimate::RouteHash;
+use evenkeel_core::meter::{self, Measure, Reading};
+use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_identity::hosts::Known;
+use evenkeel_telemetry::counts::tiers::Tier;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The open account of one request. Dropping it settles the account. The drop takes the locks of
+/// the meter, the gate and the books, so it must not happen while one of them is held.
+pub struct Charge {
+    pub(super) lane: Lane,
+    pub(super) rules: Arc<Rules>,
+    pub(super) ticket: Ticket,
+    /// Whether the request was already counted as delayed, held, queued or refused (in shadow, as
+    /// one that would have been).
+    pub(super) reported: bool,
+    pub(super) delayed: bool,
+    pub(super) waited: Nanos,
+    pub(super) client: IpAddr,
+    /// The virtual clock when the backend last began to work; `None` while the backend does not
+    /// work.
+    pub(super) reading: Option<Reading>,
+    /// The time when the backend last began to work; `None` while the backend does not work.
+    pub(super) began: Option<Time>,
+    /// The wall-clock time for which the backend has worked so far.
+    pub(super) worked: Nanos,
+    /// The cost measured so far.
+    pub(super) cost: Cost,
+    /// The cost that the backend has stated in its answer.
+    pub(super) stated: Option<Cost>,
+    /// The route for which this request's cost is a sample; `None` if no limit needs estimates.
+    pub(super) route: Option<RouteHash>,
+    pub(super) slot: Slot,
+    /// Whether the backend finished the request, so that its cost is a sample of its route.
+    pub(super) whole: bool,
+    /// Whether the request has held its slot without a break.
+    pub(super) steady: bool,
+    /// How much of the request the backend has.
+    pub(super) delivery: Delivery,
+    /// Whether the gate counts this request as stalled: the backend waits for the rest of it, and
+    /// others use its slot.
+    pub(super) stalled: bool,
+    /// Whether the clock has stopped for good.
+    pub(super) left: bool,
+    /// The cost that an external server has reported, and how it is known.
+    pub(super) told: Option<(Cost, Measure)>,
+    /// The `User-Agent`, if the notice of a block may have to show it.
+    pub(super) agent: Option<Box<str>>,
+    /// The decision of a gatekeeper, if one has decided.
+    pub(super) passage: Option<Passage>,
+    /// A callback that reports the final cost, for a store.
+    pub(super) tell: Option<Tell>,
+    /// The request's route and user agent in the lists that no limit counts by.
+    pub(super) seen: Seen,
+    /// When the request arrived.
+    pub(super) came: Time,
+    /// The class of the request in the metrics: in credit or in debt.
+    pub(super) tier: Tier,
+}
+
+/// Receives the cost of a request, the time as of which the request was charged, and the time at
+/// which the cost was known.
+pub type Tell = Box<dyn FnOnce(Cost, Time, Time) + Send>;
+
+impl Charge {
+    /// The time until which the request must wait before it is sent to the backend.
+    #[must_use]
+    pub fn delay_until(&self) -> Option<Time> {
+        let own = self.delayed.then(|| self.ticket.starts_at());
+        own.max(self.gated_until())
+    }
+
+    /// The time until which a master's order delays the request.
+    pub(super) fn gated_until(&self) -> Option<Time> {
+        self.passage.as_ref().and_then(Passage::until)
+    }
+
+    /// Ends the gatekeeper's delay, and frees the request's place among the delayed ones.
+    pub(super) fn leave_gate(&mut self) {
+        self.passage.iter_mut().for_each(Passage::entered);
+    }
+
+    /// Sets the callback that reports the final cost.
+    pub fn tell(&mut self, tell: Tell) {
+        self.tell = Some(tell);
+    }
+
+    /// The name of the header in which the backend states the cost, if one is configured.
+    #[must_use]
+    pub fn cost_header(&self) -> Option<&str> {
+        match &self.rules.cost {
+            CostSource::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Stops the clock for good and gives the slot back. For an answer without end: whatever the
+    /// backend sends from here on is no work for this request.
+    pub fn leave(&mut self) {
+        self.rest();
+        self.goes_on();
+        self.give_way();
+        self.slot = Slot::Free;
+        self.left = true;
+    }
+
+    /// Starts the clock: the backend works for this request from now on.
+    pub fn work(&mut self) {
+        if self.reading.is_none() && !self.left {
+            let now = self.lane.0.now();
+            self.reading = Some(self.lane.0.engine.meter.lock().enter(now));
+            self.began = Some(now);
+        }
+    }
+
+    /// Stops the clock: the backend no longer works for this request, or the proxy waits for the
+    /// client.
+    pub fn rest(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            let now = self.lane.0.now();
+            let cost = self.lane.0.engine.meter.lock().leave(reading, now);
+            self.cost = self.cost.plus(cost);
+            let since = self.began.take().map_or(Nanos::ZERO, |began| now.since(began));
+            self.worked = self.worked.plus(since);
+        }
+    }
+
+    /// Records that the head of the answer has arrived, perhaps with the cost that the backend
+    /// states, and stops the clock. Returns the time until which the answer must be held.
+    pub fn head(&mut self, stated: Option<&[u8]>) -> Option<Time> {
+        self.rest();
+        if let Some(value) = stated {
+            self.state(value);
+        }
+        let now = self.lane.0.now();
+        self.delivery_is_answered(now);
+        let (cost, measure) = self.measured();
+        let reason = self.rules.limiter.charge(&mut self.ticket, cost, now);
+        self.held_in_shadow(cost, measure, now);
+        let reason = reason?;
+        let until = self.ticket.starts_at().plus(reason.wait);
+        if until <= now {
+            return None;
+        }
+        let rules = &self.rules;
+        // In shadow, the first action that would have been taken is already logged.
+        if !(self.reported && rules.shadow) {
+            let ruling = Ruling::new("hold", rules.shadow);
+            self.lane.report(ruling, rules, self.client, reason, Some((cost, measure)));
+        }
+        self.reported = true;
+        self.tier = Tier::Debt;
+        self.waited = self.waited.plus(until.since(now));
+        (!rules.shadow).then_some(until)
+    }
+
+    /// Logs that a limit in shadow would hold the answer.
+    fn held_in_shadow(&mut self, cost: Cost, measure: Measure, now: Time) {
+        let Some(Shadowed { action: Action::Hold, reason }) = self.ticket.shadowed() else {
+            return;
+        };
+        if self.ticket.starts_at().plus(reason.wait) > now {
+            let (ruling, known) = (Ruling::new("hold", true), Some((cost, measure)));
+            self.lane.report(ruling, &self.rules, self.client, reason, known);
+            self.reported = true;
+            self.tier = Tier::Debt;
+        }
+    }
+
+    /// Accepts the cost that the backend states. A malformed value is counted and ignored.
+    fn state(&mut self, value: &[u8]) {
+        match meter::header_cost(value) {
+            Ok(Some(cost)) => self.stated = Some(Cost::cpu(cost)),
+            Ok(None) => {}
+            Err(_) => self.lane.0.engine.watch.cost_header_faults.increment(1),
+        }
+    }
+
+    /// Records that the connection to the backend had to be closed, so the backend may still be
+    /// working. The charge is at least the usual cost of such a request. Of the time in which the
+    /// backend may have worked on a part of the request, at most `most` is charged.
+    pub fn cut(&mut self, most: Nanos) {
+        self.rest();
+        self.whole = false;
+        self.delivery_is_cut(most);
+    }
+
+    /// The cost so far, and how it was measured.
+    pub(super) fn measured(&self) -> (Cost, Measure) {
+        if let Some(told) = self.told {
+            return told;
+        }
+        match (self.stated, &self.rules.cost) {
+            (Some(cost), _) => (cost, Measure::Header),
+            (None, CostSource::Wall) => (self.cost, Measure::Wall),
+            (None, CostSource::Cgroup(_)) => (self.cost, Measure::Cgroup),
+            (None, _) => (self.cost, Measure::Shared),
+        }
+    }
+}
+
+impl Charge {
+    /// The amount charged to the bucket of one key: one hit, or the cost.
+    fn spent(&self, key: Key, cost: Cost) -> Cost {
+        let limit = self.rules.limiter.limits().get(usize::from(key.limit));
+        match limit.map(|limit| limit.unit) {
+            Some(Unit::Hits) => Cost::hits(1),
+            Some(Unit::Cpu) | None => cost,
+        }
+    }
+
+    /// The readable name of a key, if it can be found without the request, which is over.
+    fn name_of(&self, key: &Key, known: Known) -> Option<String> {
+        let limit = self.rules.limiter.limits().get(usize::from(key.limit))?;
+        named::name(limit, key.hash, self.client, self.rules.group(known))
+    }
+}
+
+/// The time that the request waited because of each of its buckets. The bucket that was overdue for
+/// longest is blamed for the whole wait. Another one is blamed for as much less as it was within
+/// its limit earlier, and a bucket in credit for none. If no bucket was overdue, the request waited
+/// for a slot, and all buckets are blamed alike.
+impl Charge {
+    fn longest_overdue(&self, waited: Nanos) -> Nanos {
+        if waited == Nanos::ZERO {
+            return Nanos::ZERO;
+        }
+        let places = 0..self.ticket.keys().as_slice().len();
+        let overdue = places.map(|place| self.rules.limiter.overdue(&self.ticket, place));
+        overdue.max().unwrap_or(Nanos::ZERO)
+    }
+
+    fn waited_for(&self, place: usize, waited: Nanos, longest: Nanos) -> Nanos {
+        if longest == Nanos::ZERO {
+            return waited;
+        }
+        match self.rules.limiter.overdue(&self.ticket, place) {
+            Nanos::ZERO => Nanos::ZERO,
+            own => waited.minus(longest.minus(own)),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.rest();
+        self.goes_on();
+        let now = self.lane.0.now();
+        self.delivery_is_settled(now);
+        let (cost, measure) = self.measured();
+        let mut blocks = Vec::new();
+        // A client that was in credit on arrival and has spent it since then waited because of its
+        // own requests.
+        if self.rules.limiter.owes(&self.ticket, now) {
+            self.tier = Tier::Debt;
+        }
+        self.rules.limiter.settle_and(&self.ticket, cost, now, |block| blocks.push(block));
+        if let Some(tell) = self.tell.take() {
+            tell(cost, self.ticket.asked_at(), now);
+        }
+        blocks.into_iter().for_each(|block| self.notice(block, measure, now));
+        // The client's name may have become known while the request ran.
+        let known = self.rules.known(self.client.to_canonical(), now);
+        self.lane.0.engine.named(self.client.to_canonical(), known);
+        // Locks the gate, with the estimates inside it.
+        self.end(cost);
+        let held_up = self.passage.as_ref().is_some_and(Passage::held_up);
+        if !self.reported && !held_up {
+            self.lane.0.engine.watch.allowed.increment(1);
+        }
+        let waited = if self.rules.shadow { Nanos::ZERO } else { self.waited };
+        self.lane.0.engine.watch.charged(cost, waited, self.worked, self.tier);
+        // The duration is unknown for an answer without end and for a request served elsewhere
+        // without a report.
+        let whole = !self.left && measure != Measure::Estimate;
+        let took = whole.then(|| now.since(self.came));
+        self.lane.0.engine.watch.tiers.served(self.tier, cost, took);
+        // Locked last and to the end: inside it only the spin bits of buckets are taken.
+        let mut books = self.lane.0.books.lock();
+        books.spend(&self.rules, &self.ticket.counted(), Unit::Cpu, cost);
+        books.views.add(self.seen, cost, waited, now);
+        let longest = self.longest_overdue(waited);
+        for (place, key) in self.ticket.keys().as_slice().iter().enumerate() {
+            if let Some(top) = books.tops.get_mut(usize::from(key.limit)) {
+                let waited = self.waited_for(place, waited, longest);
+                // A flood of other keys may have evicted this one while the request ran.
+                if top.add(key.hash, self.spent(*key, cost), waited, now)
+                    && let Some(name) = self.name_of(key, known)
+                {
+                    top.call(key.hash, name);
+                }
+            }
+        }
+    }
+}

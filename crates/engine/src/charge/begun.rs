@@ -1,0 +1,61 @@
+//! A request with known keys that is not decided on yet.
+//!
+//! Before the decision, a store may be asked that counts for several instances. For the store, a
+//! request has an identifier under each limit, which is the same in all instances. Which store is
+//! asked is up to the door.
+
+use crate::Rules;
+use crate::counted::views::Seen;
+use crate::domains::gatekeeper::Judged;
+use crate::named::Named;
+use evenkeel_core::classify::{self, Attributes, Key, Keys};
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::meter::estimate::Foreseen;
+use evenkeel_core::units::{Time, Weight};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A request between [`crate::Lane::begin`] and [`crate::Lane::conclude`].
+pub struct Begun {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) keys: Keys,
+    pub(crate) exempt: bool,
+    pub(crate) judged: Option<Judged>,
+    pub(crate) foreseen: Foreseen,
+    pub(crate) agent: Option<Box<str>>,
+    pub(crate) client: IpAddr,
+    /// The weight that an operator has set for its client; one if there is none.
+    pub(crate) weight: Weight,
+    pub(crate) seen: Seen,
+    pub(crate) came: Time,
+}
+
+impl Begun {
+    /// The keys of the request's buckets; empty if the request is exempt.
+    #[must_use]
+    pub fn keys(&self) -> &[Key] {
+        self.keys.as_slice()
+    }
+
+    /// The limiter that holds these buckets in this process.
+    #[must_use]
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.rules.limiter
+    }
+
+    /// The identifier of the request under the limit of each bucket, the same in all instances. A
+    /// part that may be secret is replaced by the result of `veil`, called with the part's name and
+    /// value.
+    pub fn identifiers(
+        &self,
+        request: &impl Attributes,
+        now: Time,
+        veil: impl Fn(&str, &[u8]) -> String,
+    ) -> Vec<Vec<u8>> {
+        let known = self.rules.known(self.client.to_canonical(), now);
+        let named = &Named { request, group: self.rules.group(known) };
+        let limits = self.rules.limiter.limits();
+        let by = |key: &Key| limits.get(usize::from(key.limit)).map_or(&[][..], |limit| &limit.by);
+        self.keys().iter().map(|key| classify::identifier(by(key), named, &veil)).collect()
+    }
+}

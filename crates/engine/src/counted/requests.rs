@@ -1,0 +1,116 @@
+//! The engine of requests as the admin door sees it, with the overrides that operators set there.
+//!
+//! The lists of all lanes are merged here. None of this is on the path of a request. Lanes are
+//! locked one at a time.
+
+use super::overrides::{Full, Override};
+use super::views;
+use super::{Counted, Work};
+use crate::{Engine, GONE, Standing};
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::top::{Row, Top};
+use evenkeel_core::units::{Nanos, Time};
+use std::sync::Arc;
+
+/// The number of rows to read from each lane for each row of the merged list.
+const LANE_ROWS: usize = 4;
+
+impl Engine {
+    /// The merged list of all lanes, with at most `max` rows and no more than one lane may have.
+    fn rows(&self, index: usize, max: usize, now: Time) -> Vec<Row> {
+        let rules = self.rules.load();
+        // A client among the heaviest of all lanes together may be lower in the list of each lane.
+        let of_each = max.saturating_mul(LANE_ROWS);
+        let tops = self.lanes.iter().map(|lane| {
+            let books = lane.lock();
+            books.tops.get(index).map(|top| top.heaviest(of_each, now)).unwrap_or_default()
+        });
+        let elsewhere = self.elsewhere.rows(rules.marks.of(index), now);
+        let mut rows = Top::merge(tops.chain([elsewhere]).collect());
+        rows.truncate(rules.names_max.min(max));
+        rows
+    }
+
+    /// Copies the overrides to all lanes.
+    fn publish(&self) {
+        let in_force = self.overrides.in_force();
+        self.lanes.iter().for_each(|lane| lane.lock().in_force = in_force.clone());
+    }
+}
+
+impl Counted for Engine {
+    fn held(&self) -> Arc<Limiter> {
+        Arc::clone(&self.rules.load().limiter)
+    }
+
+    fn work(&self) -> Option<Work> {
+        let (working, busy) = self.load();
+        let unpaid = self.meter.lock().unpaid();
+        let rules = self.rules.load();
+        let (cpus, measured) = (rules.cpus, rules.cost.to_string());
+        Some(Work { working, busy, unpaid, cpus, crowd: self.crowd(), measured })
+    }
+
+    fn top(&self, index: usize) -> Vec<Standing> {
+        self.heaviest(index, usize::MAX)
+    }
+
+    fn heaviest(&self, index: usize, max: usize) -> Vec<Standing> {
+        let now = self.clock.now();
+        let rules = self.rules.load();
+        let rows = self.rows(index, max, now);
+        let standing = |row: Row| {
+            let reason = rules.limiter.standing_of(index, row.hash, now);
+            Standing { level: reason.level, wait: reason.wait, row }
+        };
+        rows.into_iter().map(standing).collect()
+    }
+
+    fn clients_held(&self, index: usize, above: Nanos) -> Option<usize> {
+        let now = self.clock.now();
+        let held = |row: &Row| row.wait > above && now.since(row.last_seen) < GONE;
+        Some(self.rows(index, usize::MAX, now).iter().filter(|row| held(row)).count())
+    }
+
+    fn shadows(&self, index: usize) -> bool {
+        let rules = self.rules.load();
+        rules.shadow || rules.limiter.limits().get(index).is_some_and(|limit| limit.shadow)
+    }
+
+    fn views(&self, max: usize) -> Vec<(&'static str, Vec<Row>)> {
+        let now = self.clock.now();
+        let of_each = max.saturating_mul(LANE_ROWS);
+        let view = |(place, name): (usize, &&'static str)| {
+            let lanes = self.lanes.iter();
+            let lists = lanes.map(|lane| lane.lock().views.heaviest(place, of_each, now)).collect();
+            let mut rows = Top::merge(lists);
+            rows.truncate(max);
+            (*name, rows)
+        };
+        views::NAMES.iter().enumerate().map(view).collect()
+    }
+
+    fn overrides(&self) -> Option<Vec<Override>> {
+        Some(self.overrides.list())
+    }
+
+    fn say(&self, said: Override) -> Result<Override, Full> {
+        let said = self.overrides.say(said)?;
+        self.publish();
+        Ok(said)
+    }
+
+    fn undo(&self, id: u64) -> Option<Override> {
+        let undone = self.overrides.undo(id)?;
+        self.publish();
+        Some(undone)
+    }
+
+    fn end_overrides(&self) -> Vec<Override> {
+        let ended = self.overrides.end(self.clock.now());
+        if !ended.is_empty() {
+            self.publish();
+        }
+        ended
+    }
+}

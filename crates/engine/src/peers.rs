@@ -1,0 +1,210 @@
+//! The engine of requests as one of several instances: how it notes its charges and applies those
+//! of other instances.
+//!
+//! Hits are noted when a request is admitted, CPU time when it has ended. Shares are of the CPUs of
+//! all live instances, as far as their numbers are known. The interface: `together`.
+
+use super::together::{Named, Spent, Together, heaviest};
+use super::{Books, Engine, Rules};
+use evenkeel_config::settings::Proxy;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::classify::Keys;
+use evenkeel_core::key::KeyHash;
+use evenkeel_core::limit::Unit;
+use evenkeel_core::replica::Shared;
+use evenkeel_core::units::{Cost, Nanos};
+
+/// The smallest relative change of the shares for which a new limiter is made.
+const WORTHWHILE: f64 = 0.001;
+
+impl Books {
+    /// Notes a request's charge to the limits in `unit`, if instances count together.
+    pub(super) fn spend(&mut self, rules: &Rules, keys: &Keys, unit: Unit, cost: Cost) {
+        let Some(spent) = &mut self.spent else { return };
+        for key in keys.as_slice() {
+            let index = usize::from(key.limit);
+            if rules.limiter.limits().get(index).is_some_and(|limit| limit.unit == unit) {
+                spent.add(rules.marks.of(index), 0, key.hash, cost);
+            }
+        }
+    }
+}
+
+impl Together for Engine {
+    fn share(&self) {
+        self.lanes.iter().for_each(|lane| lane.lock().spent = Some(Spent::default()));
+    }
+
+    fn shared(&self) -> Vec<Shared> {
+        let given = self.given.lock();
+        self.rules.load().marks.shared(&given.0.limits, given.0.cpus)
+    }
+
+    fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64 {
+        let taken = self.lanes.iter().filter_map(|lane| Some(lane.lock().spent.as_mut()?.take()));
+        taken.map(|spent| spent.show(each)).sum()
+    }
+
+    fn hear(&self, fingerprint: u64, _: u128, key: KeyHash, amount: Cost, age: Nanos) {
+        let (rules, now) = (self.rules.load(), self.clock.now());
+        if let Some(index) = rules.marks.place(fingerprint) {
+            rules.limiter.absorb(index, key, amount, now.minus(age), now);
+            self.elsewhere.add(fingerprint, key, amount, rules.names_max, now);
+        }
+    }
+
+    fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost) {
+        let rules = self.rules.load();
+        if let Some(index) = rules.marks.place(fingerprint) {
+            rules.limiter.absorb_state(index, key, missing, self.clock.now());
+        }
+    }
+
+    fn hear_name(&self, fingerprint: u64, key: KeyHash, name: &str) {
+        self.elsewhere.name(fingerprint, key, name, self.clock.now());
+    }
+
+    fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)> {
+        let rules = self.rules.load();
+        rules.marks.short(&rules.limiter, max, self.clock.now())
+    }
+
+    fn heaviest(&self, max: usize) -> Vec<Named> {
+        heaviest(self, &self.rules.load().marks, max)
+    }
+
+    fn cpus(&self) -> Option<f64> {
+        Some(self.given.lock().0.cpus)
+    }
+
+    fn share_of(&self, cpus: f64) {
+        // Lock order: the outermost lock, held while `take_over` takes the others.
+        let mut given = self.given.lock();
+        let factor = cpus / given.0.cpus.max(f64::EPSILON);
+        if (factor / given.1 - 1.0).abs() < WORTHWHILE {
+            return;
+        }
+        given.1 = factor;
+        self.take_over(&scaled(&given.0, factor));
+    }
+}
+
+/// The settings for `factor` times the configured number of CPUs. Only limits in CPU time scale,
+/// because they are shares. The concurrency at the backend of this instance stays the same.
+pub(super) fn scaled(proxy: &Proxy, factor: f64) -> Proxy {
+    let mut proxy = proxy.clone();
+    for limit in &mut proxy.limits {
+        if let (Unit::Cpu, Algorithm::Debt(debt)) = (limit.unit, &limit.algorithm) {
+            limit.algorithm = Algorithm::Debt(debt.scaled(factor));
+        }
+    }
+    proxy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Asked;
+    use crate::counted::Counted;
+    use evenkeel_core::classify::Attributes;
+    use evenkeel_core::key::Seed;
+    use evenkeel_runtime::clock::Clock;
+    use evenkeel_telemetry::Watch;
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    struct Client;
+
+    impl Attributes for Client {
+        fn address(&self) -> IpAddr {
+            IpAddr::from([192, 0, 2, 1])
+        }
+        fn method(&self) -> &'static str {
+            "GET"
+        }
+        fn path(&self) -> &'static str {
+            "/"
+        }
+        fn vhost(&self) -> &'static str {
+            ""
+        }
+        fn header(&self, _: &str) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    fn engine() -> Arc<Engine> {
+        let text = "proxy: {cost: 'header:x-cost', cpus: 4, limits: [{name: cpu, by: ip/32, \
+                    share: 10%, burst: 30s}, {name: hits, by: ip/24, rate: 1/d, burst: 10}]}";
+        let config = evenkeel_config::parse("t.yaml", text.as_bytes(), 4.0).expect("good");
+        let clock = Clock::start();
+        let watch = Arc::new(Watch::new(clock.now()));
+        let proxy = config.settings.proxy.expect("open");
+        Engine::new(&proxy, 2, Seed([7; 16]), clock, watch)
+    }
+
+    fn serve(engine: &Arc<Engine>, cost: &[u8]) -> bool {
+        let Asked::Pass(mut charge) = engine.lane(1).ask(&Client) else { return false };
+        charge.work();
+        charge.head(Some(cost));
+        true
+    }
+
+    /// The level under each limit, in units.
+    fn left(engine: &Engine) -> Vec<f64> {
+        let left = |index| {
+            let level = engine.top(index).first().and_then(|standing| standing.level);
+            level.map_or(f64::NAN, |level| level as f64 / 1e9)
+        };
+        vec![left(0), left(1)]
+    }
+
+    fn is_about(left: &[f64], expected: [f64; 2]) -> bool {
+        left.iter().zip(expected).all(|(left, expected)| (left - expected).abs() < 0.5)
+    }
+
+    #[test]
+    fn what_one_engine_charges_the_other_charges_too() {
+        let (a, b) = (engine(), engine());
+        assert!(serve(&a, b"9s"), "before anybody counts along");
+        a.share();
+        assert!((0..3).all(|_| serve(&a, b"2s")));
+        let mut told = Vec::new();
+        a.spent(&mut |mark, context, key, amount| told.push((mark, context, key, amount)));
+        told.sort_by_key(|told| told.3);
+        let amounts: Vec<f64> = told.iter().map(|told| told.3.as_units()).collect();
+        assert_eq!(amounts, [3.0, 6.0], "three hits, and six seconds");
+        assert_eq!(a.spent(&mut |_, _, _, _| panic!("told twice")), 0);
+        for (mark, context, key, amount) in &told {
+            b.hear(*mark, *context, *key, *amount, Nanos::ZERO);
+            b.hear_name(*mark, *key, "192.0.2.1");
+        }
+        assert_eq!(b.top(0)[0].row.name, "192.0.2.1", "the other has told it");
+        assert!(is_about(&left(&b), [24.0, 7.0]), "{:?}", left(&b));
+        assert!((0..7).all(|_| serve(&b, b"0s")) && !serve(&b, b"0s"), "seven were left");
+        // A joining instance gets deficits: a debt that it already has is not added again.
+        for (mark, key, missing) in a.short(100) {
+            b.hear_short(mark, key, missing);
+        }
+        assert!(is_about(&left(&b), [15.0, 0.0]), "{:?}", left(&b));
+    }
+
+    #[test]
+    fn shares_are_of_the_cpus_of_all_and_follow_a_reload() {
+        let engine = engine();
+        let rate = |engine: &Engine| {
+            let held = engine.held();
+            held.limits()[0].algorithm.per_second().expect("a rate").as_units()
+        };
+        let before = engine.shared();
+        engine.share_of(12.0);
+        assert!((rate(&engine) - 1.2).abs() < 1e-6);
+        assert_eq!(engine.shared(), before, "peers compare what is written");
+        let given = engine.given.lock().0.clone();
+        engine.reload(&given);
+        assert!((rate(&engine) - 1.2).abs() < 1e-6);
+        engine.share_of(4.0);
+        assert!((rate(&engine) - 0.4).abs() < 1e-6);
+        assert!((engine.cpus().expect("some") - 4.0).abs() < 1e-9);
+    }
+}

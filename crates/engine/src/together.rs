@@ -1,0 +1,249 @@
+//! The interface of engines to other instances: the charges that an engine reports, and those of
+//! other instances that it applies.
+//!
+//! Each lane notes its charges in its books, under a lock that it holds anyway, and the driver
+//! collects them several times a second. No charges are noted until instances count together. A
+//! charge from another instance is applied to the same bucket whatever its level: the request was
+//! admitted elsewhere, so there is no decision left to make. The collector and the transport:
+//! `evenkeel_peers::driver`.
+
+use super::counted::Counted;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::key::{KeyHash, KeyHasher, Seed};
+use evenkeel_core::limit::{Limit, Unit};
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::replica::Shared;
+use evenkeel_core::top::{Row, Top};
+use evenkeel_core::units::{Cost, Nanos, SECOND, Time};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// The number of keys that a lane notes between two collections, at 64 bytes each. Charges of
+/// further keys are counted by this instance alone.
+const SPENT_MAX: usize = 1 << 18;
+
+/// An engine that counts together with other instances. Limits are identified by their
+/// fingerprints.
+pub trait Together: Send + Sync {
+    /// Begins to note charges.
+    fn share(&self);
+
+    /// The limits that other instances may have too.
+    fn shared(&self) -> Vec<Shared>;
+
+    /// Passes to `each` the charges since the last call: the limit's fingerprint, the context of
+    /// the counter (zero for buckets), the key and the amount. Returns the number of charges that
+    /// were dropped for lack of room.
+    fn spent(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64;
+
+    /// Applies a charge that another instance made `age` ago.
+    fn hear(&self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost, age: Nanos);
+
+    /// Applies a deficit: the bucket lacks at least this amount on another instance.
+    fn hear_short(&self, fingerprint: u64, key: KeyHash, missing: Cost);
+
+    /// Takes over the name that another instance has for a key.
+    fn hear_name(&self, fingerprint: u64, key: KeyHash, name: &str);
+
+    /// The deficits of the buckets, at most `max` for each limit.
+    fn short(&self, max: usize) -> Vec<(u64, KeyHash, Cost)>;
+
+    /// The heaviest clients with names, at most `max`.
+    fn heaviest(&self, max: usize) -> Vec<Named>;
+
+    /// The number of CPUs that this instance's limits share out; `None` for an engine without CPU
+    /// limits.
+    fn cpus(&self) -> Option<f64>;
+
+    /// Sets the number of CPUs that all instances have together.
+    fn share_of(&self, cpus: f64);
+}
+
+/// The charges of a lane that have not been collected yet.
+#[derive(Default)]
+pub struct Spent {
+    charged: HashMap<(u64, u128, KeyHash), Cost, foldhash::fast::RandomState>,
+    dropped: u64,
+}
+
+impl Spent {
+    /// Notes a charge, or counts it as dropped if there is no room for its key.
+    pub fn add(&mut self, fingerprint: u64, context: u128, key: KeyHash, amount: Cost) {
+        if amount == Cost::ZERO {
+            return;
+        }
+        if let Some(known) = self.charged.get_mut(&(fingerprint, context, key)) {
+            *known = known.plus(amount);
+        } else if self.charged.len() < SPENT_MAX {
+            self.charged.insert((fingerprint, context, key), amount);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    /// Takes all charges out and leaves the lane an empty map.
+    pub fn take(&mut self) -> Spent {
+        // The new map gets the same capacity, because it will probably grow to the same size.
+        let room = self.charged.len().min(SPENT_MAX);
+        let empty = HashMap::with_capacity_and_hasher(room, foldhash::fast::RandomState::default());
+        let charged = std::mem::replace(&mut self.charged, empty);
+        Spent { charged, dropped: std::mem::take(&mut self.dropped) }
+    }
+
+    /// Passes all charges to `each`. Returns the number of dropped charges.
+    pub fn show(&self, each: &mut dyn FnMut(u64, u128, KeyHash, Cost)) -> u64 {
+        for ((mark, context, key), amount) in &self.charged {
+            each(*mark, *context, *key, *amount);
+        }
+        self.dropped
+    }
+}
+
+/// The fingerprints of an engine's limits, in the order of the limits.
+#[derive(Debug, Default)]
+pub struct Marks(Vec<u64>);
+
+impl Marks {
+    /// The fingerprints of `limits` at the door named `door`.
+    pub fn new(door: &str, limits: &[Limit]) -> Marks {
+        Marks(limits.iter().map(|limit| fingerprint(door, limit)).collect())
+    }
+
+    /// The fingerprint of the limit at `index`; zero, which no limit has, if there is no such
+    /// limit.
+    pub fn of(&self, index: usize) -> u64 {
+        self.0.get(index).copied().unwrap_or(0)
+    }
+
+    /// The index of the limit with this fingerprint.
+    pub fn place(&self, fingerprint: u64) -> Option<usize> {
+        self.0.iter().position(|mark| *mark == fingerprint)
+    }
+
+    /// The descriptions of the limits for other instances. Shares are given as parts of `cpus`.
+    pub fn shared(&self, limits: &[Limit], cpus: f64) -> Vec<Shared> {
+        let shared = |(limit, mark): (&Limit, &u64)| Shared {
+            fingerprint: *mark,
+            name: limit.name.clone(),
+            numbers: numbers(limit, cpus).into(),
+            unit: if whole_hits(limit) { SECOND } else { 1 },
+            per_second: limit.algorithm.per_second().unwrap_or_default(),
+        };
+        limits.iter().zip(&self.0).map(shared).collect()
+    }
+
+    /// The deficits of the buckets, at most `max` for each limit.
+    pub fn short(&self, limiter: &Limiter, max: usize, now: Time) -> Vec<(u64, KeyHash, Cost)> {
+        let marks = self.0.iter().enumerate();
+        let short = marks.flat_map(|(index, mark)| {
+            let short = limiter.short(index, max, now).into_iter();
+            short.map(|(key, missing)| (*mark, key, missing))
+        });
+        short.collect()
+    }
+}
+
+/// Whether amounts are whole hits. They are times for the limit of keys that bring their own
+/// numbers.
+fn whole_hits(limit: &Limit) -> bool {
+    let timed = matches!(&limit.algorithm, Algorithm::Debt(debt) if debt.burst() == Cost::ZERO);
+    limit.unit == Unit::Hits && !timed
+}
+
+/// A hash of all properties that must be the same on two instances for a limit to be counted
+/// together. Rates and bursts are not among them: instances that differ in these count together,
+/// and each decides by its own.
+fn fingerprint(door: &str, limit: &Limit) -> u64 {
+    let mut hasher = KeyHasher::new(&Seed([0; 16]));
+    hasher.part(door.as_bytes());
+    hasher.part(limit.name.as_bytes());
+    hasher.part(format!("{:?}", limit.by).as_bytes());
+    let kind = match limit.algorithm {
+        Algorithm::Debt(_) | Algorithm::Grid(_) => b'b',
+        Algorithm::Sliding(_) => b's',
+        Algorithm::Fixed(_) => b'f',
+        Algorithm::History(_) => b'h',
+    };
+    hasher.part(&[kind, limit.unit as u8]);
+    hasher.finish().bits()
+}
+
+/// The rate and burst of a limit as text, for display.
+fn numbers(limit: &Limit, cpus: f64) -> String {
+    let mut text = String::new();
+    let per_second = limit.algorithm.per_second().unwrap_or_default().as_units();
+    let rate = match limit.unit {
+        Unit::Hits => format!("{per_second:.6}/s"),
+        Unit::Cpu => format!("{:.3}% of the cpus", 100.0 * per_second / cpus.max(f64::EPSILON)),
+    };
+    let _ = match &limit.algorithm {
+        Algorithm::Debt(debt) => write!(text, "{rate}, burst {}", debt.burst().as_units()),
+        Algorithm::Grid(grid) => write!(text, "{rate} on the grid, burst {}", grid.burst()),
+        Algorithm::Sliding(window) => {
+            write!(text, "{} in {}", window.max().as_units(), window.window())
+        }
+        Algorithm::Fixed(_) | Algorithm::History(_) => write!(text, "{:?}", limit.algorithm),
+    };
+    text
+}
+
+/// The heaviest clients of other instances, by the limit's fingerprint, under the names that those
+/// instances report.
+#[derive(Default)]
+pub struct Elsewhere(Mutex<HashMap<u64, Top>>);
+
+impl Elsewhere {
+    /// Adds a charge of another instance. `capacity` is the size of a new list.
+    pub fn add(&self, fingerprint: u64, key: KeyHash, amount: Cost, capacity: usize, now: Time) {
+        let mut tops = self.0.lock();
+        let top = tops.entry(fingerprint).or_insert_with(|| Top::new(capacity));
+        top.count(key, 0, amount, now, String::new);
+    }
+
+    /// Sets the name of a key that other instances have charged.
+    pub fn name(&self, fingerprint: u64, key: KeyHash, name: &str, now: Time) {
+        if let Some(top) = self.0.lock().get_mut(&fingerprint) {
+            top.count(key, 0, Cost::ZERO, now, || name.to_owned());
+        }
+    }
+
+    /// The rows of one limit's list.
+    pub fn rows(&self, fingerprint: u64, now: Time) -> Vec<Row> {
+        self.0.lock().get(&fingerprint).map(|top| top.rows(now)).unwrap_or_default()
+    }
+
+    /// Drops the lists of limits that no longer exist.
+    pub fn keep(&self, marks: &Marks) {
+        self.0.lock().retain(|mark, _| marks.place(*mark).is_some());
+    }
+}
+
+/// A heavy client with its name, as reported to other instances.
+pub struct Named {
+    /// The cost per second.
+    pub cost: f64,
+    /// The fingerprint of the limit.
+    pub fingerprint: u64,
+    /// The hash of the client's key.
+    pub key: KeyHash,
+    /// The readable name of the key.
+    pub name: String,
+}
+
+/// The `max` heaviest named clients over all limits of an engine.
+pub fn heaviest(engine: &dyn Counted, marks: &Marks, max: usize) -> Vec<Named> {
+    let all = marks.0.iter().enumerate().flat_map(|(index, mark)| {
+        let rows = engine.top(index).into_iter().take(max).map(|standing| standing.row);
+        rows.filter(|row| !row.name.is_empty()).map(|row| Named {
+            cost: row.cost_per_second,
+            fingerprint: *mark,
+            key: row.hash,
+            name: row.name,
+        })
+    });
+    let mut all: Vec<_> = all.collect();
+    all.sort_by(|a, b| b.cost.total_cmp(&a.cost));
+    all.truncate(max);
+    all
+}

@@ -1,0 +1,277 @@
+//! The admin door: health, metrics, the busiest clients, the running configuration, and a page that
+//! shows all of it live.
+//!
+//! It has its own thread and runtime, so it answers while the proxy is busy and costs the proxy
+//! nothing. Which requests are allowed: `guard`. The answers: `answer`. The page: `page`, and its
+//! live data: `live`. What an operator may change: `act`. Everything is bounded: connections,
+//! watchers, heads, bodies, time.
+
+mod act;
+mod answer;
+mod guard;
+mod live;
+mod observe;
+mod page;
+mod room;
+
+pub use observe::observed;
+
+use answer::{Desk, Watching};
+use evenkeel_config::secret::SecretFault;
+use evenkeel_config::settings;
+use evenkeel_engine::counted::Counted;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_runtime::thread::Thread;
+use evenkeel_serve::handover::Sockets;
+use evenkeel_serve::watchdog;
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::counts::AdminCounts;
+use guard::Guard;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use live::Live;
+use room::{Room, Seat};
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+/// The maximum number of open connections. For one more, the connection with the longest time since
+/// its last request is closed.
+const CONNECTIONS_MAX: usize = 64;
+/// The maximum size of a request's head, in bytes.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// The time limit for a request's head to arrive, also on an idle connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// The age after which a connection accepts no more requests.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(30);
+/// The time limit for reading the rest of the last answer, after [`CONNECTION_AGE_MAX`].
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The data that the admin door shows.
+pub struct Sources {
+    /// The metrics of this process.
+    pub watch: Arc<Watch>,
+    /// The clock of all counters.
+    pub clock: Clock,
+    /// The engine of each door that has one.
+    pub engines: Vec<DoorEngine>,
+    /// Returns the running configuration as YAML. It is called for each request, since the
+    /// configuration can be reloaded.
+    pub show: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+/// The engine of one door.
+#[derive(Clone)]
+pub struct DoorEngine {
+    /// The name of the door in metrics: `proxy`, `line`.
+    pub door: &'static str,
+    /// The engine itself.
+    pub engine: Arc<dyn Counted>,
+}
+
+/// Why the admin door could not be opened. If there is an error, no part of it is open.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The door cannot listen on an address.
+    #[error("admin: cannot listen on {address}: {why}")]
+    Listen {
+        /// The address from the settings.
+        address: SocketAddr,
+        /// The error that the system returned.
+        why: io::Error,
+    },
+    /// The address is reachable from other machines, but no token is configured.
+    #[error("admin: to listen on {0}, beyond loopback, `token_file` is needed")]
+    TokenMissing(SocketAddr),
+    /// The token cannot be read.
+    #[error("admin: {0}")]
+    Token(SecretFault),
+    /// The system refuses a thread or a runtime.
+    #[error("admin: cannot start its thread: {0}")]
+    Thread(io::Error),
+}
+
+/// The stage of the program, as `/readyz` reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Stage {
+    Starting,
+    Ready,
+    Draining,
+}
+
+/// The stage of the program, shared between threads.
+#[derive(Debug)]
+struct Readiness(AtomicU8);
+
+impl Readiness {
+    fn set(&self, stage: Stage) {
+        self.0.store(stage as u8, Ordering::Release);
+    }
+
+    fn get(&self) -> Stage {
+        match self.0.load(Ordering::Acquire) {
+            0 => Stage::Starting,
+            1 => Stage::Ready,
+            _ => Stage::Draining,
+        }
+    }
+}
+
+/// The open admin door; it closes when this is dropped.
+pub struct Running {
+    addresses: Vec<SocketAddr>,
+    readiness: Arc<Readiness>,
+    _thread: Thread<oneshot::Sender<()>>,
+}
+
+impl Running {
+    /// Returns the addresses that the door listens on. Empty if its default address was taken.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// All listeners are open: `/readyz` reports so from now on.
+    pub fn ready(&self) {
+        self.readiness.set(Stage::Ready);
+    }
+
+    /// No more requests are wanted: `/readyz` reports so from now on.
+    pub fn draining(&self) {
+        self.readiness.set(Stage::Draining);
+    }
+}
+
+/// Opens the admin door, on `sockets` if its addresses are among them. If a default address is
+/// taken, a warning is logged and the door stays closed.
+///
+/// # Errors
+/// [`StartError`]; nothing is open then.
+pub fn start(
+    settings: &settings::Admin,
+    sources: Sources,
+    sockets: &Sockets,
+) -> Result<Running, StartError> {
+    let guard = Guard::new(settings)?;
+    let listeners = bind(settings, sockets)?;
+    let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    let readiness = Arc::new(Readiness(AtomicU8::new(Stage::Starting as u8)));
+    let counts = AdminCounts::new(sources.watch.registry());
+    let desk =
+        Desk { guard, counts, sources, readiness: Arc::clone(&readiness), live: Live::default() };
+    let (stop, stopped) = oneshot::channel();
+    let run = move || serve(listeners, Arc::new(desk), stopped);
+    let thread = Thread::serve("admin", stop, (), run).map_err(StartError::Thread)?;
+    Ok(Running { addresses, readiness, _thread: thread })
+}
+
+fn bind(settings: &settings::Admin, sockets: &Sockets) -> Result<Vec<TcpListener>, StartError> {
+    let mut listeners = Vec::new();
+    for address in &settings.listen {
+        let listener = sockets.listen(*address);
+        match listener {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if !settings.asked_for && error.kind() == io::ErrorKind::AddrInUse => {
+                tracing::warn!(
+                    target: "evenkeel::admin", %address,
+                    "the default admin address is taken: no metrics, health or doctor; \
+                     give another with `admin: {{listen: ...}}`, or say `admin: off`"
+                );
+            }
+            Err(why) => return Err(StartError::Listen { address: *address, why }),
+        }
+    }
+    Ok(listeners)
+}
+
+async fn serve(listeners: Vec<TcpListener>, desk: Arc<Desk>, stopped: oneshot::Receiver<()>) {
+    let room = Room::new(CONNECTIONS_MAX);
+    for listener in listeners {
+        match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => {
+                tokio::spawn(accept(listener, Arc::clone(&desk), Arc::clone(&room)));
+            }
+            Err(error) => tracing::error!(target: "evenkeel::admin", %error, "cannot listen"),
+        }
+    }
+    let (beats, clock) = (desk.sources.watch.beats.clone(), desk.sources.clock);
+    tokio::spawn(watchdog::beat("admin", beats, clock));
+    tokio::spawn(live::run(desk));
+    // An error means that the sender is gone, which is the signal to stop.
+    let _ = stopped.await;
+}
+
+async fn accept(listener: tokio::net::TcpListener, desk: Arc<Desk>, room: Arc<Room>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => match room.take() {
+                Some((seat, shed)) => {
+                    desk.counts.shed.increment(u64::from(shed));
+                    tokio::spawn(serve_on(stream, peer, Arc::clone(&desk), seat));
+                    // A request that has already arrived is answered before its connection could be
+                    // closed for another.
+                    tokio::task::yield_now().await;
+                }
+                None => desk.counts.shed.increment(1),
+            },
+            Err(error) => {
+                tracing::warn!(target: "evenkeel::admin", %error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Serves a connection until it ends or another one needs its place.
+async fn serve_on(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: Seat) {
+    tokio::select! {
+        () = connection(stream, peer, desk, &seat) => {}
+        () = seat.wanted() => {}
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, desk: Arc<Desk>, seat: &Seat) {
+    let _open = desk.counts.connections.hold();
+    desk.counts.accepted.increment(1);
+    let watching = Watching::default();
+    let service = service_fn(async |request: hyper::Request<hyper::body::Incoming>| {
+        seat.asks();
+        let (head, body) = request.into_parts();
+        let answer = desk.answer(&head, body, peer.ip(), &watching).await;
+        if watching.lock().is_some() {
+            seat.stays();
+        }
+        Ok::<_, Infallible>(answer)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    // An error on a connection concerns only its peer and ends with the connection.
+    if let Ok(_ended) = tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
+        return;
+    }
+    let watcher = watching.lock().take();
+    if let Some(watcher) = watcher {
+        // A watcher may stay as long as it reads.
+        tokio::select! {
+            _ended = connection.as_mut() => {}
+            _dropped = watcher => {}
+        }
+        return;
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(LAST_ANSWER_TIMEOUT, connection).await;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! The changes that an operator may make to a single client: exempt it, weigh it, forgive its debt,
+//! and undo that.
+//!
+//! An order is a small JSON object in the body of a POST. It is checked completely before anything
+//! changes, and every change is logged. Which requests are allowed: `guard`. How long a change
+//! lasts and what it affects: `engine::counted::overrides`.
+
+use super::DoorEngine;
+use super::answer::Desk;
+use super::live::Who;
+use evenkeel_core::key::KeyHash;
+use evenkeel_core::limit::Action;
+use evenkeel_core::units::{Nanos, SECOND, Time, Weight};
+use evenkeel_engine::Standing;
+use evenkeel_engine::counted::overrides::{Effect, Override};
+use evenkeel_telemetry::printable::printable;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// The maximum duration of an override in seconds: a day. For longer, use the configuration.
+const LENGTH_MAX_SECS: u64 = 86_400;
+/// The duration of an override in seconds if the order contains none.
+const LENGTH_DEFAULT_SECS: u64 = 3_600;
+/// The range of weights that a client may have.
+const WEIGHTS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+
+/// An order as it is sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    #[serde(rename = "do")]
+    what: What,
+    /// The id of the override, for `undo`.
+    override_id: Option<u64>,
+    door: Option<String>,
+    limit: Option<String>,
+    /// The client, by the `id` of its row, or by its name in `key`.
+    id: Option<String>,
+    key: Option<String>,
+    for_seconds: Option<u64>,
+    weight: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum What {
+    Exempt,
+    Weigh,
+    Clear,
+    Undo,
+}
+
+/// Why an order is not carried out. Nothing has changed then.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    #[error("not an order: {0}")]
+    Form(String),
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    #[error("no door and limit are called so; /api/top names them")]
+    Limit,
+    #[error("no such client is listed under this limit; send its `id` as /api/top has it")]
+    Client,
+    #[error("there is no override {0}; it may have ended")]
+    Override(u64),
+    #[error("for_seconds must be from 1 to {LENGTH_MAX_SECS}; for longer, use the configuration")]
+    Length,
+    #[error("weight must be from {} to {}, and not 1", WEIGHTS.start(), WEIGHTS.end())]
+    Weight,
+    #[error("clients of this door can be neither exempted nor weighed, only cleared")]
+    Door,
+    #[error("weights matter where requests wait for room; this limit's action is {0}")]
+    Action(Action),
+    #[error(transparent)]
+    Full(#[from] evenkeel_engine::counted::overrides::Full),
+}
+
+/// An override as it is shown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shown {
+    /// The id to undo it with.
+    pub override_id: u64,
+    pub door: &'static str,
+    pub limit: String,
+    pub key: String,
+    /// The client, as the `id` of its rows.
+    pub id: String,
+    /// `exempt` or `weigh`.
+    #[serde(rename = "do")]
+    pub what: &'static str,
+    /// The weight of its requests, for `weigh`.
+    pub weight: Option<f64>,
+    /// Seconds until it ends.
+    pub left: f64,
+    /// The address that the order came from.
+    pub by: String,
+}
+
+/// Formats a client's hash as it is shown and sent.
+pub fn id(hash: KeyHash) -> String {
+    format!("{:016x}", hash.bits())
+}
+
+/// Parses a hash in that format.
+pub fn hash(id: &str) -> Option<KeyHash> {
+    let bits = u64::from_str_radix(id, 16).ok()?;
+    (id.len() == 16 && bits > 0 && bits <= KeyHash::MASK).then(|| KeyHash::from_bits(bits))
+}
+
+/// The client that an order is about.
+struct Target<'a> {
+    door: &'a DoorEngine,
+    index: usize,
+    limit: String,
+    hash: KeyHash,
+    key: String,
+    action: Action,
+}
+
+impl Desk {
+    /// Returns all overrides of all doors.
+    pub fn overrides(&self) -> Vec<Shown> {
+        let now = self.sources.clock.now();
+        let mut all = Vec::new();
+        for door in &self.sources.engines {
+            let said = door.engine.overrides().unwrap_or_default();
+            all.extend(said.into_iter().map(|said| shown(door.door, said, now)));
+        }
+        all
+    }
+
+    /// Carries out the order in `body`, sent by `peer`.
+    ///
+    /// # Errors
+    /// [`Fault`]; nothing has changed then.
+    pub fn act(&self, body: &[u8], peer: IpAddr) -> Result<(), Fault> {
+        let order: Order = serde_json::from_slice(body)
+            .map_err(|why| Fault::Form(printable(&why.to_string()).into_owned()))?;
+        if order.what == What::Undo {
+            return self.undo(order.override_id.ok_or(Fault::Missing("override_id"))?, peer);
+        }
+        let target = self.target(&order)?;
+        let effect = match order.what {
+            What::Clear => return self.clear(&target, peer),
+            What::Weigh => Effect::Weigh(weight(&order, &target)?),
+            What::Exempt | What::Undo => Effect::Exempt,
+        };
+        let seconds = order.for_seconds.unwrap_or(LENGTH_DEFAULT_SECS);
+        if !(1..=LENGTH_MAX_SECS).contains(&seconds) {
+            return Err(Fault::Length);
+        }
+        target.door.engine.overrides().ok_or(Fault::Door)?;
+        let now = self.sources.clock.now();
+        let said = target.door.engine.say(Override {
+            id: 0,
+            limit: target.limit,
+            key: target.key,
+            hash: target.hash,
+            effect,
+            since: now,
+            until: now.plus(Nanos::from_secs(seconds)),
+            by: peer.to_string(),
+        })?;
+        let (what, weight) = described(effect);
+        tracing::warn!(
+            target: "evenkeel::admin", by = %peer, door = target.door.door, limit = said.limit,
+            key = said.key, "do" = what, weight, seconds, "an operator has overridden a client"
+        );
+        Ok(())
+    }
+
+    fn clear(&self, target: &Target<'_>, peer: IpAddr) -> Result<(), Fault> {
+        if !target.door.engine.held().forgive(target.index, target.hash) {
+            return Err(Fault::Limit);
+        }
+        tracing::warn!(
+            target: "evenkeel::admin", by = %peer, door = target.door.door, limit = target.limit,
+            key = target.key, "do" = "clear", "an operator has forgiven a client's debt"
+        );
+        Ok(())
+    }
+
+    fn undo(&self, id: u64, peer: IpAddr) -> Result<(), Fault> {
+        let mut undone = self.sources.engines.iter().filter_map(|door| {
+            let said = door.engine.undo(id)?;
+            Some((door.door, said))
+        });
+        let (door, said) = undone.next().ok_or(Fault::Override(id))?;
+        tracing::warn!(
+            target: "evenkeel::admin", by = %peer, door, limit = said.limit, key = said.key,
+            "do" = "undo", "an operator has undone an override"
+        );
+        Ok(())
+    }
+
+    fn target(&self, order: &Order) -> Result<Target<'_>, Fault> {
+        let name = order.limit.as_deref().ok_or(Fault::Missing("limit"))?;
+        let (door, index, limit, action) = self
+            .sources
+            .engines
+            .iter()
+            .filter(|door| order.door.as_deref().is_none_or(|asked| asked == door.door))
+            .find_map(|door| {
+                let limiter = door.engine.held();
+                let index = limiter.limits().iter().position(|limit| *limit.name == *name)?;
+                let limit = &limiter.limits()[index];
+                Some((door, index, limit.name.to_string(), limit.action(limiter.policy().action)))
+            })
+            .ok_or(Fault::Limit)?;
+        let (hash, key) = match (&order.id, &order.key) {
+            (Some(id), _) => {
+                let hash = hash(id).ok_or(Fault::Client)?;
+                (hash, self.name_of(door, index, &limit, hash).ok_or(Fault::Client)?)
+            }
+            (None, Some(key)) => {
+                let known = door.engine.top(index);
+                let row = known.iter().find(|standing| standing.row.name == *key);
+                (row.ok_or(Fault::Client)?.row.hash, key.clone())
+            }
+            (None, None) => return Err(Fault::Missing("id")),
+        };
+        Ok(Target { door, index, limit, hash, key, action })
+    }
+
+    /// Returns the client's name, its id if it has no name yet, or `None` if it was never seen. An
+    /// override for an arbitrary id would only take the place of another.
+    fn name_of(
+        &self,
+        door: &DoorEngine,
+        index: usize,
+        limit: &str,
+        hash: KeyHash,
+    ) -> Option<String> {
+        let listed = door.engine.top(index).into_iter().find(|one| one.row.hash == hash);
+        if let Some(Standing { row, .. }) = listed {
+            return Some(if row.name.is_empty() { id(hash) } else { row.name });
+        }
+        // The client may have left the list and still be shown.
+        let said = door.engine.overrides().unwrap_or_default();
+        let said = said.into_iter().find(|said| said.hash == hash).map(|said| said.key);
+        said.or_else(|| self.remembers(&Who::new(door.door, limit, hash)).then(|| id(hash)))
+    }
+}
+
+fn weight(order: &Order, target: &Target<'_>) -> Result<Weight, Fault> {
+    let weight = order.weight.ok_or(Fault::Missing("weight"))?;
+    if !WEIGHTS.contains(&weight) || weight == 1.0 {
+        return Err(Fault::Weight);
+    }
+    if target.action != Action::Queue {
+        return Err(Fault::Action(target.action));
+    }
+    Ok(Weight::new((weight * 1_000.0).round() as u32))
+}
+
+fn described(effect: Effect) -> (&'static str, Option<f64>) {
+    match effect {
+        Effect::Exempt => ("exempt", None),
+        Effect::Weigh(weight) => ("weigh", Some(f64::from(weight.thousandths()) / 1_000.0)),
+    }
+}
+
+fn shown(door: &'static str, said: Override, now: Time) -> Shown {
+    let (what, weight) = described(said.effect);
+    Shown {
+        override_id: said.id,
+        door,
+        limit: said.limit,
+        key: said.key,
+        id: id(said.hash),
+        what,
+        weight,
+        left: said.until.since(now).0 as f64 / SECOND as f64,
+        by: said.by,
+    }
+}

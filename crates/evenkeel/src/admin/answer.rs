@@ -1,0 +1,285 @@
+//! The answers of the admin door to each path.
+//!
+//! Every request except an order is answered at once from its head alone. Connections are handled
+//! in `admin`, the effect of orders in `act`, and the live data for watchers in `live`.
+
+use super::act::{self, Fault};
+use super::guard::{Guard, ORDERS, Refused, is_order};
+use super::live::{Feed, Live, Watcher, Who};
+use super::{Readiness, Sources, Stage, observe, page};
+use bytes::Bytes;
+use evenkeel_telemetry::counts::AdminCounts;
+use evenkeel_telemetry::prometheus;
+use evenkeel_telemetry::snapshot::{Query, pairs};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
+    HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+/// The page needs only its own files, and no other site may frame it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+                      connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; \
+                      form-action 'none'";
+/// The maximum size of an order, in bytes.
+const ORDER_BYTES_MAX: usize = 4096;
+/// The time limit for an order to arrive.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum length of the history, in seconds.
+const HISTORY_SECS_MAX: u64 = 3_600;
+
+/// The shared state of the handlers of all requests.
+pub struct Desk {
+    pub guard: Guard,
+    pub counts: AdminCounts,
+    pub sources: Sources,
+    pub readiness: Arc<Readiness>,
+    pub live: Live,
+}
+
+/// The body of an answer: all of it, or events as they come.
+pub enum Answer {
+    Whole(Full<Bytes>),
+    Events(Feed),
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Answer::Whole(whole) => Pin::new(whole).poll_frame(cx),
+            Answer::Events(feed) => Pin::new(feed).poll_frame(cx),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Answer::Whole(whole) => whole.size_hint(),
+            Answer::Events(_) => SizeHint::default(),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Answer::Whole(whole) => whole.is_end_stream(),
+            Answer::Events(_) => false,
+        }
+    }
+}
+
+/// The signal that ends a watched connection. Empty until the connection watches.
+pub type Watching = Mutex<Option<Watcher>>;
+
+impl Desk {
+    /// Answers the request with this head from `peer`. If it starts to watch, `watching` gets the
+    /// signal for its end.
+    pub async fn answer(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        peer: IpAddr,
+        watching: &Watching,
+    ) -> Response<Answer> {
+        self.counts.requests.increment(1);
+        if let Err(refused) = self.guard.check(head, !body.is_end_stream(), peer) {
+            self.counts.refused[refused as usize].increment(1);
+            return refusal(refused);
+        }
+        if is_order(head) {
+            return self.order(head, body, peer).await;
+        }
+        let path = head.uri.path();
+        if let Some((kind, file)) = page::file(path) {
+            return response(StatusCode::OK, kind, file);
+        }
+        let query = head.uri.query().unwrap_or_default();
+        match path {
+            "/healthz" => response(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" => self.readiness(),
+            "/metrics" => self.metrics(),
+            "/api/events" => self.events(head, watching),
+            "/api/history" => self.history_of(query),
+            "/api/client" => self.client(query),
+            ORDERS => json(&self.overrides()),
+            "/api/top" => self.top(query),
+            "/api/peers" => self.peers(),
+            "/api/store" => self.store(),
+            "/api/config" => response(StatusCode::OK, "application/yaml", (self.sources.show)()),
+            _ => response(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
+        }
+    }
+
+    fn events(&self, head: &Parts, watching: &Watching) -> Response<Answer> {
+        if head.method == Method::HEAD {
+            return response(StatusCode::OK, EVENTS, "");
+        }
+        let Some((feed, watcher)) = self.watch() else {
+            let mut full = response(StatusCode::SERVICE_UNAVAILABLE, TEXT, CROWDED);
+            full.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("10"));
+            return full;
+        };
+        *watching.lock() = Some(watcher);
+        let mut events = response(StatusCode::OK, EVENTS, "");
+        *events.body_mut() = Answer::Events(feed);
+        events
+    }
+
+    fn history_of(&self, query: &str) -> Response<Answer> {
+        let seconds = pairs(query).ok().and_then(|pairs| {
+            let asked = pairs.into_iter().find(|(name, _)| *name == "seconds");
+            asked.map_or(Some(HISTORY_SECS_MAX), |(_, value)| value.parse().ok())
+        });
+        match seconds.filter(|seconds| (1..=HISTORY_SECS_MAX).contains(seconds)) {
+            Some(seconds) => response(StatusCode::OK, JSON, self.history(seconds)),
+            None => response(StatusCode::BAD_REQUEST, TEXT, HISTORY_FAULT),
+        }
+    }
+
+    fn client(&self, query: &str) -> Response<Answer> {
+        let Ok(pairs) = pairs(query) else {
+            return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
+        };
+        let value = |wanted: &str| {
+            pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str())
+        };
+        let hash = value("id").and_then(act::hash);
+        let (Some(door), Some(limit), Some(hash)) = (value("door"), value("limit"), hash) else {
+            return response(StatusCode::BAD_REQUEST, TEXT, CLIENT_FAULT);
+        };
+        response(StatusCode::OK, JSON, self.client_history(&Who::new(door, limit, hash)))
+    }
+
+    /// Carries out an order. Answers with the list of all overrides.
+    async fn order(&self, head: &Parts, body: Incoming, peer: IpAddr) -> Response<Answer> {
+        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+        if !kind.trim().eq_ignore_ascii_case(JSON) {
+            self.counts.refused[Refused::Body as usize].increment(1);
+            return response(StatusCode::UNSUPPORTED_MEDIA_TYPE, TEXT, NO_JSON);
+        }
+        let body = Limited::new(body, ORDER_BYTES_MAX).collect();
+        let Ok(Ok(body)) = tokio::time::timeout(ORDER_TIMEOUT, body).await else {
+            self.counts.refused[Refused::Body as usize].increment(1);
+            let mut long = response(StatusCode::PAYLOAD_TOO_LARGE, TEXT, NO_ORDER);
+            long.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            return long;
+        };
+        match self.act(&body.to_bytes(), peer) {
+            Ok(()) => json(&self.overrides()),
+            Err(fault) => {
+                let status = match fault {
+                    Fault::Limit | Fault::Client | Fault::Override(_) => StatusCode::NOT_FOUND,
+                    Fault::Full(_) | Fault::Door | Fault::Action(_) => StatusCode::CONFLICT,
+                    _ => StatusCode::BAD_REQUEST,
+                };
+                response(status, TEXT, format!("{fault}\n"))
+            }
+        }
+    }
+
+    fn readiness(&self) -> Response<Answer> {
+        match self.readiness.get() {
+            Stage::Ready => response(StatusCode::OK, TEXT, "ready\n"),
+            Stage::Starting => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n"),
+            Stage::Draining => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "draining\n"),
+        }
+    }
+
+    fn metrics(&self) -> Response<Answer> {
+        let observed = observe::metrics(&self.sources, self.readiness.get());
+        let text = prometheus::text(self.sources.watch.registry(), &observed);
+        response(StatusCode::OK, prometheus::CONTENT_TYPE, text)
+    }
+
+    fn top(&self, query: &str) -> Response<Answer> {
+        let query = match Query::parse(query) {
+            Ok(query) => query,
+            Err(fault) => {
+                return response(StatusCode::BAD_REQUEST, TEXT, format!("{fault}\n"));
+            }
+        };
+        json(&observe::snapshot(&self.sources, &query))
+    }
+
+    fn peers(&self) -> Response<Answer> {
+        match self.sources.watch.peers.read() {
+            Some(report) => json(&report),
+            None => response(StatusCode::NOT_FOUND, TEXT, ALONE),
+        }
+    }
+
+    fn store(&self) -> Response<Answer> {
+        match self.sources.watch.store.read() {
+            Some(report) => json(&report),
+            None => response(StatusCode::NOT_FOUND, TEXT, NO_STORE),
+        }
+    }
+}
+
+const EVENTS: &str = "text/event-stream";
+const CROWDED: &str = "as many watch as may; close another page, or ask /api/top\n";
+const HISTORY_FAULT: &str = "seconds must be a whole number from 1 to 3600\n";
+const CLIENT_FAULT: &str = "ask with door=, limit= and id= as /api/top has them\n";
+const NO_JSON: &str = "an order is application/json\n";
+const NO_ORDER: &str = "an order has at most 4096 bytes, and comes within 5 seconds\n";
+const NO_STORE: &str = "this instance asks no store: its configuration has no section `store`\n";
+const NOT_FOUND: &str = "not here; there are / /healthz /readyz /metrics /api/top /api/events \
+     /api/history /api/client /api/overrides /api/peers /api/store /api/config\n";
+const ALONE: &str = "this instance counts alone: its configuration has no section `peers`\n";
+
+fn json(value: &impl serde::Serialize) -> Response<Answer> {
+    match serde_json::to_string(value) {
+        Ok(json) => response(StatusCode::OK, JSON, json + "\n"),
+        Err(error) => {
+            let text = format!("{error}\n");
+            response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
+        }
+    }
+}
+
+fn refusal(refused: Refused) -> Response<Answer> {
+    let (status, text) = refused.answer();
+    let mut response = response(status, TEXT, text);
+    let (name, value) = match refused {
+        Refused::Method => (ALLOW, "GET, HEAD"),
+        Refused::Token => (WWW_AUTHENTICATE, "Bearer"),
+        Refused::Body | Refused::HostCount | Refused::Host | Refused::Origin => {
+            (CONNECTION, "close")
+        }
+    };
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+    response
+}
+
+fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Answer> {
+    let mut response = Response::new(Answer::Whole(Full::new(body.into())));
+    *response.status_mut() = status;
+    let headers: [(HeaderName, &'static str); 4] = [
+        (CONTENT_TYPE, kind),
+        (CACHE_CONTROL, "no-store"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

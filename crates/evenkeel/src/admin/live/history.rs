@@ -1,0 +1,338 @@
+//! The history of the last hour, one point per second, for all doors together.
+//!
+//! It is a ring of points, each a row of numbers. Counters are stored as rates, and latencies as
+//! percentiles over the last seconds, so that a quiet second leaves no gap. An unknown number is
+//! `null`.
+
+use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::counts::tiers::Tier;
+use evenkeel_telemetry::metrics::DECISIONS;
+use evenkeel_telemetry::registry::BOUNDS_NS;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+/// The maximum number of points: an hour of seconds, some 80 bytes each.
+const POINTS_MAX: usize = 3_600;
+/// The number of seconds over which percentiles are taken.
+const SPREAD_SECS: usize = 10;
+/// The verdicts that are counted, in the order of their columns.
+const VERDICTS: [&str; 5] = ["allow", "queue", "hold", "delay", "reject"];
+/// The names of the numbers of a point.
+const COLUMNS: [&str; 19] = [
+    "cpus",
+    "busy",
+    "debt",
+    "working",
+    "waiting",
+    "slots",
+    "allow",
+    "queue",
+    "hold",
+    "delay",
+    "reject",
+    "would",
+    "failed",
+    "credit_p50",
+    "credit_p95",
+    "debt_p50",
+    "debt_p95",
+    "credit_n",
+    "debt_n",
+];
+
+/// The number of values in each interval of a histogram.
+type Spread = [u64; BOUNDS_NS.len() + 1];
+
+/// The values read at one time. Counters are totals, not rates.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    at: Time,
+    /// The capacity, in CPU-seconds per second.
+    pub cpus: f64,
+    /// The CPU-seconds used so far.
+    pub busy: f64,
+    pub working: f64,
+    pub waiting: f64,
+    pub slots: f64,
+    /// The CPU-seconds charged so far to clients in debt.
+    debt: f64,
+    verdicts: [f64; VERDICTS.len()],
+    /// The number of decisions that were not enforced.
+    would: f64,
+    failed: f64,
+    spreads: [Spread; 2],
+}
+
+impl Look {
+    /// Creates an empty set of values.
+    pub fn at(now: Time) -> Look {
+        Look { at: now, ..Look::default() }
+    }
+
+    /// Reads the counters.
+    pub fn count(&mut self, watch: &Watch) {
+        self.debt = watch.tiers.spent(Tier::Debt) as f64 / SECOND as f64;
+        self.spreads = Tier::ALL.map(|tier| watch.tiers.took(tier).counts());
+        self.failed = watch.proxy.failed_so_far() as f64;
+        watch.registry().visit(&DECISIONS, |labels, count| {
+            let [verdict, _, shadow] = labels else { return };
+            if shadow == "true" {
+                self.would += count as f64;
+            } else if let Some(at) = VERDICTS.iter().position(|name| name == verdict) {
+                self.verdicts[at] += count as f64;
+            }
+        });
+    }
+}
+
+/// The values of one second, in the order of [`COLUMNS`]. Unknown values are NaN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    at: Time,
+    values: [f32; COLUMNS.len()],
+}
+
+/// The maximum delay, in seconds, with which CPU time is shown that was charged when its request
+/// ended.
+const DUE_SECS: f64 = 10.0;
+
+/// The ring of points.
+#[derive(Debug, Default)]
+pub struct History {
+    points: VecDeque<Point>,
+    before: Option<Look>,
+    /// CPU-seconds of clients in debt that are still to be shown: a request is charged when it
+    /// ends, but has used its time before.
+    due: f64,
+    /// The latency counts of the last seconds, the oldest first.
+    spreads: VecDeque<[Spread; 2]>,
+}
+
+impl History {
+    /// Stores the changes since the previous values. The first values have nothing to be compared
+    /// with.
+    pub fn note(&mut self, look: &Look) {
+        let Some(before) = self.before.replace(look.clone()) else {
+            self.spreads.push_back(look.spreads);
+            return;
+        };
+        let seconds = look.at.since(before.at).as_secs_f64();
+        if seconds <= 0.0 {
+            return;
+        }
+        let oldest = self.spreads.front().copied().unwrap_or(before.spreads);
+        if self.spreads.len() >= SPREAD_SECS {
+            self.spreads.pop_front();
+        }
+        self.spreads.push_back(look.spreads);
+        let rate = |now: f64, then: f64| (now - then).max(0.0) / seconds;
+        let mut values = [f32::NAN; COLUMNS.len()];
+        let mut at = 0;
+        let mut put = |value: f64| {
+            values[at] = value as f32;
+            at += 1;
+        };
+        put(look.cpus);
+        let busy = rate(look.busy, before.busy);
+        put(busy);
+        let due = self.due + (look.debt - before.debt).max(0.0);
+        let debt = (due / seconds).min(busy);
+        put(debt);
+        self.due = (due - debt * seconds).min(DUE_SECS * look.cpus);
+        [look.working, look.waiting, look.slots].into_iter().for_each(&mut put);
+        for (now, then) in look.verdicts.iter().zip(before.verdicts) {
+            put(rate(*now, then));
+        }
+        put(rate(look.would, before.would));
+        put(rate(look.failed, before.failed));
+        for (now, then) in look.spreads.iter().zip(&oldest) {
+            let spread = since(now, then);
+            put(percentile(&spread, 0.5));
+            put(percentile(&spread, 0.95));
+        }
+        for (now, then) in look.spreads.iter().zip(&before.spreads) {
+            let come = since(now, then).iter().sum::<u64>();
+            put(come as f64 / seconds);
+        }
+        if self.points.len() >= POINTS_MAX {
+            self.points.pop_front();
+        }
+        self.points.push_back(Point { at: look.at, values });
+    }
+
+    /// Returns the last second.
+    pub fn last(&self) -> Option<Point> {
+        self.points.back().copied()
+    }
+
+    /// Returns all points from `since` on as JSON: `t` and each column as a list.
+    pub fn json(&self, since: Time) -> String {
+        let points = || self.points.iter().filter(|point| point.at >= since);
+        let mut json = String::from("{\"t\":[");
+        // Writing to a String cannot fail, here and below.
+        for (index, point) in points().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let _ = write!(json, "{comma}{:.2}", point.at.0 as f64 / SECOND as f64);
+        }
+        json.push(']');
+        for (column, name) in COLUMNS.iter().enumerate() {
+            let _ = write!(json, ",\"{name}\":[");
+            for (index, point) in points().enumerate() {
+                json.push_str(if index > 0 { "," } else { "" });
+                push_number(&mut json, point.values[column]);
+            }
+            json.push(']');
+        }
+        json.push_str("}\n");
+        json
+    }
+}
+
+/// Appends a number with four digits, or `null` if it is not finite.
+pub fn push_number(json: &mut String, value: f32) {
+    let value = rounded(value);
+    let _ = if value.is_finite() { write!(json, "{value}") } else { write!(json, "null") };
+}
+
+/// Rounds to four digits, which is more than a chart shows.
+fn rounded(value: f32) -> f32 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let unit = 10f32.powi(3 - value.abs().log10().floor() as i32);
+    if unit.is_finite() { (value * unit).round() / unit } else { 0.0 }
+}
+
+impl Serialize for Point {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(COLUMNS.len() + 1))?;
+        map.serialize_entry("t", &(self.at.0 as f64 / SECOND as f64))?;
+        for (name, value) in COLUMNS.iter().zip(self.values) {
+            let value = rounded(value);
+            map.serialize_entry(name, &value.is_finite().then_some(value))?;
+        }
+        map.end()
+    }
+}
+
+fn since(now: &Spread, then: &Spread) -> Spread {
+    std::array::from_fn(|at| now[at].saturating_sub(then[at]))
+}
+
+/// Returns the value in seconds below which `part` of all values lie. Values are taken to lie
+/// evenly, on a logarithmic scale, between the bounds of their interval. NaN if there are none.
+fn percentile(spread: &Spread, part: f64) -> f64 {
+    let all: u64 = spread.iter().sum();
+    if all == 0 {
+        return f64::NAN;
+    }
+    let wanted = part * all as f64;
+    let mut below = 0.0;
+    for (at, count) in spread.iter().enumerate() {
+        let count = *count as f64;
+        if count > 0.0 && below + count >= wanted {
+            let upper = BOUNDS_NS.get(at).copied().unwrap_or(2 * BOUNDS_NS[BOUNDS_NS.len() - 1]);
+            let lower = if at == 0 { upper / 10 } else { BOUNDS_NS[at - 1] };
+            let (lower, upper) = (Nanos(lower).as_secs_f64(), Nanos(upper).as_secs_f64());
+            let within = ((wanted - below) / count).clamp(0.0, 1.0);
+            return lower * (upper / lower).powf(within);
+        }
+        below += count;
+    }
+    f64::NAN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(second: u64) -> Look {
+        let at = Time::ZERO.plus(Nanos::from_secs(1_000 + second));
+        let mut look = Look { at, cpus: 2.0, busy: second as f64 * 1.5, ..Look::default() };
+        look.verdicts[1] = second as f64 * 7.0;
+        look
+    }
+
+    fn value(history: &History, name: &str) -> f32 {
+        let column = COLUMNS.iter().position(|column| *column == name).expect("a column");
+        history.last().expect("a point").values[column]
+    }
+
+    #[test]
+    fn what_grows_is_kept_as_a_rate_and_an_hour_is_all() {
+        let mut history = History::default();
+        history.note(&look(0));
+        assert!(history.last().is_none(), "nothing to compare with");
+        for second in 1..=POINTS_MAX as u64 + 50 {
+            history.note(&look(second));
+        }
+        assert_eq!(history.points.len(), POINTS_MAX);
+        assert_eq!((value(&history, "busy"), value(&history, "queue")), (1.5, 7.0));
+        assert!(value(&history, "credit_p95").is_nan());
+        let json: serde_json::Value =
+            serde_json::from_str(&history.json(Time::ZERO)).expect("JSON");
+        assert_eq!(json["t"].as_array().map(Vec::len), Some(POINTS_MAX));
+        assert_eq!(json["credit_p95"][0], serde_json::Value::Null);
+        let last = history.last().expect("a point").at;
+        let json: serde_json::Value = serde_json::from_str(&history.json(last)).expect("JSON");
+        assert_eq!(json["busy"], serde_json::json!([1.5]));
+    }
+
+    /// The total is never less than the part.
+    #[test]
+    fn what_is_charged_at_once_is_shown_as_it_was_used() {
+        let mut history = History::default();
+        history.note(&look(0));
+        let shown = [1, 2, 3].map(|second| {
+            history.note(&Look { debt: 3.5, ..look(second) });
+            value(&history, "debt")
+        });
+        assert_eq!(shown, [1.5, 1.5, 0.5]);
+    }
+
+    #[test]
+    fn percentiles_lie_within_the_interval_of_their_values_and_fade_with_them() {
+        let mut history = History::default();
+        history.note(&look(0));
+        let place = BOUNDS_NS.iter().position(|bound| *bound == 100_000_000).expect("a bound");
+        let mut slow = look(1);
+        slow.spreads[1][place] = 40;
+        history.note(&slow);
+        assert!((0.05..=0.1).contains(&value(&history, "debt_p95")));
+        assert!(value(&history, "debt_p50") < value(&history, "debt_p95"));
+        assert_eq!(value(&history, "debt_n"), 40.0);
+        for second in 2..=SPREAD_SECS as u64 + 2 {
+            let mut still = look(second);
+            still.spreads = slow.spreads;
+            history.note(&still);
+        }
+        assert!(value(&history, "debt_p95").is_nan(), "it is long ago");
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_and_counters_that_begin_anew_are_no_points_and_no_debts() {
+        let mut history = History::default();
+        history.note(&look(5));
+        history.note(&look(5));
+        assert!(history.last().is_none());
+        history.note(&Look { at: look(6).at, ..Look::default() });
+        assert_eq!(value(&history, "busy"), 0.0);
+    }
+
+    #[test]
+    fn numbers_have_four_digits() {
+        let text = |value| {
+            let mut json = String::new();
+            push_number(&mut json, value);
+            json
+        };
+        assert_eq!(text(0.123_456), "0.1235");
+        assert_eq!(text(123_456.0), "123500");
+        assert_eq!(text(0.0), "0");
+        assert_eq!(text(f32::NAN), "null");
+        assert_eq!(text(f32::INFINITY), "null");
+        assert_eq!(text(f32::MIN_POSITIVE / 4.0), "0");
+    }
+}

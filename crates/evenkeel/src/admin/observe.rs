@@ -1,0 +1,193 @@
+//! Values read from the engines on request: metrics that are not counted along the way, and the
+//! busiest clients.
+//!
+//! This file stores and changes nothing. The output formats: `watch::prometheus`,
+//! `watch::snapshot`.
+
+use super::{DoorEngine, Sources, Stage, act};
+use evenkeel_core::limit::{Action, Limit, Unit};
+use evenkeel_core::units::{Nanos, SECOND, Time};
+use evenkeel_engine::Standing;
+use evenkeel_engine::counted::Work;
+use evenkeel_telemetry::counts::peers::Report;
+use evenkeel_telemetry::metrics::{
+    BUSY, CAPACITY, CLIENTS_HELD, DECISIONS, KEYS_DROPPED, KEYS_MAX, KEYS_USED, Metric, SLOTS,
+    SLOTS_USED, SLOTS_USEFUL, TABLE_BYTES, UNPAID, UP, WAITING, WORKING,
+};
+use evenkeel_telemetry::prometheus::Observed;
+use evenkeel_telemetry::snapshot::{self, Load, Query, Row, Snapshot, Table, UNIT_CPU, UNIT_HITS};
+use std::collections::HashMap;
+
+/// Returns all metrics that are not counted but read on request.
+pub fn metrics(sources: &Sources, stage: Stage) -> Vec<Observed> {
+    let up = if stage == Stage::Ready { 1.0 } else { 0.0 };
+    let mut all = vec![Observed { metric: &UP, labels: Vec::new(), value: up }];
+    all.extend(observed(&sources.engines, sources.watch.held_above()));
+    all
+}
+
+/// Returns the metrics read from the engines. Clients that wait for longer than `held_above` count
+/// as held.
+#[must_use]
+pub fn observed(engines: &[DoorEngine], held_above: Nanos) -> Vec<Observed> {
+    let mut all = Vec::new();
+    for DoorEngine { door, engine } in engines {
+        let mut push = |metric: &'static Metric, labels: &[&str], value: f64| {
+            let labels = labels.iter().map(ToString::to_string).collect();
+            all.push(Observed { metric, labels, value });
+        };
+        if let Some(work) = engine.work() {
+            push(&WORKING, &[door], f64::from(work.working));
+            push(&BUSY, &[door], work.busy.as_units());
+            push(&UNPAID, &[door], work.unpaid.as_units());
+            push(&CAPACITY, &[door], work.cpus);
+            if let Some(crowd) = work.crowd {
+                push(&WAITING, &[door], crowd.waiting as f64);
+                push(&SLOTS, &[door], crowd.concurrency as f64);
+                push(&SLOTS_USED, &[door], crowd.running as f64);
+                if let Some(useful) = crowd.taken_in {
+                    push(&SLOTS_USEFUL, &[door], useful as f64);
+                }
+            }
+        }
+        let limiter = engine.held();
+        for (index, limit) in limiter.limits().iter().enumerate() {
+            if let Some(held) = engine.clients_held(index, held_above) {
+                push(&CLIENTS_HELD, &[door, &limit.name], held as f64);
+            }
+        }
+        for (limit, table) in limiter.limits().iter().zip(limiter.tables()) {
+            let labels = [*door, &limit.name];
+            push(&KEYS_MAX, &labels, table.keys_max() as f64);
+            push(&KEYS_USED, &labels, table.used() as f64);
+            push(&KEYS_DROPPED, &labels, table.dropped() as f64);
+            push(&TABLE_BYTES, &labels, table.bytes() as f64);
+        }
+    }
+    all
+}
+
+/// Returns the busiest clients that `query` asks for.
+pub fn snapshot(sources: &Sources, query: &Query) -> Snapshot {
+    let now = sources.clock.now();
+    let not_enforced = not_enforced(sources);
+    let mut snapshot = Snapshot {
+        now: now.0 as f64 / SECOND as f64,
+        load: Vec::new(),
+        known: Vec::new(),
+        limits: Vec::new(),
+        peers: sources.watch.peers.read().map(|report| peers(&report)),
+        store: sources.watch.store.read().map(|report| snapshot::Store {
+            good: report.good,
+            failed: report.failed,
+            owed: report.owed,
+        }),
+        master: sources.watch.master.get().map(|counts| counts.seen(now)),
+        gatekeepers: sources.watch.gatekeepers.lock().iter().map(|one| one.seen(now)).collect(),
+    };
+    for DoorEngine { door, engine } in &sources.engines {
+        snapshot.load.extend(engine.work().map(|work| load(door, &work)));
+        for (name, rows) in engine.lists() {
+            snapshot.known.push(name.to_owned());
+            if query.limit.as_ref().is_none_or(|limit| *limit == name) {
+                let rows = rows.into_iter().take(query.rows).map(|standing| row(standing, now));
+                snapshot.limits.push(list(door, name, rows.collect()));
+            }
+        }
+        let limiter = engine.held();
+        for (index, limit) in limiter.limits().iter().enumerate() {
+            snapshot.known.push(limit.name.to_string());
+            if query.limit.as_ref().is_none_or(|name| **name == *limit.name) {
+                let mut rows = engine.top(index);
+                rows.truncate(query.rows);
+                let rows = rows.into_iter().map(|standing| row(standing, now)).collect();
+                let mut table = table(door, limiter.policy().action, limit, rows);
+                table.shadow = engine.shadows(index);
+                table.would = not_enforced.get(&table.name).copied().unwrap_or_default();
+                snapshot.limits.push(table);
+            }
+        }
+    }
+    snapshot
+}
+
+/// Returns the number of decisions of each limit that were counted but not enforced, by the name of
+/// the limit.
+fn not_enforced(sources: &Sources) -> HashMap<String, u64> {
+    let mut counts = HashMap::new();
+    sources.watch.registry().visit(&DECISIONS, |labels, count| {
+        if let [_, limit, shadow] = labels
+            && shadow == "true"
+        {
+            *counts.entry(limit.clone()).or_default() += count;
+        }
+    });
+    counts
+}
+
+fn peers(report: &Report) -> snapshot::Peers {
+    let behind = report.peers.iter().filter(|peer| peer.live).map(|peer| peer.behind_seconds);
+    let behind = behind.fold(0.0, f64::max);
+    snapshot::Peers { live: report.live, known: report.peers.len() + 1, behind }
+}
+
+/// Returns the load of a door's backend.
+pub fn load(door: &str, work: &Work) -> Load {
+    let crowd = work.crowd.as_ref().map(|crowd| snapshot::Crowd {
+        waiting: crowd.waiting,
+        running: crowd.running,
+        concurrency: crowd.concurrency,
+    });
+    Load {
+        door: door.to_owned(),
+        working: work.working,
+        cpus: work.cpus,
+        busy_seconds: work.busy.as_units(),
+        crowd,
+    }
+}
+
+/// Returns a limit with the rows of its clients.
+pub fn table(door: &str, action: Action, limit: &Limit, rows: Vec<Row>) -> Table {
+    let unit = match limit.unit {
+        Unit::Cpu => UNIT_CPU,
+        Unit::Hits => UNIT_HITS,
+    };
+    Table {
+        door: door.to_owned(),
+        name: limit.name.to_string(),
+        unit: unit.to_owned(),
+        action: limit.action(action).name().to_owned(),
+        shadow: false,
+        would: 0,
+        rows,
+    }
+}
+
+fn list(door: &str, name: &str, rows: Vec<Row>) -> Table {
+    Table {
+        door: door.to_owned(),
+        name: name.to_owned(),
+        unit: UNIT_HITS.to_owned(),
+        action: Action::Reject.name().to_owned(),
+        shadow: false,
+        would: 0,
+        rows,
+    }
+}
+
+/// Returns the row of a client.
+pub fn row(standing: Standing, now: Time) -> Row {
+    let Standing { row, level, wait } = standing;
+    Row {
+        id: act::id(row.hash),
+        key: if row.name.is_empty() { "?".to_owned() } else { row.name },
+        level: level.map(|level| level as f64 / SECOND as f64),
+        wait: wait.as_secs_f64(),
+        cpu_per_second: row.cost_per_second,
+        requests_per_second: row.requests_per_second,
+        wait_average: row.wait.as_secs_f64(),
+        last_seen: now.since(row.last_seen).as_secs_f64(),
+        cpu_total: row.total.as_units(),
+    }
+}

@@ -1,0 +1,193 @@
+//! Sends spans to a collector in batches, as long as the program runs.
+//!
+//! A batch is sent when it is full, or when its oldest span has waited long enough. If the
+//! collector is unreachable, the batch is tried again several times with growing pauses, and then
+//! dropped. In the meantime, new spans wait in the bounded queue; `trace` drops the ones that do
+//! not fit. Lost spans are counted, except those that are still pending when the time limit at
+//! shutdown is over. A failure is logged once until the next success.
+
+use super::client::{Client, TRACES, Undelivered};
+use evenkeel_config::settings::otlp::Traces;
+use evenkeel_runtime::thread::Thread;
+use evenkeel_telemetry::metrics::{TRACE_FAILURES, TRACE_SPANS};
+use evenkeel_telemetry::otlp::wire::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse, InstrumentationScope, KeyValue,
+    Resource, ResourceSpans, ScopeSpans, Span, text,
+};
+use evenkeel_telemetry::registry::{Counter, Registry};
+use prost::Message;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
+
+/// The maximum number of attempts to send a batch.
+const ATTEMPTS_MAX: u32 = 6;
+/// The pause before the second attempt; each further pause is twice the one before.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The maximum time to send the last spans when the program ends.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The running thread. When it is dropped, it sends the pending spans for two seconds at most, and
+/// ends.
+pub type Running = Thread<watch::Sender<()>>;
+
+/// The sender of spans, with its queue and its counters.
+pub struct Exporter {
+    settings: Traces,
+    client: Client,
+    spans: Receiver<Span>,
+    /// The spans of the next message.
+    batch: Vec<Span>,
+    sent: Counter,
+    dropped: Counter,
+    refused: Counter,
+    failures: Counter,
+    told: bool,
+}
+
+impl Exporter {
+    /// Makes an exporter that sends the spans from the queue `spans`.
+    #[must_use]
+    pub fn new(settings: Traces, spans: Receiver<Span>, registry: &Registry) -> Exporter {
+        let [sent, dropped, refused] =
+            ["sent", "dropped", "refused"].map(|what| registry.counter(&TRACE_SPANS, &[what]));
+        let failures = registry.counter(&TRACE_FAILURES, &[]);
+        let client = Client::new(settings.collector.clone(), TRACES);
+        let batch = Vec::new();
+        Exporter { settings, client, spans, batch, sent, dropped, refused, failures, told: false }
+    }
+
+    /// Starts to send, on a thread with its own runtime.
+    ///
+    /// # Errors
+    /// Returns the error of the system if the thread or its runtime cannot be created.
+    pub fn start(self) -> io::Result<Running> {
+        let (stop, stopping) = watch::channel(());
+        Thread::serve("traces", stop, (), move || self.run(stopping))
+    }
+
+    /// Sends until the sender of `stop` is dropped; then sends the pending spans once, within
+    /// [`FAREWELL`].
+    async fn run(mut self, mut stop: watch::Receiver<()>) {
+        loop {
+            let stopped = tokio::select! {
+                more = self.gather() => !more,
+                _ = stop.changed() => true,
+            };
+            if stopped || self.deliver(&mut stop).await {
+                break;
+            }
+        }
+        let _ = tokio::time::timeout(FAREWELL, self.farewell()).await;
+    }
+
+    /// Sends the spans that are pending when the program ends.
+    async fn farewell(&mut self) {
+        loop {
+            while self.batch.len() < self.settings.batch_max
+                && let Ok(span) = self.spans.try_recv()
+            {
+                self.batch.push(span);
+            }
+            if self.batch.is_empty() {
+                return;
+            }
+            let (count, request) = self.request();
+            match self.client.deliver(&request).await {
+                Ok(answer) => self.taken(count, &answer),
+                Err(_) => self.dropped.increment(count),
+            }
+        }
+    }
+
+    /// Collects a batch until it is full or the interval is over; false if the queue is closed and
+    /// empty.
+    async fn gather(&mut self) -> bool {
+        let max = self.settings.batch_max;
+        if self.spans.recv_many(&mut self.batch, max).await == 0 {
+            return false;
+        }
+        let mut end = pin!(tokio::time::sleep(self.settings.every));
+        while self.batch.len() < max {
+            let room = max - self.batch.len();
+            tokio::select! {
+                count = self.spans.recv_many(&mut self.batch, room) => if count == 0 { break },
+                () = end.as_mut() => break,
+            }
+        }
+        true
+    }
+
+    /// Tries to send the batch until it is accepted or dropped; true if the program ends.
+    async fn deliver(&mut self, stop: &mut watch::Receiver<()>) -> bool {
+        let (count, request) = self.request();
+        for attempt in 1..=ATTEMPTS_MAX {
+            let error = match self.client.deliver(&request).await {
+                Ok(answer) => {
+                    self.taken(count, &answer);
+                    return false;
+                }
+                Err(error) => error,
+            };
+            self.failures.increment(1);
+            self.tell(&error);
+            if !error.is_transient() {
+                self.refused.increment(count);
+                return false;
+            }
+            let pause = PAUSE * (1 << (attempt - 1));
+            if attempt < ATTEMPTS_MAX {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    _ = stop.changed() => break,
+                }
+            }
+        }
+        self.dropped.increment(count);
+        stop.has_changed().is_err()
+    }
+
+    fn taken(&mut self, count: u64, answer: &[u8]) {
+        let answer = ExportTraceServiceResponse::decode(answer).unwrap_or_default();
+        let part = answer.partial_success.unwrap_or_default();
+        let refused = u64::try_from(part.rejected_spans).unwrap_or(0).min(count);
+        self.sent.increment(count - refused);
+        self.refused.increment(refused);
+        if std::mem::take(&mut self.told) {
+            let endpoint = &self.settings.collector.endpoint;
+            tracing::info!(
+                target: "evenkeel::traces", %endpoint, "the collector takes spans again"
+            );
+        }
+    }
+
+    fn tell(&mut self, error: &Undelivered) {
+        if !std::mem::replace(&mut self.told, true) {
+            let endpoint = &self.settings.collector.endpoint;
+            tracing::warn!(
+                target: "evenkeel::traces", %endpoint, %error,
+                "the collector does not take spans: they wait a while, and are dropped then"
+            );
+        }
+    }
+
+    /// The batch as a message, and the number of spans in it.
+    fn request(&mut self) -> (u64, ExportTraceServiceRequest) {
+        let spans = std::mem::take(&mut self.batch);
+        let count = spans.len() as u64;
+        let named = |(key, value): &(String, String)| text(key, value.as_str());
+        let service = text("service.name", self.settings.service.as_str());
+        let attributes: Vec<KeyValue> =
+            std::iter::once(service).chain(self.settings.attributes.iter().map(named)).collect();
+        let scope = InstrumentationScope {
+            name: "evenkeel".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
+        let resource = Some(Resource { attributes });
+        let resource_spans = vec![ResourceSpans { resource, scope_spans }];
+        (count, ExportTraceServiceRequest { resource_spans })
+    }
+}

@@ -1,0 +1,323 @@
+//! `evenkeel replay`: plays access logs against the limits, on their own clock, and reports which
+//! requests would have been held, delayed, queued or refused, when and for how long.
+//!
+//! `files` opens and decompresses the logs, `reader` parses lines into entries with a `format`,
+//! `merge` sorts the entries of all logs, `play` finds the CPU time of each request and asks the
+//! engine, `tally` counts, `people` classifies clients, and `report` shows the results. A replay
+//! looks up no names and sends no data.
+
+pub mod entry;
+pub mod files;
+pub mod format;
+pub mod merge;
+pub mod people;
+pub mod play;
+mod progress;
+pub mod reader;
+pub mod report;
+pub mod sample;
+pub mod tally;
+
+use anyhow::Context;
+use evenkeel_config::fault::Misuse;
+use evenkeel_config::settings::{CostSource, Proxy};
+use evenkeel_config::source::Source;
+use evenkeel_config::{Flags, cpus};
+use evenkeel_core::limit::Part;
+use evenkeel_core::units::Nanos;
+use evenkeel_engine::counted::Counted;
+use evenkeel_identity::address::Trust;
+use evenkeel_runtime::clock::Clock;
+use files::Place;
+use merge::Merge;
+use play::Play;
+use play::was::Past;
+use progress::Progress;
+use report::{Circumstances, Report, Site};
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tally::Tally;
+
+/// The options of `evenkeel replay`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Access logs, plain or compressed by gzip or zstd; `-` is standard input
+    #[arg(required = true, value_name = "LOG")]
+    pub logs: Vec<PathBuf>,
+    /// The configuration file with the limits [default: the default limits]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// CPU-seconds per second to share out, if the configuration does not say [default: those of
+    /// this machine, which may differ from those of the site]
+    #[arg(long, value_name = "N")]
+    pub cpus: Option<String>,
+    /// What happens to a client in debt: queue, hold, delay or reject [default: queue]
+    #[arg(long, value_name = "ACTION", conflicts_with = "config")]
+    pub action: Option<String>,
+    /// Proxies with a trusted X-Forwarded-For: networks, separated by commas [default: none]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "config")]
+    pub trusted_proxies: Vec<String>,
+    /// The CPU time of a page, for logs without the durations of requests
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = page_cost)]
+    pub page_cost: Nanos,
+    /// The maximum number of clients in each list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rows: u16,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also write the report as an HTML page to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+fn page_cost(text: &str) -> Result<Nanos, String> {
+    let read: Nanos = text.parse().map_err(|why: evenkeel_core::units::ParseError| {
+        format!("{why}; write a length of time such as 50ms")
+    })?;
+    let fits = (Nanos(1)..=Nanos::from_secs(60)).contains(&read);
+    fits.then_some(read).ok_or_else(|| "from 1ns to 60s".to_owned())
+}
+
+/// Plays the logs and prints the report.
+///
+/// # Errors
+/// Returns an error if the configuration is faulty, no request can be read, or the report cannot be
+/// written.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let clock = Clock::start();
+    let begun = clock.now();
+    let (report, lines) = play(options)?;
+    if is_watched(options.json) {
+        let seconds = clock.now().since(begun).as_secs_f64();
+        let pace = report::text::count((lines as f64 / seconds.max(1e-3)) as u64);
+        let lines = report::text::count(lines);
+        writeln!(io::stderr(), "{lines} lines in {seconds:.1} s, {pace} a second")?;
+    }
+    let text = match options.json {
+        true => report.json(),
+        false => report::text::text(&report),
+    };
+    if let Some(path) = &options.html {
+        let written = files::write(path, &report::html::page(&report));
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Writes a generated log to standard output.
+///
+/// # Errors
+/// Returns an error if standard output cannot be written to.
+pub fn sample(options: sample::Options) -> anyhow::Result<()> {
+    sample::make(options, io::BufWriter::with_capacity(1 << 16, io::stdout().lock()))?;
+    Ok(())
+}
+
+/// The proxy section with the limits, and the warnings about it.
+fn proxy(options: &Options) -> anyhow::Result<(Proxy, Vec<String>)> {
+    let here = cpus::available();
+    let mut told = Vec::new();
+    let flags = Flags {
+        backend: "http://127.0.0.1:80".to_owned(),
+        cpus: options.cpus.clone(),
+        action: options.action.clone(),
+        trusted_proxies: options.trusted_proxies.clone(),
+        ..Flags::default()
+    };
+    let from_flags = evenkeel_config::from_flags(&flags, here);
+    let from_flags = from_flags.map_err(|faults| Misuse(faults, "replay"))?.settings.proxy;
+    let from_flags = from_flags.context("no limits")?;
+    let Some(path) = &options.config else {
+        if options.cpus.is_none() {
+            told.push(format!(
+                "taken are the {here} CPUs of this machine; `--cpus N` says how many the site has"
+            ));
+        }
+        return Ok((from_flags, told));
+    };
+    let config = Source::new(path).load(from_flags.cpus)?;
+    let proxy = config.settings.proxy.with_context(|| {
+        format!("{} has no section `proxy` or `check`, whose limits could decide", path.display())
+    })?;
+    Ok((proxy, told))
+}
+
+/// Plays the logs. Returns the report and the number of lines read.
+///
+/// # Errors
+/// Returns an error if the configuration is faulty or no request can be read.
+pub fn play(options: &Options) -> anyhow::Result<(Report, u64)> {
+    let (proxy, mut warnings) = proxy(options)?;
+    let trust = Trust::new(&proxy.trusted_proxies, &proxy.client_address);
+    let places: Vec<Place> = options.logs.iter().map(|path| Place::of(path)).collect();
+    let count = Arc::new(AtomicU64::new(0));
+    let mut merge = Merge::new(&places, trust, Arc::clone(&count));
+    let mut past = Past::new(proxy.cpus, options.page_cost);
+    let mut play = Play::new(&proxy);
+    let mut tally = Tally::new(play.engine().held().limits().to_vec(), proxy.cpus);
+    let mut bar = bar(&places, options.json);
+    let mut number = 0;
+    let mut forward = |past: &mut Past, play: &mut Play, tally: &mut Tally| {
+        while let Some(was) = past.pop() {
+            tally.arrive(number, &was);
+            play.push(was);
+            play.outcomes().for_each(|outcome| tally.over(&outcome));
+            number += 1;
+            if number % 4_096 == 0
+                && let Some(bar) = &mut bar
+            {
+                bar.at(count.load(Relaxed));
+            }
+        }
+    };
+    for entry in merge.by_ref() {
+        past.push(entry);
+        forward(&mut past, &mut play, &mut tally);
+    }
+    past.finish();
+    forward(&mut past, &mut play, &mut tally);
+    play.finish();
+    play.outcomes().for_each(|outcome| tally.over(&outcome));
+    drop(bar);
+    let lines = merge.accounts.iter().map(|account| account.lines).sum();
+    anyhow::ensure!(tally.totals.requests > 0, nothing(&merge));
+    warnings.extend(doubts(&merge, &past, &tally, &proxy));
+    let site = Site {
+        config: options.config.as_ref().map(|path| path.display().to_string()),
+        cpus: proxy.cpus,
+        action: proxy.action.name(),
+        costs: match past.guessed {
+            0 => "measured",
+            guessed if guessed == tally.totals.requests => "estimated",
+            _ => "mixed",
+        },
+        guessed: past.guessed,
+    };
+    let about = Circumstances {
+        accounts: merge.accounts,
+        site,
+        warnings,
+        peak: play.peak,
+        rows: options.rows.into(),
+        action: proxy.action,
+    };
+    Ok((Report::new(&tally, about), lines))
+}
+
+/// Whether a person watches the progress on a terminal.
+fn is_watched(json: bool) -> bool {
+    io::stderr().is_terminal() && !json
+}
+
+/// On a terminal: how far it is, by bytes.
+fn bar(places: &[Place], json: bool) -> Option<Progress> {
+    let sizes: Option<u64> = places.iter().map(Place::size).sum();
+    sizes.filter(|_| is_watched(json)).map(Progress::new)
+}
+
+/// The error message that says why there is no report.
+fn nothing(merge: &Merge) -> String {
+    let each = merge.accounts.iter().map(|account| {
+        let why = account.fault.clone().or_else(|| {
+            let (line, text) = account.example.clone()?;
+            Some(format!("{} lines cannot be read, such as line {line}: {text}", account.unread))
+        });
+        format!("{}: {}", account.name, why.unwrap_or_else(|| "it has no requests".to_owned()))
+    });
+    each.collect::<Vec<_>>().join("\n")
+}
+
+/// Warnings about facts that make the results differ from those in front of the site.
+fn doubts(merge: &Merge, past: &Past, tally: &Tally, proxy: &Proxy) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let (tells, requests) = (merge.tells(), tally.totals.requests);
+    let mut doubt = |is: bool, what: String| doubts.extend(is.then_some(what));
+    let forwarded = tally.totals.forwarded;
+    doubt(
+        forwarded * 2 > requests,
+        format!(
+            "{forwarded} requests name somebody else they come from, by proxies that are not \
+             trusted: all their users count as one; name the proxies by `--trusted-proxies` or \
+             `trusted_proxies`"
+        ),
+    );
+    doubt(
+        past.overrun > 0,
+        format!(
+            "{} requests came when {} were running already and are not counted as work: the log \
+             needs more CPU time than {} CPUs have; see `--cpus` and `--page-cost`",
+            past.overrun,
+            play::was::RUNNING_MAX,
+            proxy.cpus
+        ),
+    );
+    doubt(
+        merge.late > 0,
+        format!(
+            "{} requests were written more than a minute late; they count when they turn up",
+            merge.late
+        ),
+    );
+    let gone = tally.visitors.gone;
+    doubt(gone > 0, format!("{gone} clients who asked for little are counted, but not by name"));
+    let door = "`shadow` of the whole section is played as if it were off";
+    doubt(proxy.shadow, format!("{door}: what follows is what would happen then"));
+    let quiet = proxy.limits.iter().filter(|limit| limit.shadow).map(|limit| &*limit.name);
+    let quiet = quiet.collect::<Vec<_>>().join(", ");
+    doubt(
+        !quiet.is_empty(),
+        format!(
+            "in shadow, as in front of the site: {quiet}; they stop nobody, and whom they would \
+             have met stands beside the limits"
+        ),
+    );
+    doubt(
+        proxy.hosts.matter(),
+        "names of clients are not looked up: `host:` patterns match nobody, `by: host` counts \
+         addresses"
+            .to_owned(),
+    );
+    let source = match &proxy.cost {
+        CostSource::Cgroup(_) => Some("cgroup"),
+        CostSource::Header(_) => Some("header"),
+        _ => None,
+    };
+    if let Some(source) = source {
+        let what = "costs are by time where the log does not have them";
+        doubt(true, format!("`cost: {source}` is not in a log of times: {what}"));
+    }
+    for part in missing(proxy, tells) {
+        doubt(true, format!("the log does not have {part}: all requests count as without it"));
+    }
+    doubts
+}
+
+/// The fields that limits count by and that the logs do not have.
+fn missing(proxy: &Proxy, tells: entry::Tells) -> Vec<String> {
+    let mut missing = Vec::new();
+    let parts = proxy.limits.iter().flat_map(|limit| {
+        let headers = limit.when.header.iter().map(|name| Part::Header(name.clone()));
+        let cookies = limit.when.cookie.iter().map(|name| Part::Cookie(name.clone()));
+        let vhosts = limit.when.vhost.iter().map(|_| Part::Vhost);
+        limit.by.iter().cloned().chain(headers).chain(cookies).chain(vhosts)
+    });
+    for part in parts {
+        let lacks = match &part {
+            Part::UserAgent if !tells.agent => "what clients call themselves".to_owned(),
+            Part::Header(name) if **name == *"referer" && tells.referrer => continue,
+            Part::Header(name) if **name == *"host" && tells.host => continue,
+            Part::Header(name) if !tells.headers => format!("the header `{name}`"),
+            Part::Cookie(name) if !tells.headers => format!("the cookie `{name}`"),
+            Part::Vhost if !tells.host => "the host that is asked for".to_owned(),
+            _ => continue,
+        };
+        if !missing.contains(&lacks) {
+            missing.push(lacks);
+        }
+    }
+    missing
+}

@@ -1,0 +1,85 @@
+//! The busiest minute: all its requests, and how each went without and with limits.
+//!
+//! The CPU time of a minute is known only at its end, and the results of its requests even later.
+//! So the current minute and the busiest minute so far are kept, each with a bound.
+
+use crate::replay::play::Outcome;
+use crate::replay::play::was::Was;
+use evenkeel_core::units::{Nanos, SECOND};
+use std::net::IpAddr;
+
+/// The maximum number of requests of one minute that are kept.
+const KEPT_MAX: usize = 500_000;
+
+/// One request of a minute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// The address of the client.
+    pub client: IpAddr,
+    /// The time from request to answer without limits, as in the log.
+    pub without: Nanos,
+    /// The time from request to answer with the limits; `None` if it was refused or has not ended
+    /// yet.
+    pub with: Option<Nanos>,
+}
+
+/// One minute with its requests.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Minute {
+    /// The number of the minute since 1970.
+    pub number: u64,
+    /// The CPU time that all its requests needed.
+    pub needed: Nanos,
+    /// The number of requests that arrived.
+    pub requests: u64,
+    /// The maximum number of requests that ran at once without limits.
+    pub beside: usize,
+    /// The requests in the order of arrival, up to a bound.
+    pub kept: Vec<Kept>,
+    /// The number of its first request among all requests.
+    first: u64,
+}
+
+/// The current minute, and the busiest minute so far.
+#[derive(Clone, Debug, Default)]
+pub struct Minutes {
+    on: Minute,
+    busiest: Minute,
+}
+
+impl Minutes {
+    /// Counts the arrival of request number `number`.
+    pub fn arrive(&mut self, number: u64, was: &Was) {
+        let minute = was.entry.start.0 / SECOND / 60;
+        if minute != self.on.number {
+            let next = Minute { number: minute, first: number, ..Minute::default() };
+            let over = std::mem::replace(&mut self.on, next);
+            if over.needed > self.busiest.needed {
+                self.busiest = over;
+            }
+        }
+        self.on.requests += 1;
+        self.on.needed = self.on.needed.plus(was.needed);
+        self.on.beside = self.on.beside.max(was.beside);
+        if self.on.kept.len() < KEPT_MAX {
+            let client = was.entry.address;
+            self.on.kept.push(Kept { client, without: was.took, with: None });
+        }
+    }
+
+    /// Records the result of a request, if its minute is kept.
+    pub fn over(&mut self, outcome: &Outcome) {
+        for minute in [&mut self.on, &mut self.busiest] {
+            let place = outcome.number.checked_sub(minute.first);
+            let kept = place.and_then(|place| minute.kept.get_mut(usize::try_from(place).ok()?));
+            if let Some(kept) = kept.filter(|_| !outcome.refused) {
+                kept.with = Some(outcome.took());
+            }
+        }
+    }
+
+    /// The busiest minute.
+    pub fn busiest(&self) -> &Minute {
+        if self.on.needed > self.busiest.needed { &self.on } else { &self.busiest }
+    }
+}

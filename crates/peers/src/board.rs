@@ -1,0 +1,169 @@
+//! The metrics, log lines and status of the peers (`/api/peers`).
+//!
+//! Log lines that others can cause without end are thinned out: refused messages to one line a
+//! minute, news of peers to ten a second. No decision is made here.
+
+use evenkeel_config::settings::peers::Peers;
+use evenkeel_core::replica::{Event, Replica, Seen, Totals};
+use evenkeel_core::units::Time;
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::counts::peers::{PeerCounts, Report, Row};
+use evenkeel_telemetry::printable::printable;
+use evenkeel_telemetry::sampler::{Sampler, Seldom};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The reporter of the peers' state.
+pub struct Shown {
+    watch: Arc<Watch>,
+    counts: PeerCounts,
+    complaints: Seldom,
+    news: Sampler,
+    refused: u64,
+    /// The totals up to which the counters have been advanced.
+    before: Totals,
+    name: String,
+    via: &'static str,
+    cluster: String,
+    period: f64,
+}
+
+impl Shown {
+    /// Makes a reporter. `name` is the name of this instance for its peers.
+    #[must_use]
+    pub fn new(settings: &Peers, name: String, watch: Arc<Watch>) -> Shown {
+        Shown {
+            counts: PeerCounts::new(watch.registry()),
+            watch,
+            complaints: Seldom::default(),
+            news: Sampler::default(),
+            refused: 0,
+            before: Totals::default(),
+            name,
+            via: settings.via.word(),
+            cluster: settings.cluster.clone(),
+            period: settings.period.as_secs_f64(),
+        }
+    }
+
+    /// Counts a refused message, and logs at most one a minute.
+    pub fn refused(&mut self, from: &str, why: &str, now: Time) {
+        self.refused += 1;
+        self.counts.refused.increment(1);
+        if self.complaints.ask(now) {
+            let refused = self.refused;
+            tracing::warn!(
+                target: "evenkeel::peers", %from, why = %printable(why), refused,
+                "a message was refused; nothing was changed by it"
+            );
+        }
+    }
+
+    /// Counts charges that were dropped for lack of room.
+    pub fn uncounted(&self, dropped: u64) {
+        if dropped > 0 {
+            self.counts.uncounted.increment(dropped);
+        }
+    }
+
+    /// Logs a change of a peer.
+    pub fn tell(&self, event: &Event, now: Time) {
+        if !matches!(event, Event::Silent { .. }) && !self.news.ask(now).write {
+            return;
+        }
+        let clean = |text: &str| printable(text).into_owned();
+        match event {
+            Event::Joined { name, .. } => {
+                let peer = clean(name);
+                tracing::info!(target: "evenkeel::peers", peer, "a peer counts along");
+            }
+            Event::Silent { name, .. } => {
+                tracing::warn!(
+                    target: "evenkeel::peers", peer = clean(name),
+                    "a peer has been silent for three periods; limits count without it"
+                );
+            }
+            Event::Differs { name, limit, theirs, ours, counts } => {
+                let (peer, limit, theirs) = (clean(name), clean(limit), clean(theirs));
+                let ours = ours.as_deref().unwrap_or("not there");
+                let what = match counts {
+                    true => {
+                        "a limit has other numbers on a peer: both count together, and decide \
+                             by their own"
+                    }
+                    false => {
+                        "a peer has a limit that is not the same here: it does not count \
+                              together"
+                    }
+                };
+                tracing::warn!(target: "evenkeel::peers", peer, limit, theirs, ours, "{what}");
+            }
+            Event::Wanted { .. } | Event::Own { .. } => {}
+        }
+    }
+
+    /// Updates the metrics and the status.
+    pub fn show(&mut self, replica: &Replica, addresses: &HashMap<u64, String>, now: Time) {
+        let (totals, peers) = (replica.totals(), replica.peers(now));
+        self.count(&totals);
+        let live = peers.iter().filter(|peer| peer.lives).count();
+        self.counts.peers[0].set(live as i64);
+        self.counts.peers[1].set((peers.len() - live) as i64);
+        let lag = peers.iter().filter(|peer| peer.lives).map(|peer| peer.behind).max();
+        self.counts.lag.set(lag.unwrap_or_default().as_secs_f64() as i64);
+        let [keys_waiting, frames_kept, _] = replica.kept();
+        self.watch.peers.write(Report {
+            name: self.name.clone(),
+            via: self.via,
+            cluster: self.cluster.clone(),
+            period_seconds: self.period,
+            live: live + 1,
+            cpus: replica.cpus_milli(now) as f64 / 1_000.0,
+            keys_waiting,
+            frames_kept,
+            refused: self.refused,
+            peers: peers.iter().map(|peer| row(peer, addresses, now)).collect(),
+        });
+    }
+
+    /// Advances the counters by the difference to the last totals.
+    fn count(&mut self, totals: &Totals) {
+        let before = std::mem::replace(&mut self.before, *totals);
+        let (new, old) = (&totals.counts, &before.counts);
+        let counts = &self.counts;
+        for (counter, new, old) in [
+            (&counts.frames[0], new.frames_in, old.frames_in),
+            (&counts.frames[1], new.frames_out, old.frames_out),
+            (&counts.entries[0], new.entries_in, old.entries_in),
+            (&counts.entries[1], totals.entries_out, before.entries_out),
+            (&counts.lost[0], new.lost_in, old.lost_in),
+            (&counts.lost[1], new.lost_out, old.lost_out),
+            (&counts.uncounted, totals.dropped, before.dropped),
+        ] {
+            counter.increment(new - old);
+        }
+    }
+}
+
+fn row(peer: &Seen, addresses: &HashMap<u64, String>, now: Time) -> Row {
+    let address = peer.links.iter().rev().find_map(|link| addresses.get(link));
+    let since = |at: Time| now.since(at.max(peer.since)).as_secs_f64();
+    Row {
+        name: peer.name.clone(),
+        address: address.cloned().unwrap_or_default(),
+        live: peer.lives,
+        known_seconds: since(peer.since),
+        silent_seconds: since(peer.heard),
+        behind_seconds: peer.behind.as_secs_f64(),
+        report: peer.report,
+        period_seconds: peer.period.as_secs_f64(),
+        cpus: f64::from(peer.cpus_milli) / 1_000.0,
+        bytes_in: peer.counts.bytes_in,
+        bytes_out: peer.counts.bytes_out,
+        entries_in: peer.counts.entries_in,
+        entries_unshared: peer.counts.unshared,
+        lost_in: peer.counts.lost_in,
+        lost_out: peer.counts.lost_out,
+        repeated: peer.counts.repeated,
+    }
+}

@@ -1,0 +1,402 @@
+//! The driver of counting together. It connects the engines, the replica that decides what to
+//! report, the transport and the clock.
+//!
+//! The driver has a thread and a runtime of its own. It collects the charges of the engines several
+//! times a second, and applies the charges of other instances as they arrive. No request waits for
+//! it: where there is no room, frames or charges are dropped and counted, and without peers each
+//! instance enforces its limits alone. What is reported and what is believed:
+//! `evenkeel_core::replica`. Metrics and status: `board`.
+
+use super::board::Shown;
+use super::{Event, LinkId, Order, Transport, link};
+use anyhow::Context;
+use bytes::Bytes;
+use evenkeel_config::secret::SecretFault;
+use evenkeel_config::settings::peers::{Peers, Via};
+use evenkeel_core::key::{KeyHash, Seed};
+use evenkeel_core::replica::{self, BOUNDS, Replica, Told};
+use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_engine::together::{Named, Together};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_runtime::thread::Thread;
+use evenkeel_telemetry::Watch;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use tokio::sync::oneshot;
+
+/// The longest interval between two collections of charges. With a short period they are collected
+/// more often.
+const COLLECT: Nanos = Nanos::from_millis(200);
+/// The pause before the driver tries again to send, after there was no room or a burst has ended.
+const AGAIN: Nanos = Nanos::from_millis(5);
+/// The number of datagrams in one burst. Receivers have room for some hundred.
+const BURST: usize = 32;
+/// The time in which the last report must be handed to the transport at the end.
+const FAREWELL: Nanos = Nanos::from_secs(1);
+/// The interval at which the status of the peers is updated.
+const SHOW: Nanos = Nanos::from_secs(1);
+/// The number of periods between two reports of the names of keys.
+const NAMES_EVERY: u64 = 6;
+
+/// The thread of the driver. It ends when this is dropped.
+pub type Running = Thread<oneshot::Sender<()>>;
+
+/// Starts to count together with the other instances.
+///
+/// # Errors
+/// The transport cannot start, or the system gives no thread or no random numbers.
+pub fn start(
+    settings: &Peers,
+    engines: Vec<Arc<dyn Together>>,
+    clock: Clock,
+    watch: &Arc<Watch>,
+) -> anyhow::Result<Running> {
+    let mut node = [0; 8];
+    aws_lc_rs::rand::fill(&mut node).ok().context("no random numbers")?;
+    let node = u64::from_le_bytes(node);
+    let (stop, stopped) = oneshot::channel();
+    let (told, began) = sync_channel(1);
+    let (settings, watch) = (settings.clone(), Arc::clone(watch));
+    let run = async move || match link::start(&settings, clock, watch.registry()).await {
+        Ok(transport) => {
+            let driver = Driver::new(&settings, engines, clock, watch, transport, node);
+            let _ = told.send(Ok(()));
+            driver.run(stopped).await;
+        }
+        Err(error) => {
+            let _ = told.send(Err(error));
+        }
+    };
+    let thread = Thread::serve("peers", stop, (), run)?;
+    began.recv().context("the thread of the peers has ended")??;
+    Ok(thread)
+}
+
+/// The seed with which all instances of a cluster hash their keys. It follows from the cluster's
+/// name and the secret. With certificates alone it follows from the certificate of the authority,
+/// which is not secret, so that anyone who has it could find keys that share a bucket. An
+/// additional secret prevents that.
+///
+/// # Errors
+/// The secret or the certificate cannot be read.
+pub fn seed(settings: &Peers) -> Result<Seed, SecretFault> {
+    use evenkeel_config::secret;
+    let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
+    let mut part = |bytes: &[u8]| {
+        context.update(&(bytes.len() as u64).to_le_bytes());
+        context.update(bytes);
+    };
+    part(b"evenkeel: keys of buckets, 1");
+    part(settings.cluster.as_bytes());
+    if let Some(path) = &settings.secret_file {
+        part(secret::token(path)?.as_bytes());
+    } else if let Some(tls) = &settings.tls {
+        part(secret::authority(&tls.ca)?.as_bytes());
+    }
+    let digest = context.finish();
+    let mut seed = Seed([0; 16]);
+    seed.0.copy_from_slice(&digest.as_ref()[..16]);
+    Ok(seed)
+}
+
+/// A shared limit: the index of its engine and its fingerprint there.
+#[derive(Clone, Copy)]
+struct Place {
+    engine: usize,
+    fingerprint: u64,
+}
+
+/// The engines, the replica and the transport of this instance.
+struct Driver {
+    engines: Vec<Arc<dyn Together>>,
+    clock: Clock,
+    transport: Transport,
+    replica: Replica,
+    /// The shared limits, in the order of the replica's limits.
+    places: Vec<Place>,
+    /// The address of the peer on each link.
+    addresses: HashMap<u64, String>,
+    /// Whether the CPUs of all instances are added up, and shares are of the sum.
+    adds_up: bool,
+    collect_every: Nanos,
+    collect_at: Time,
+    send_at: Option<Time>,
+    show_at: Time,
+    periods: u64,
+    shown: Shown,
+}
+
+/// A reason for the driver to wake up.
+enum Happens {
+    Said(Event),
+    Time,
+    /// The transport has ended by itself.
+    Lost,
+    End,
+}
+
+impl Driver {
+    fn new(
+        settings: &Peers,
+        engines: Vec<Arc<dyn Together>>,
+        clock: Clock,
+        watch: Arc<Watch>,
+        transport: Transport,
+        node: u64,
+    ) -> Driver {
+        let now = clock.now();
+        engines.iter().for_each(|engine| engine.share());
+        let period = Nanos(u64::try_from(settings.period.as_nanos()).unwrap_or(u64::MAX));
+        let name = name(settings);
+        let replica = replica::Settings {
+            node,
+            life: now.0,
+            name: name.clone(),
+            period,
+            frame_max: transport.frame_max,
+            reliable: transport.reliable,
+            cpus_milli: 0,
+            nodes_max: settings.nodes_max,
+        };
+        let mut driver = Driver {
+            replica: Replica::new(replica, Vec::new(), now),
+            engines,
+            clock,
+            transport,
+            places: Vec::new(),
+            addresses: HashMap::new(),
+            adds_up: !settings.cpus_shared,
+            collect_every: COLLECT.min(Nanos(period.0 / 4)),
+            collect_at: now,
+            send_at: None,
+            show_at: now,
+            periods: 0,
+            shown: Shown::new(settings, name, watch),
+        };
+        driver.look_at_limits();
+        driver
+    }
+
+    /// Runs until it is stopped or the transport ends.
+    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
+        loop {
+            let due = self.collect_at.min(self.replica.poll_timeout()).min(self.show_at);
+            let due = self.clock.instant(self.send_at.map_or(due, |at| at.min(due)));
+            let happens = tokio::select! {
+                _ = &mut stopped => Happens::End,
+                event = self.transport.events.recv() => event.map_or(Happens::Lost, Happens::Said),
+                () = tokio::time::sleep_until(due) => Happens::Time,
+            };
+            let now = self.clock.now();
+            match happens {
+                Happens::Said(event) => self.hear(event, now),
+                Happens::Time => self.time(now),
+                Happens::Lost => {
+                    tracing::error!(
+                        target: "evenkeel::peers",
+                        "the others cannot be reached any more: this instance counts alone"
+                    );
+                    return;
+                }
+                Happens::End => return self.farewell(now).await,
+            }
+            self.events(now);
+            self.send(now);
+        }
+    }
+
+    /// Sends the last charges to the peers, within [`FAREWELL`].
+    async fn farewell(mut self, now: Time) {
+        self.collect(now);
+        self.replica.handle_end(now);
+        let end = now.plus(FAREWELL);
+        while self.clock.now() < end {
+            self.send(now);
+            let orders = &self.transport.orders;
+            if self.send_at.is_none() && orders.capacity() == orders.max_capacity() {
+                break;
+            }
+            tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
+        }
+        // The transport writes what it has accepted at once, if there is room.
+        tokio::time::sleep_until(self.clock.instant(self.clock.now().plus(AGAIN))).await;
+    }
+
+    fn hear(&mut self, event: Event, now: Time) {
+        match event {
+            Event::Up { link, peer, .. } => {
+                tracing::debug!(target: "evenkeel::peers", %peer, "a link is up");
+                self.addresses.insert(link.0, peer);
+                self.replica.handle_up(link.0, now);
+            }
+            Event::Frame { link, bytes } => self.frame(link, &bytes, now),
+            Event::Down { link, why } => {
+                let peer = self.addresses.remove(&link.0).unwrap_or_default();
+                tracing::info!(target: "evenkeel::peers", %peer, %why, "a link is down");
+                self.replica.handle_down(link.0, now);
+            }
+            Event::Refused { from, why } => self.shown.refused(&from, &why, now),
+        }
+    }
+
+    fn frame(&mut self, link: LinkId, bytes: &Bytes, now: Time) {
+        let Driver { replica, engines, places, .. } = self;
+        let engine = |limit: usize| {
+            let place = places.get(limit)?;
+            Some((engines.get(place.engine)?, place.fingerprint))
+        };
+        let mut told = |told: Told<'_>| match told {
+            Told::Charge { limit, context, key, amount, age } => {
+                if let Some((engine, mark)) = engine(limit) {
+                    engine.hear(mark, context, key, amount, age);
+                }
+            }
+            Told::Short { limit, key, missing } => {
+                if let Some((engine, mark)) = engine(limit) {
+                    engine.hear_short(mark, key, missing);
+                }
+            }
+            Told::Name { limit, key, name } => {
+                if let Some((engine, mark)) = engine(limit) {
+                    engine.hear_name(mark, key, name);
+                }
+            }
+        };
+        if let Err(fault) = replica.handle_frame(link.0, bytes, now, &mut told) {
+            let from = self.addresses.get(&link.0).map_or("", String::as_str);
+            self.shown.refused(from, &fault.to_string(), now);
+        }
+    }
+
+    /// Does what is due by the clock.
+    fn time(&mut self, now: Time) {
+        if now >= self.collect_at {
+            self.collect_at = now.plus(self.collect_every);
+            self.collect(now);
+        }
+        if now >= self.replica.poll_timeout() {
+            self.collect(now);
+            self.period(now);
+        }
+        if now >= self.show_at {
+            self.show_at = now.plus(SHOW);
+            self.share_cpus(now);
+            self.shown.show(&self.replica, &self.addresses, now);
+        }
+    }
+
+    /// Moves the charges of the engines into the replica.
+    fn collect(&mut self, now: Time) {
+        let Driver { engines, replica, shown, .. } = self;
+        for engine in engines {
+            let dropped = engine.spent(&mut |mark, context, key, amount| {
+                if let Some(place) = replica.place(mark) {
+                    replica.charge(place, context, key, amount, now);
+                }
+            });
+            shown.uncounted(dropped);
+        }
+    }
+
+    fn period(&mut self, now: Time) {
+        self.look_at_limits();
+        self.periods += 1;
+        if self.periods.is_multiple_of(NAMES_EVERY) {
+            self.tell_names(now);
+        }
+        self.replica.handle_timeout(now);
+    }
+
+    /// Passes the current limits to the replica, because a reload may have changed them.
+    fn look_at_limits(&mut self) {
+        let mut places = Vec::new();
+        let mut limits = Vec::new();
+        for (index, engine) in self.engines.iter().enumerate() {
+            for shared in engine.shared() {
+                places.push(Place { engine: index, fingerprint: shared.fingerprint });
+                limits.push(shared);
+            }
+        }
+        self.replica.set_cpus((self.cpus() * 1_000.0).round() as u32);
+        if limits != self.replica.limits() {
+            self.replica.set_limits(limits);
+            self.places = places;
+        }
+    }
+
+    /// The number of CPUs that the engines of this instance share out.
+    fn cpus(&self) -> f64 {
+        self.engines.iter().filter_map(|engine| engine.cpus()).sum()
+    }
+
+    /// Updates the engines' number of CPUs. Shares are of the CPUs of all live instances, unless
+    /// all of them stand before one backend.
+    fn share_cpus(&self, now: Time) {
+        if self.adds_up {
+            let others = self.replica.others_cpus_milli(now) as f64 / 1_000.0;
+            self.engines.iter().for_each(|engine| engine.share_of(self.cpus() + others));
+        }
+    }
+
+    fn tell_names(&mut self, now: Time) {
+        let heaviest = self.engines.iter().flat_map(|engine| engine.heaviest(BOUNDS.names_max));
+        let mut named: Vec<Named> = heaviest.collect();
+        named.sort_by(|a, b| b.cost.total_cmp(&a.cost));
+        let place = |named: &Named| self.replica.place(named.fingerprint);
+        let places: Vec<_> = named.iter().map(place).collect();
+        let names = places.into_iter().zip(&named);
+        let names = names.filter_map(|(place, named)| Some((place?, named.key, &*named.name)));
+        self.replica.tell_names(names, now);
+    }
+
+    /// Handles the events of the replica.
+    fn events(&mut self, now: Time) {
+        while let Some(event) = self.replica.poll_event() {
+            match event {
+                replica::Event::Wanted { node } => self.give_state(node, now),
+                replica::Event::Own { link } => {
+                    let _ = self.transport.orders.try_send(Order::Drop { link: LinkId(link) });
+                }
+                event => self.shown.tell(&event, now),
+            }
+        }
+    }
+
+    /// Gives a joining instance the current state. Pending charges are collected first, so that the
+    /// state includes them.
+    fn give_state(&mut self, node: u64, now: Time) {
+        self.collect(now);
+        let max = BOUNDS.state_max[usize::from(!self.transport.reliable)];
+        let mut buckets: Vec<(usize, KeyHash, Cost)> = Vec::new();
+        for engine in &self.engines {
+            let short = engine.short(max).into_iter();
+            buckets.extend(short.filter_map(|(mark, key, missing)| {
+                Some((self.replica.place(mark)?, key, missing))
+            }));
+        }
+        self.replica.give_state(node, buckets, now);
+    }
+
+    /// Passes pending frames to the transport, as far as it has room.
+    fn send(&mut self, now: Time) {
+        self.send_at = None;
+        let burst = if self.transport.reliable { usize::MAX } else { BURST };
+        for _ in 0..burst {
+            let Ok(room) = self.transport.orders.try_reserve() else { break };
+            let Some((link, frame)) = self.replica.poll_transmit() else { return };
+            room.send(Order::Send { link: LinkId(link), bytes: Bytes::from_owner(frame) });
+        }
+        self.send_at = Some(now.plus(AGAIN));
+    }
+}
+
+/// The name of this instance for the others: the host name, and a part that tells apart instances
+/// on one machine.
+fn name(settings: &Peers) -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    match &settings.via {
+        Via::Mesh { listen, .. } => format!("{host}:{}", listen.port()),
+        Via::Multicast { .. } | Via::Nats { .. } => format!("{host}/{}", std::process::id()),
+    }
+}

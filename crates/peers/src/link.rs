@@ -1,0 +1,120 @@
+//! Starts the transport that the settings name, with its protection.
+//!
+//! A mesh is protected by certificates, else by a key derived from the secret. With neither it is
+//! confined to this machine. The messages of a group are sealed with the secret. The transports:
+//! `mesh`, `multicast`, `nats`.
+
+use super::mesh::connection::{Security, Timing};
+use super::seal::{Refusal, Seal, SenderId};
+use super::traffic::Traffic;
+use super::{Transport, mesh, multicast, nats};
+use arc_swap::ArcSwap;
+use aws_lc_rs::rand;
+use evenkeel_config::secret::{self, SecretFault};
+use evenkeel_config::settings::peers::{Peers, PeersTls, Via};
+use evenkeel_runtime::clock::Clock;
+use evenkeel_telemetry::registry::Registry;
+use evenkeel_tls::Ends;
+use evenkeel_tls::live::Live;
+use evenkeel_tls::pem::Fault;
+use std::sync::Arc;
+
+/// Why the transport cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The secret cannot be read.
+    #[error("peers: {0}")]
+    Secret(#[from] SecretFault),
+    /// The certificates cannot be used.
+    #[error("peers: {0}")]
+    Tls(#[from] Fault),
+    /// The key for the seal cannot be made.
+    #[error("peers: no key can be made: {0}")]
+    Seal(#[from] Refusal),
+    /// The system gives no random numbers.
+    #[error("peers: the system gives no random numbers")]
+    Random,
+    /// The mesh cannot start.
+    #[error(transparent)]
+    Mesh(#[from] mesh::StartError),
+    /// The multicast group cannot be joined.
+    #[error(transparent)]
+    Multicast(#[from] multicast::StartError),
+    /// The NATS transport cannot start.
+    #[error(transparent)]
+    Nats(#[from] nats::StartError),
+}
+
+/// Starts the transport on the current runtime. It ends when the result is dropped.
+///
+/// # Errors
+/// [`StartError`]. No task is left running then.
+pub async fn start(
+    settings: &Peers,
+    clock: Clock,
+    registry: &Registry,
+) -> Result<Transport, StartError> {
+    let traffic = Traffic::new(registry);
+    let secret = settings.secret_file.as_deref().map(secret::token).transpose()?;
+    // The name of this instance: it must be different at each start, because keys are derived from
+    // it.
+    let mut own = SenderId::default();
+    rand::fill(&mut own).map_err(|_| StartError::Random)?;
+    let seal = || {
+        let secret = secret.as_deref().unwrap_or_default().as_bytes();
+        let now = clock.now().0 / 1_000_000;
+        Seal::new(secret, &settings.cluster, own, settings.nodes_max, now)
+    };
+    match &settings.via {
+        Via::Mesh { listen, join, mdns } => {
+            let (security, live) = security(settings, secret.as_deref(), clock, registry)?;
+            let plan = mesh::Plan {
+                listen: *listen,
+                join: join.clone(),
+                mdns: *mdns,
+                name_servers: Vec::new(),
+                cluster: settings.cluster.clone(),
+                security,
+                links_max: settings.nodes_max,
+                timing: Timing::default(),
+                traffic,
+                live,
+                instance: own,
+                clock,
+            };
+            let (transport, address) = mesh::start(plan).await?;
+            tracing::info!(target: "evenkeel::peers", listen = %address, "mesh open");
+            Ok(transport)
+        }
+        Via::Multicast { group, interface, hops } => {
+            let plan = multicast::Plan { group: *group, interface: *interface, hops: *hops };
+            Ok(multicast::start(plan, seal()?, clock, traffic)?)
+        }
+        Via::Nats { servers, credentials_file } => {
+            let credentials = credentials_file.as_deref().map(secret::credentials).transpose()?;
+            let plan = nats::Plan {
+                servers: servers.clone(),
+                credentials,
+                tls: settings.tls.clone(),
+                cluster: settings.cluster.clone(),
+            };
+            Ok(nats::start(plan, seal()?, clock, traffic).await?)
+        }
+    }
+}
+
+fn security(
+    settings: &Peers,
+    secret: Option<&str>,
+    clock: Clock,
+    registry: &Registry,
+) -> Result<(Security, Option<Live<Ends>>), Fault> {
+    if let Some(PeersTls { cert, key, ca }) = &settings.tls {
+        let paths = vec![cert.clone(), key.clone(), ca.clone()];
+        let live = Live::load("peers", paths, evenkeel_tls::peers, clock.now(), registry)?;
+        return Ok((Security::Tls(live.running()), Some(live)));
+    }
+    let Some(secret) = secret else { return Ok((Security::Plain, None)) };
+    let ends = evenkeel_tls::peers_by_secret(secret.as_bytes(), &settings.cluster)?;
+    Ok((Security::Tls(Arc::new(ArcSwap::from_pointee(ends))), None))
+}

@@ -1,0 +1,488 @@
+//! The mesh: a connection between each two instances, over TCP and, unless both are on one machine,
+//! TLS.
+//!
+//! One task holds all state: the addresses to connect to, the open connections, and which of two
+//! connections between the same instances stays. Handshakes and connections are tasks that it
+//! starts (`connection`). It learns of further instances from `discover`.
+//!
+//! Both instances of a pair may connect to each other, and an instance may be found under several
+//! addresses. So connections have a rank that both ends can compute: one made by the instance with
+//! the smaller name ranks above one made by the other, and of several made by the same instance the
+//! latest ranks highest. The better connection replaces the other, so both ends keep the same one.
+//! An instance that has restarted has another name, and its old connection ends by itself. The
+//! contents of frames and retransmission are not handled here.
+
+pub mod connection;
+mod targets;
+pub mod wire;
+
+use super::discover::{self, Found, Neighbours};
+use super::traffic::Traffic;
+use super::{BOUNDS, Event, LinkId, Order, Transport};
+use connection::{Carrier, Greeted, Outgoing, Security, Timing, Why};
+use evenkeel_config::settings::peers::Join;
+use evenkeel_runtime::clock::Clock;
+use evenkeel_tls::Ends;
+use evenkeel_tls::live::Live;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use targets::{Place, Targets};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use wire::{FRAME_BYTES_MAX, Hello, Instance};
+
+/// The most accepted connections with a pending greeting.
+const GREETING_MAX: usize = 128;
+/// The most accepted connections with a pending greeting from one network: an IPv4 address, or an
+/// IPv6 /64.
+const GREETING_PER_NETWORK_MAX: usize = 16;
+/// The number of instances that are remembered as seen before.
+const KNOWN_MAX: usize = 1_024;
+/// A connection that lived for this long was good, and the next attempt starts without backoff.
+const GOOD_AFTER: Duration = Duration::from_secs(10);
+/// The pause after the system could not accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The settings of a mesh.
+pub struct Plan {
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// The instances to connect to, by address or by DNS name.
+    pub join: Vec<Join>,
+    /// Whether to discover instances on the local network.
+    pub mdns: bool,
+    /// The name servers to ask; empty for the system's.
+    pub name_servers: Vec<SocketAddr>,
+    /// The name of the cluster. Instances of another cluster are refused.
+    pub cluster: String,
+    /// How connections are protected.
+    pub security: Security,
+    /// The most open connections.
+    pub links_max: usize,
+    /// The timeouts of a connection.
+    pub timing: Timing,
+    /// The counters of bytes and frames.
+    pub traffic: Traffic,
+    /// The certificates, if they must be reloaded when their files change.
+    pub live: Option<Live<Ends>>,
+    /// The name of this instance: random, and different at each start.
+    pub instance: Instance,
+    /// The clock by which certificates are checked for changes.
+    pub clock: Clock,
+}
+
+/// Why a mesh cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be bound.
+    #[error("peers: cannot listen on {address}: {why}")]
+    Listen {
+        /// The address to listen on.
+        address: SocketAddr,
+        /// The error of the system.
+        why: std::io::Error,
+    },
+    /// The resolver cannot be set up.
+    #[error("peers: names cannot be looked up: {0}")]
+    Names(#[from] hickory_resolver::net::NetError),
+    /// Discovery on the local network is not possible.
+    #[error("peers: `mdns` is not possible here: {0}")]
+    Neighbours(#[from] mdns_sd::Error),
+}
+
+/// Starts a mesh. Returns its transport and the address that it listens on.
+///
+/// # Errors
+/// [`StartError`]. No task is left running then.
+pub async fn start(plan: Plan) -> Result<(Transport, SocketAddr), StartError> {
+    let failed = |why| StartError::Listen { address: plan.listen, why };
+    let listener = TcpListener::bind(plan.listen).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let (events, told) = mpsc::channel(BOUNDS.events_max);
+    let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
+    let (found, finds) = mpsc::channel(16);
+    let (accepted, accepts) = mpsc::channel(16);
+    let mut beside = JoinSet::new();
+    let targets = look(&plan, address, &found, &mut beside)?;
+    beside.spawn(accept(listener, accepted));
+    let mesh = Mesh {
+        targets,
+        plan,
+        events,
+        orders: obeyed,
+        finds,
+        _found: found,
+        accepts,
+        tasks: JoinSet::new(),
+        _beside: beside,
+        greeting: HashMap::new(),
+        links: HashMap::new(),
+        names: HashMap::new(),
+        known: VecDeque::new(),
+        dials: 0,
+        last: 0,
+    };
+    tokio::spawn(mesh.run());
+    let transport = Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: true };
+    Ok((transport, address))
+}
+
+/// Starts the tasks that discover instances which `plan` does not name by address.
+fn look(
+    plan: &Plan,
+    address: SocketAddr,
+    found: &mpsc::Sender<Found>,
+    beside: &mut JoinSet<()>,
+) -> Result<Targets, StartError> {
+    let (mut named, mut source) = (Vec::new(), 0);
+    for join in &plan.join {
+        match join {
+            Join::One(authority) => named.push(authority.clone()),
+            Join::Dns(authority) => {
+                source += 1;
+                let resolver = discover::resolver(&plan.name_servers)?;
+                beside.spawn(discover::dns(source, authority.clone(), resolver, found.clone()));
+            }
+        }
+    }
+    if plan.mdns {
+        source += 1;
+        let neighbours = Neighbours::announce(&plan.instance, &plan.cluster, address)?;
+        beside.spawn(neighbours.listen(source, found.clone()));
+    }
+    let pace = (plan.timing.again, plan.timing.again_max);
+    Ok(Targets::new(named, pace, plan.instance))
+}
+
+/// Accepts connections until the mesh ends.
+async fn accept(listener: TcpListener, accepted: mpsc::Sender<(TcpStream, SocketAddr)>) {
+    loop {
+        match listener.accept().await {
+            Ok(connection) => {
+                if accepted.send(connection).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(target: "evenkeel::peers", %error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The rank of a connection. Of two connections between the same instances the greater one stays.
+type Rank = (Reverse<Instance>, u64);
+
+/// A connection that carries frames.
+struct Link {
+    instance: Instance,
+    rank: Rank,
+    outgoing: Outgoing,
+    close: Option<oneshot::Sender<Why>>,
+    since: Instant,
+    /// The better connection that takes over when this one has ended.
+    successor: Option<Box<Greeted>>,
+}
+
+/// The result of a task.
+enum Done {
+    /// An accepted connection has been greeted, or has failed.
+    Accepted(SocketAddr, Result<Box<Greeted>, Why>),
+    /// A connection made by this instance has been greeted, or has failed.
+    Dialled(Place, Result<Box<Greeted>, Why>),
+    /// An established connection has ended.
+    Ended(LinkId, Why),
+}
+
+struct Mesh {
+    plan: Plan,
+    events: mpsc::Sender<Event>,
+    orders: mpsc::Receiver<Order>,
+    finds: mpsc::Receiver<Found>,
+    /// Keeps the channel open if there is no discovery.
+    _found: mpsc::Sender<Found>,
+    accepts: mpsc::Receiver<(TcpStream, SocketAddr)>,
+    tasks: JoinSet<Done>,
+    /// The tasks that accept and discover. They end with the mesh.
+    _beside: JoinSet<()>,
+    /// The number of accepted connections with a pending greeting, by network.
+    greeting: HashMap<IpAddr, usize>,
+    targets: Targets,
+    links: HashMap<LinkId, Link>,
+    names: HashMap<Instance, LinkId>,
+    known: VecDeque<Instance>,
+    /// The number of connections made so far. It is the serial number in greetings.
+    dials: u64,
+    /// The id of the latest link.
+    last: u64,
+}
+
+/// A reason for the mesh to wake up.
+enum Happened {
+    Accepted(TcpStream, SocketAddr),
+    Found(Found),
+    Ordered(Order),
+    Done(Done),
+    Due,
+    Second,
+    End,
+}
+
+impl Mesh {
+    async fn run(mut self) {
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let due = self.targets.due(&self.names);
+            let happened = tokio::select! {
+                order = self.orders.recv() => order.map_or(Happened::End, Happened::Ordered),
+                Some((stream, from)) = self.accepts.recv() => Happened::Accepted(stream, from),
+                Some(found) = self.finds.recv() => Happened::Found(found),
+                Some(Ok(done)) = self.tasks.join_next() => Happened::Done(done),
+                () = sleep_until(due.unwrap_or_else(far)), if due.is_some() => Happened::Due,
+                _ = seconds.tick() => Happened::Second,
+            };
+            match happened {
+                Happened::Accepted(stream, from) => self.greet(stream, from),
+                Happened::Found(found) => self.targets.found(found, now()),
+                Happened::Ordered(order) => self.obey(order),
+                Happened::Done(done) => self.done(done).await,
+                Happened::Due => self.dial(),
+                Happened::Second => self.second(),
+                // Dropping the `JoinSet`s aborts all tasks.
+                Happened::End => return,
+            }
+        }
+    }
+
+    fn second(&mut self) {
+        let now = self.plan.clock.now();
+        self.plan.live.iter_mut().for_each(|live| live.look(now));
+    }
+
+    fn hello(&self, serial: u64) -> Hello {
+        Hello { instance: self.plan.instance, serial, cluster: self.plan.cluster.clone() }
+    }
+
+    /// Greets an accepted connection. Strangers may connect as often as they like: they get few
+    /// places, and lose them after a short time.
+    fn greet(&mut self, stream: TcpStream, from: SocketAddr) {
+        let all: usize = self.greeting.values().sum();
+        let mine = self.greeting.get(&network(from)).copied().unwrap_or_default();
+        if all >= GREETING_MAX || mine >= GREETING_PER_NETWORK_MAX {
+            return self.refuse(from.to_string(), "too many at once who have not greeted yet");
+        }
+        self.greeting.insert(network(from), mine + 1);
+        let (security, own, timing) = (self.plan.security.clone(), self.hello(0), self.plan.timing);
+        self.tasks.spawn(async move {
+            let greeted = connection::accept(stream, from, security, own, timing).await;
+            Done::Accepted(from, greeted.map(Box::new))
+        });
+    }
+
+    fn dial(&mut self) {
+        for place in self.targets.take_due(&self.names, now()) {
+            self.dials += 1;
+            let own = self.hello(self.dials);
+            let (security, timing) = (self.plan.security.clone(), self.plan.timing);
+            self.tasks.spawn(async move {
+                let greeted = reach(&place, security, own, timing).await;
+                Done::Dialled(place, greeted.map(Box::new))
+            });
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Send { link, bytes } => {
+                let put = self.links.get(&link).is_some_and(|link| link.outgoing.put(bytes));
+                self.plan.traffic.dropped.increment(u64::from(!put));
+            }
+            Order::Drop { link } => {
+                if let Some(link) = self.links.get_mut(&link) {
+                    link.end("we were asked to end it");
+                }
+            }
+        }
+    }
+
+    async fn done(&mut self, done: Done) {
+        match done {
+            Done::Accepted(from, greeted) => {
+                if let Some(count) = self.greeting.get_mut(&network(from)) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.greeting.remove(&network(from));
+                    }
+                }
+                match greeted {
+                    Ok(greeted) => _ = self.meet(greeted).await,
+                    Err(why) => self.refuse(from.to_string(), &why),
+                }
+            }
+            Done::Dialled(place, Ok(greeted)) => {
+                let instance = greeted.hello.instance;
+                let met = self.meet(greeted).await;
+                self.targets.reached(&place, instance, met, now());
+            }
+            Done::Dialled(place, Err(why)) => self.targets.failed(&place, &why, now()),
+            Done::Ended(id, why) => self.ended(id, why).await,
+        }
+    }
+
+    /// Decides whether to keep a greeted connection. Returns an error if it is refused for good
+    /// reason, such as another cluster.
+    async fn meet(&mut self, greeted: Box<Greeted>) -> Result<(), Why> {
+        let hello = &greeted.hello;
+        if hello.instance == self.plan.instance {
+            return Ok(());
+        }
+        if hello.cluster != self.plan.cluster {
+            let cluster: String = hello.cluster.escape_debug().take(80).collect();
+            let why = format!("it belongs to the cluster `{cluster}`");
+            self.refuse(greeted.address.to_string(), &why);
+            return Err(why);
+        }
+        let rank = self.rank(&greeted);
+        let full = self.links.len() >= self.plan.links_max;
+        let before = self.names.get(&hello.instance).and_then(|id| self.links.get_mut(id));
+        match before {
+            Some(link) => link.yield_to(rank, greeted, |other| rank_of(other, self.plan.instance)),
+            None if full => {
+                let why = format!("{} instances are connected already", self.plan.links_max);
+                self.refuse(greeted.address.to_string(), &why);
+                return Err(why);
+            }
+            None => self.up(greeted).await,
+        }
+        Ok(())
+    }
+
+    fn rank(&self, greeted: &Greeted) -> Rank {
+        rank_of(greeted, self.plan.instance)
+    }
+
+    async fn up(&mut self, greeted: Box<Greeted>) {
+        self.last += 1;
+        let (id, rank, instance) = (LinkId(self.last), self.rank(&greeted), greeted.hello.instance);
+        let fresh = !self.known.contains(&instance);
+        if fresh {
+            self.known.truncate(KNOWN_MAX - 1);
+            self.known.push_front(instance);
+        }
+        let (outgoing, queue) = connection::queue();
+        let (close, closed) = oneshot::channel();
+        let peer = greeted.address.to_string();
+        // The connection starts to read only after this, so `Up` precedes its frames.
+        let _ = self.events.send(Event::Up { link: id, peer, fresh }).await;
+        let carrier = Carrier {
+            link: id,
+            events: self.events.clone(),
+            queue,
+            close: closed,
+            timing: self.plan.timing,
+            traffic: self.plan.traffic.clone(),
+        };
+        self.tasks.spawn(async move { Done::Ended(id, carrier.carry(*greeted).await) });
+        let (close, since) = (Some(close), now());
+        self.links.insert(id, Link { instance, rank, outgoing, close, since, successor: None });
+        self.names.insert(instance, id);
+    }
+
+    async fn ended(&mut self, id: LinkId, why: Why) {
+        let Some(link) = self.links.remove(&id) else { return };
+        self.names.remove(&link.instance);
+        let _ = self.events.send(Event::Down { link: id, why }).await;
+        match link.successor {
+            Some(greeted) => self.up(greeted).await,
+            None => {
+                let good = now().saturating_duration_since(link.since) >= GOOD_AFTER;
+                self.targets.lost(&link.instance, good, now());
+            }
+        }
+    }
+
+    /// Reports a refused stranger if there is room for the event. Strangers must not be able to
+    /// block the mesh.
+    fn refuse(&self, from: String, why: &str) {
+        let _ = self.events.try_send(Event::Refused { from, why: why.to_owned() });
+    }
+}
+
+impl Link {
+    /// Closes the connection for this reason.
+    fn end(&mut self, why: &str) {
+        if let Some(close) = self.close.take() {
+            // The receiver is gone if the connection has already ended by itself.
+            let _ = close.send(why.to_owned());
+        }
+    }
+
+    /// Gives way to another connection with the same instance if that one has a higher rank.
+    /// Otherwise the other one is dropped, which closes it.
+    fn yield_to(&mut self, rank: Rank, greeted: Box<Greeted>, of: impl Fn(&Greeted) -> Rank) {
+        let best = self.successor.as_ref().map_or(self.rank, |successor| of(successor));
+        if rank > best {
+            self.successor = Some(greeted);
+            self.end("another connection with the same instance takes its place");
+        }
+    }
+}
+
+fn rank_of(greeted: &Greeted, own: Instance) -> Rank {
+    match greeted.dialled {
+        Some(serial) => (Reverse(own), serial),
+        None => (Reverse(greeted.hello.instance), greeted.hello.serial),
+    }
+}
+
+/// The network that one host may have many addresses of: a /64 for IPv6. For IPv4 it is the address
+/// itself.
+fn network(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
+        ip @ IpAddr::V4(_) => ip,
+    }
+}
+
+/// Connects to the first address of a place that accepts the connection and greets.
+async fn reach(
+    place: &Place,
+    security: Security,
+    own: Hello,
+    timing: Timing,
+) -> Result<Greeted, Why> {
+    let addresses: Vec<SocketAddr> = match place {
+        Place::Address(address) => vec![*address],
+        Place::Name(name) => {
+            match tokio::time::timeout(timing.handshake, tokio::net::lookup_host(name)).await {
+                Ok(found) => found.map_err(|error| error.to_string())?.take(8).collect(),
+                Err(_) => return Err("its name is not resolved in time".to_owned()),
+            }
+        }
+    };
+    let mut why = "its name has no address".to_owned();
+    for address in addresses {
+        match connection::dial(address, security.clone(), own.clone(), timing).await {
+            Ok(greeted) => return Ok(greeted),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+fn now() -> Instant {
+    Clock::deadline(Duration::ZERO)
+}
+
+fn far() -> Instant {
+    Clock::deadline(Duration::from_secs(86_400))
+}
+
+#[cfg(test)]
+mod tests;

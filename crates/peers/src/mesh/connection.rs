@@ -1,0 +1,332 @@
+//! One connection of the mesh: how it is made and greeted, and how it carries frames.
+//!
+//! A connection is a task that reads and writes at the same time. It ends when the peer closes it,
+//! when the peer is silent for too long, or when the mesh orders it. Writing waits for a slow
+//! reader only for a limited time. Frames to write wait in a queue with a bounded number of frames
+//! and bytes, and the sender drops frames that do not fit. Reading waits for room in the channel of
+//! events, so a peer that floods this instance is slowed down by its own connection. Which
+//! connections exist is decided in `mesh`.
+
+use super::wire::{self, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello};
+use crate::traffic::Traffic;
+use crate::{Event, LinkId};
+use arc_swap::ArcSwap;
+use bytes::{Bytes, BytesMut};
+use evenkeel_telemetry::registry::Counter;
+use evenkeel_tls::{Ends, nobody_in_particular};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// The most frames that wait to be written on one connection.
+const QUEUED_FRAMES_MAX: usize = 512;
+/// The most bytes of frames that wait to be written on one connection.
+const QUEUED_BYTES_MAX: usize = 1 << 20;
+/// The number of bytes above which no more frames are added to one write.
+const WRITE_BYTES: usize = 64 * 1024;
+/// The room for one read, in bytes.
+const READ_BYTES: usize = 16 * 1024;
+
+/// The timeouts and intervals of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// The timeout for connecting to one address.
+    pub connect: Duration,
+    /// The timeout for the TLS handshake and the greetings.
+    pub handshake: Duration,
+    /// After this time without a frame to write, an empty frame shows that this instance is alive.
+    pub beat: Duration,
+    /// After this time without a received byte, the peer is considered dead.
+    pub silence: Duration,
+    /// The timeout for one write.
+    pub write: Duration,
+    /// The pause before an address is tried again. It doubles with each failure.
+    pub again: Duration,
+    /// The longest pause before an address is tried again.
+    pub again_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            connect: Duration::from_secs(3),
+            handshake: Duration::from_secs(5),
+            beat: Duration::from_secs(5),
+            silence: Duration::from_secs(20),
+            write: Duration::from_secs(10),
+            again: Duration::from_millis(250),
+            again_max: Duration::from_secs(15),
+        }
+    }
+}
+
+/// The protection of connections.
+#[derive(Clone)]
+pub enum Security {
+    /// No protection: only addresses of this machine are allowed.
+    Plain,
+    /// TLS 1.3 with certificates on both ends.
+    Tls(Arc<ArcSwap<Ends>>),
+}
+
+/// A stream of bytes, with or without TLS.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// A connection on which both sides have greeted.
+pub struct Greeted {
+    stream: Box<dyn Stream>,
+    /// The bytes read after the greeting.
+    rest: BytesMut,
+    /// The greeting of the peer.
+    pub hello: Hello,
+    /// The address of the peer.
+    pub address: SocketAddr,
+    /// The connection's serial number if this instance made it; `None` if the peer did.
+    pub dialled: Option<u64>,
+}
+
+/// The reason why a connection failed or ended, for display.
+pub type Why = String;
+
+/// Secures and greets an accepted connection.
+///
+/// # Errors
+/// The reason why the connection is refused or has failed.
+pub async fn accept(
+    stream: TcpStream,
+    address: SocketAddr,
+    security: Security,
+    own: Hello,
+    timing: Timing,
+) -> Result<Greeted, Why> {
+    let greeted = async {
+        let _ = stream.set_nodelay(true);
+        match security {
+            Security::Plain if !address.ip().to_canonical().is_loopback() => {
+                Err("not of this machine, and there is neither `secret_file` nor `tls`".to_owned())
+            }
+            Security::Plain => greet(Box::new(stream), address, own, None).await,
+            Security::Tls(ends) => {
+                let acceptor = TlsAcceptor::from(Arc::clone(&ends.load().server));
+                let stream = acceptor.accept(stream).await.map_err(|error| said(&error))?;
+                greet(Box::new(stream), address, own, None).await
+            }
+        }
+    };
+    let late = || Err("it said too little for too long".to_owned());
+    timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
+}
+
+/// Makes a connection, secures and greets it. `own` holds the connection's serial number.
+///
+/// # Errors
+/// The reason why there is no connection.
+pub async fn dial(
+    address: SocketAddr,
+    security: Security,
+    own: Hello,
+    timing: Timing,
+) -> Result<Greeted, Why> {
+    if matches!(security, Security::Plain) && !address.ip().to_canonical().is_loopback() {
+        return Err("beyond this machine it needs `secret_file` or `tls`".to_owned());
+    }
+    let stream = match timeout(timing.connect, TcpStream::connect(address)).await {
+        Ok(connected) => connected.map_err(|error| error.to_string())?,
+        Err(_) => return Err("it did not take the connection in time".to_owned()),
+    };
+    let greeted = async {
+        let _ = stream.set_nodelay(true);
+        let serial = Some(own.serial);
+        match security {
+            Security::Plain => greet(Box::new(stream), address, own, serial).await,
+            Security::Tls(ends) => {
+                let connector = TlsConnector::from(Arc::clone(&ends.load().client));
+                let connected = connector.connect(nobody_in_particular(), stream).await;
+                let stream = connected.map_err(|error| said(&error))?;
+                greet(Box::new(stream), address, own, serial).await
+            }
+        }
+    };
+    let late = || Err("it did not greet in time".to_owned());
+    timeout(timing.handshake, greeted).await.unwrap_or_else(|_| late())
+}
+
+/// Exchanges the greetings. Both sides send first, so neither waits for the other.
+async fn greet(
+    mut stream: Box<dyn Stream>,
+    address: SocketAddr,
+    own: Hello,
+    dialled: Option<u64>,
+) -> Result<Greeted, Why> {
+    stream.write_all(&own.encode()).await.map_err(|error| said(&error))?;
+    stream.flush().await.map_err(|error| said(&error))?;
+    let mut rest = BytesMut::with_capacity(READ_BYTES);
+    loop {
+        let taken = wire::take(&mut rest, HELLO_BYTES_MAX);
+        // A frame longer than any greeting is not a greeting.
+        if let Some(frame) = taken.map_err(|_| wire::Fault::Foreign.to_string())? {
+            let hello = Hello::decode(&frame).map_err(|fault| fault.to_string())?;
+            return Ok(Greeted { stream, rest, hello, address, dialled });
+        }
+        if stream.read_buf(&mut rest).await.map_err(|error| said(&error))? == 0 {
+            return Err("it went away without a greeting".to_owned());
+        }
+    }
+}
+
+/// An error of a stream, for display. The text of a TLS error is the most useful one.
+fn said(error: &io::Error) -> Why {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(tls) => format!("TLS: {tls}"),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "it went away".to_owned(),
+        None => error.to_string(),
+    }
+}
+
+/// The sending end of a connection's queue of frames.
+pub struct Outgoing {
+    queue: mpsc::Sender<Bytes>,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// The receiving end of a connection's queue of frames.
+pub struct Queue {
+    queue: mpsc::Receiver<Bytes>,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// Makes a queue of frames and returns both ends.
+#[must_use]
+pub fn queue() -> (Outgoing, Queue) {
+    let (sender, receiver) = mpsc::channel(QUEUED_FRAMES_MAX);
+    let bytes = Arc::new(AtomicUsize::new(0));
+    (Outgoing { queue: sender, bytes: Arc::clone(&bytes) }, Queue { queue: receiver, bytes })
+}
+
+impl Outgoing {
+    /// Adds a frame to the queue. Returns whether there was room.
+    #[must_use]
+    pub fn put(&self, frame: Bytes) -> bool {
+        let length = frame.len();
+        if length > FRAME_BYTES_MAX || self.bytes.load(Relaxed) + length > QUEUED_BYTES_MAX {
+            return false;
+        }
+        self.bytes.fetch_add(length, Relaxed);
+        let put = self.queue.try_send(frame).is_ok();
+        if !put {
+            self.bytes.fetch_sub(length, Relaxed);
+        }
+        put
+    }
+}
+
+impl Queue {
+    fn taken(&self, frame: &Bytes) {
+        self.bytes.fetch_sub(frame.len(), Relaxed);
+    }
+}
+
+/// The parts that a connection task works with.
+pub struct Carrier {
+    /// The id of the link.
+    pub link: LinkId,
+    /// The channel for received frames.
+    pub events: mpsc::Sender<Event>,
+    /// The frames to write.
+    pub queue: Queue,
+    /// The order to end, with a reason. A dropped sender ends the connection too.
+    pub close: oneshot::Receiver<Why>,
+    /// The timeouts of the connection.
+    pub timing: Timing,
+    /// The counters of bytes and frames.
+    pub traffic: Traffic,
+}
+
+impl Carrier {
+    /// Carries frames in both directions until the connection ends. Returns the reason.
+    pub async fn carry(self, greeted: Greeted) -> Why {
+        let Carrier { link, events, queue, close, timing, traffic } = self;
+        let Greeted { stream, rest, .. } = greeted;
+        let (reader, writer) = tokio::io::split(stream);
+        tokio::select! {
+            why = read(reader, rest, (link, events), timing, traffic.read) => why,
+            why = write(writer, queue, timing, traffic.written) => why,
+            why = close => why.unwrap_or_else(|_| "we end".to_owned()),
+        }
+    }
+}
+
+async fn read(
+    mut reader: ReadHalf<Box<dyn Stream>>,
+    mut buffer: BytesMut,
+    (link, events): (LinkId, mpsc::Sender<Event>),
+    timing: Timing,
+    bytes: Counter,
+) -> Why {
+    loop {
+        loop {
+            match wire::take(&mut buffer, FRAME_BYTES_MAX) {
+                Ok(None) => break,
+                Ok(Some(frame)) if frame.is_empty() => {}
+                Ok(Some(frame)) => {
+                    if events.send(Event::Frame { link, bytes: frame }).await.is_err() {
+                        return "nobody listens".to_owned();
+                    }
+                }
+                Err(fault) => return fault.to_string(),
+            }
+        }
+        buffer.reserve(READ_BYTES);
+        match timeout(timing.silence, reader.read_buf(&mut buffer)).await {
+            Ok(Ok(0)) => return "it has closed the connection".to_owned(),
+            Ok(Ok(count)) => bytes.increment(count as u64),
+            Ok(Err(error)) => return said(&error),
+            Err(_) => return format!("not a word for {:?}", timing.silence),
+        }
+    }
+}
+
+async fn write(
+    mut writer: WriteHalf<Box<dyn Stream>>,
+    mut queue: Queue,
+    timing: Timing,
+    bytes: Counter,
+) -> Why {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.clear();
+        match timeout(timing.beat, queue.queue.recv()).await {
+            Ok(None) => return "we end".to_owned(),
+            Ok(Some(frame)) => {
+                queue.taken(&frame);
+                wire::put(&mut buffer, &frame);
+            }
+            Err(_) => wire::put(&mut buffer, b""),
+        }
+        while buffer.len() < WRITE_BYTES
+            && let Ok(frame) = queue.queue.try_recv()
+        {
+            queue.taken(&frame);
+            wire::put(&mut buffer, &frame);
+        }
+        bytes.increment(buffer.len() as u64);
+        let written = async {
+            writer.write_all(&buffer).await?;
+            writer.flush().await
+        };
+        match timeout(timing.write, written).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return said(&error),
+            Err(_) => return format!("it has read nothing for {:?}", timing.write),
+        }
+    }
+}

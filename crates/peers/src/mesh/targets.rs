@@ -1,0 +1,244 @@
+//! The places that the mesh connects to, and when it tries them again.
+//!
+//! A place that cannot be reached is tried again after a pause that doubles up to a bound. Each
+//! pause is drawn from its upper half, so that instances which were cut off together do not retry
+//! in step. A place that leads to a connected instance, whichever side made the connection, is left
+//! alone while the connection lasts. A place that leads to this instance itself is left alone for
+//! ten minutes. The third failure in a row is logged, further ones only if the reason changes, and
+//! the recovery is logged too. Instances that start a moment later than others thus cause no
+//! warning.
+
+use super::wire::Instance;
+use crate::LinkId;
+use crate::discover::{ADDRESSES_MAX, Found};
+use aws_lc_rs::rand;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The most discovered places, counted together with the configured ones.
+const PLACES_MAX: usize = 4 * ADDRESSES_MAX;
+/// The pause before a place that led to this instance itself is tried again. By then it may lead to
+/// another instance.
+const OURSELVES: Duration = Duration::from_secs(600);
+
+/// The number of failures in a row from which on they are logged.
+const TOLD_AFTER: u32 = 3;
+
+/// A place where an instance may be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A configured host and port. A host name is resolved at each attempt.
+    Name(String),
+    /// A discovered address.
+    Address(SocketAddr),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Name(name) => f.write_str(name),
+            Place::Address(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// The state of a place.
+struct Target {
+    /// The time of the next attempt; `None` during an attempt.
+    due: Option<Instant>,
+    failures: u32,
+    /// The instance that the place led to.
+    instance: Option<Instance>,
+    /// The latest failure that was logged; empty if there is none.
+    told: String,
+}
+
+/// All places, configured and discovered.
+pub struct Targets {
+    places: HashMap<Place, Target>,
+    /// The addresses that each source of discovery has found.
+    found: HashMap<usize, Vec<SocketAddr>>,
+    named: HashSet<Place>,
+    again: Duration,
+    again_max: Duration,
+    own: Instance,
+}
+
+impl Targets {
+    /// Makes places for these configured names, all of them due. `again` is the first pause,
+    /// `again_max` the longest.
+    pub fn new(
+        names: Vec<String>,
+        (again, again_max): (Duration, Duration),
+        own: Instance,
+    ) -> Targets {
+        let named: HashSet<Place> = names.into_iter().map(Place::Name).collect();
+        let due = evenkeel_runtime::clock::Clock::deadline(Duration::ZERO);
+        let places = named.iter().map(|place| (place.clone(), Target::new(due))).collect();
+        Targets { places, found: HashMap::new(), named, again, again_max, own }
+    }
+
+    /// Replaces the addresses of a source of discovery.
+    pub fn found(&mut self, found: Found, now: Instant) {
+        self.found.insert(found.source, found.addresses);
+        let all: HashSet<Place> =
+            self.found.values().flatten().copied().map(Place::Address).collect();
+        let named = &self.named;
+        self.places.retain(|place, _| named.contains(place) || all.contains(place));
+        for place in all {
+            if self.places.len() < PLACES_MAX {
+                self.places.entry(place).or_insert_with(|| Target::new(now));
+            }
+        }
+    }
+
+    /// The time of the next attempt, among the places that lead to no instance in `linked`.
+    pub fn due(&self, linked: &HashMap<Instance, LinkId>) -> Option<Instant> {
+        self.places.values().filter(|target| target.is_wanted(linked)).filter_map(|t| t.due).min()
+    }
+
+    /// Returns the places to try now, and marks them as being tried.
+    pub fn take_due(&mut self, linked: &HashMap<Instance, LinkId>, now: Instant) -> Vec<Place> {
+        let mut due = Vec::new();
+        for (place, target) in &mut self.places {
+            if target.is_wanted(linked) && target.due.is_some_and(|at| at <= now) {
+                target.due = None;
+                due.push(place.clone());
+            }
+        }
+        due
+    }
+
+    /// Records that a place has led to `instance`. `met` is an error if the instance was refused.
+    pub fn reached(
+        &mut self,
+        place: &Place,
+        instance: Instance,
+        met: Result<(), String>,
+        now: Instant,
+    ) {
+        if let Err(why) = met {
+            return self.failed(place, &why, now);
+        }
+        let own = instance == self.own;
+        let pause = if own { OURSELVES } else { self.pause(0) };
+        let Some(target) = self.places.get_mut(place) else { return };
+        target.due = Some(now + pause);
+        target.instance = Some(instance);
+        if !std::mem::take(&mut target.told).is_empty() {
+            tracing::info!(target: "evenkeel::peers", %place, "a peer can be reached again");
+        }
+    }
+
+    /// Records that a place could not be reached.
+    pub fn failed(&mut self, place: &Place, why: &str, now: Instant) {
+        let failures = self.places.get(place).map_or(0, |target| target.failures);
+        let pause = self.pause(failures);
+        let Some(target) = self.places.get_mut(place) else { return };
+        target.due = Some(now + pause);
+        target.failures = failures.saturating_add(1);
+        target.instance = None;
+        if target.told != why && target.failures >= TOLD_AFTER {
+            why.clone_into(&mut target.told);
+            tracing::warn!(target: "evenkeel::peers", %place, why, "cannot reach a peer yet");
+        }
+    }
+
+    /// Records that the connection with `instance` has ended. `good` says whether it had lasted.
+    pub fn lost(&mut self, instance: &Instance, good: bool, now: Instant) {
+        let (again, again_max) = (self.again, self.again_max);
+        for target in self.places.values_mut().filter(|t| t.instance.as_ref() == Some(instance)) {
+            target.failures = if good { 0 } else { target.failures.saturating_add(1) };
+            target.due = Some(now + pause(again, again_max, target.failures));
+        }
+    }
+
+    fn pause(&self, failures: u32) -> Duration {
+        pause(self.again, self.again_max, failures)
+    }
+}
+
+impl Target {
+    fn new(due: Instant) -> Target {
+        Target { due: Some(due), failures: 0, instance: None, told: String::new() }
+    }
+
+    fn is_wanted(&self, linked: &HashMap<Instance, LinkId>) -> bool {
+        !self.instance.is_some_and(|instance| linked.contains_key(&instance))
+    }
+}
+
+/// A pause after this number of failures: `again` doubled each time, drawn from the upper half.
+fn pause(again: Duration, again_max: Duration, failures: u32) -> Duration {
+    let most = again.saturating_mul(1 << failures.min(16)).min(again_max);
+    let mut byte = [0];
+    // Without random numbers each pause is the longest possible, which is safe.
+    let drawn = rand::fill(&mut byte).map_or(255, |()| byte[0]);
+    most / 2 + most.mul_f64(f64::from(drawn) / 510.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(names: &[&str]) -> Targets {
+        let names = names.iter().map(ToString::to_string).collect();
+        Targets::new(names, (Duration::from_millis(250), Duration::from_secs(15)), [0; 16])
+    }
+
+    fn place(name: &str) -> Place {
+        Place::Name(name.to_owned())
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_bound_and_are_not_in_step() {
+        let pauses = |failures| {
+            let draw = |_| pause(Duration::from_millis(250), Duration::from_secs(15), failures);
+            (0..64).map(draw).collect::<HashSet<_>>()
+        };
+        for (failures, most) in [(0, 250), (1, 500), (5, 8_000), (6, 15_000), (4_000_000, 15_000)] {
+            let pauses = pauses(failures);
+            let range = Duration::from_millis(most / 2)..=Duration::from_millis(most);
+            assert!(pauses.len() > 1 && pauses.iter().all(|pause| range.contains(pause)));
+        }
+    }
+
+    #[test]
+    fn who_is_connected_is_not_tried_again_until_that_ends() {
+        let (mut targets, now) = (of(&["a:1", "b:1"]), Instant::now() + Duration::from_secs(1));
+        let (mut linked, later) = (HashMap::new(), now + Duration::from_secs(60));
+        assert_eq!(targets.take_due(&linked, now).len(), 2);
+        assert_eq!(targets.due(&linked), None);
+        targets.reached(&place("a:1"), [1; 16], Ok(()), now);
+        targets.reached(&place("b:1"), [1; 16], Ok(()), now);
+        linked.insert([1; 16], LinkId(1));
+        assert_eq!((targets.due(&linked), targets.take_due(&linked, later).len()), (None, 0));
+        linked.clear();
+        targets.lost(&[1; 16], true, now);
+        assert_eq!(targets.take_due(&linked, later).len(), 2);
+        targets.failed(&place("a:1"), "no", later);
+        assert!(targets.due(&linked).is_some_and(|due| due > later));
+        // The place led to this instance itself.
+        targets.reached(&place("b:1"), [0; 16], Ok(()), later);
+        assert_eq!(targets.take_due(&linked, later + Duration::from_secs(60)), [place("a:1")]);
+    }
+
+    #[test]
+    fn what_is_found_replaces_what_the_same_source_found_before() {
+        let (mut targets, now) = (of(&["a:1"]), Instant::now() + Duration::from_secs(1));
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut find = |source, ports: &[u16]| {
+            let addresses = ports.iter().map(|port| at(*port)).collect();
+            targets.found(Found { source, addresses }, now);
+            let mut places: Vec<_> = targets.places.keys().map(ToString::to_string).collect();
+            places.sort();
+            places.join(" ")
+        };
+        assert_eq!(find(1, &[1, 2]), "127.0.0.1:1 127.0.0.1:2 a:1");
+        assert_eq!(find(2, &[2, 3]), "127.0.0.1:1 127.0.0.1:2 127.0.0.1:3 a:1");
+        assert_eq!(find(1, &[]), "127.0.0.1:2 127.0.0.1:3 a:1");
+    }
+}

@@ -1,0 +1,178 @@
+//! Multicast transport: datagrams to a group on the local network, without a list of instances.
+//!
+//! Every frame is one sealed datagram (`seal`) that fits into a packet of any network. Lost
+//! datagrams stay lost, and duplicates are recognised. The socket is bound to its group and
+//! receives nothing else. An instance receives its own datagrams too, because several instances may
+//! run on one machine, and recognises them by their sender.
+
+use super::group::Group;
+use super::seal::{OVERHEAD, Seal};
+use super::traffic::Traffic;
+use super::{BOUNDS, Order, Transport};
+use evenkeel_runtime::clock::Clock;
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+/// The longest frame, in bytes. With all headers a packet has at most 1280 bytes, which every IPv6
+/// network carries in one piece.
+pub const FRAME_BYTES_MAX: usize = 1_180;
+/// The number of bytes read of a datagram. A longer one is not from a peer.
+const DATAGRAM_BYTES_MAX: usize = FRAME_BYTES_MAX + OVERHEAD + 1;
+/// The pause after an error on reading.
+const READ_PAUSE: Duration = Duration::from_millis(100);
+/// The time within which the network must accept a datagram. A period with many keys makes many
+/// datagrams at once. After this time the datagram is dropped, and the transport receives again.
+const SEND: Duration = Duration::from_millis(100);
+/// The size of the system's receive and send buffers, in bytes: enough for some periods of many
+/// instances.
+const KEPT_BYTES: usize = 1 << 20;
+
+const _: () = assert!(FRAME_BYTES_MAX + OVERHEAD + 40 + 8 <= 1_280);
+
+/// The settings of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The address and port of the group.
+    pub group: SocketAddr,
+    /// The address of this machine on the network to use.
+    pub interface: Option<IpAddr>,
+    /// The number of networks that a datagram may cross (its TTL), the first one included.
+    pub hops: u32,
+}
+
+/// Why the group cannot be joined.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The system refuses to join.
+    #[error("peers: cannot join the group {group}: {why}")]
+    Join {
+        /// The address of the group.
+        group: SocketAddr,
+        /// The error of the system.
+        why: io::Error,
+    },
+    /// An IPv6 interface cannot be chosen by address.
+    #[error("peers: `interface` of a group of IPv6 can be ::1; leave it out for another")]
+    Interface,
+}
+
+/// Joins the group and starts the transport.
+///
+/// # Errors
+/// [`StartError`]
+pub fn start(
+    plan: Plan,
+    seal: Seal,
+    clock: Clock,
+    traffic: Traffic,
+) -> Result<Transport, StartError> {
+    let failed = |why| StartError::Join { group: plan.group, why };
+    let socket = socket(plan)?;
+    let socket = UdpSocket::from_std(socket.into()).map_err(failed)?;
+    let (events, told) = mpsc::channel(BOUNDS.events_max);
+    let (orders, obeyed) = mpsc::channel(BOUNDS.orders_max);
+    let group = Group::new(seal, clock, traffic, events, FRAME_BYTES_MAX);
+    tokio::spawn(run(plan, socket, group, obeyed));
+    Ok(Transport { events: told, orders, frame_max: FRAME_BYTES_MAX, reliable: false })
+}
+
+/// Checks whether the group can be joined.
+///
+/// # Errors
+/// [`StartError`]
+pub fn try_join(plan: Plan) -> Result<(), StartError> {
+    socket(plan).map(drop)
+}
+
+fn socket(plan: Plan) -> Result<Socket, StartError> {
+    let failed = |why| StartError::Join { group: plan.group, why };
+    let domain = Domain::for_address(plan.group);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
+    let index = match plan.interface {
+        Some(IpAddr::V6(Ipv6Addr::LOCALHOST)) => LOOPBACK,
+        Some(IpAddr::V6(_)) => return Err(StartError::Interface),
+        Some(IpAddr::V4(_)) | None => 0,
+    };
+    let set_up = || {
+        socket.set_nonblocking(true)?;
+        socket.set_reuse_address(true)?;
+        // The system may give smaller buffers, and they will do.
+        let _ = socket.set_recv_buffer_size(KEPT_BYTES);
+        let _ = socket.set_send_buffer_size(KEPT_BYTES);
+        // A socket bound to the group does not receive datagrams sent to this machine alone.
+        socket.bind(&plan.group.into())?;
+        match plan.group.ip() {
+            IpAddr::V4(group) => {
+                let own = match plan.interface {
+                    Some(IpAddr::V4(own)) => own,
+                    _ => Ipv4Addr::UNSPECIFIED,
+                };
+                socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Address(own))?;
+                socket.set_multicast_if_v4(&own)?;
+                socket.set_multicast_ttl_v4(plan.hops)?;
+                socket.set_multicast_loop_v4(true)
+            }
+            IpAddr::V6(group) => {
+                socket.join_multicast_v6(&group, index)?;
+                socket.set_multicast_if_v6(index)?;
+                socket.set_multicast_hops_v6(plan.hops)?;
+                socket.set_multicast_loop_v6(true)
+            }
+        }
+    };
+    set_up().map_err(failed)?;
+    Ok(socket)
+}
+
+/// The index of the loopback interface, which is the first that a system creates.
+const LOOPBACK: u32 = 1;
+
+async fn run(plan: Plan, socket: UdpSocket, mut group: Group, mut orders: mpsc::Receiver<Order>) {
+    let mut buffer = [0; DATAGRAM_BYTES_MAX];
+    let mut failing = false;
+    group.up(plan.group.to_string()).await;
+    loop {
+        tokio::select! {
+            order = orders.recv() => match order {
+                None => return,
+                Some(Order::Drop { .. }) => {}
+                Some(Order::Send { link, bytes }) => {
+                    let Some(message) = group.message(link, &bytes) else { continue };
+                    let sent = socket.send_to(&message, plan.group);
+                    let sent = tokio::time::timeout(SEND, sent).await;
+                    let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                    tell(sent.as_ref().err(), &mut failing, plan.group);
+                    match sent {
+                        Ok(bytes) => group.sent(bytes),
+                        Err(_) => group.lost(),
+                    }
+                }
+            },
+            read = socket.recv_from(&mut buffer) => match read {
+                Ok((count, from)) => group.heard(&buffer[..count], from),
+                Err(_) => tokio::time::sleep(READ_PAUSE).await,
+            },
+        }
+    }
+}
+
+/// Logs when sending begins to fail, and when it works again.
+fn tell(error: Option<&io::Error>, failing: &mut bool, group: SocketAddr) {
+    match error {
+        Some(error) if !*failing => tracing::warn!(
+            target: "evenkeel::peers", %group, %error, "cannot send to the group; trying on"
+        ),
+        None if *failing => {
+            tracing::info!(target: "evenkeel::peers", %group, "the group can be sent to again");
+        }
+        _ => {}
+    }
+    *failing = error.is_some();
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! The charge of one request, shared by the exchange, the request's body and the answer's body. It
+//! settles when the last of them drops it, or earlier with [`Account::settle`].
+//!
+//! A request never leaves its thread, so this is a cell without a lock. What is charged is decided
+//! in `engine`.
+
+use evenkeel_core::units::{Nanos, Time};
+use evenkeel_engine::{Charge, Entered, Quota, Refusal, Turned};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// The open account of one request.
+#[derive(Clone)]
+pub(super) struct Account(Rc<Open>);
+
+struct Open {
+    charge: RefCell<Option<Charge>>,
+    /// Whether the backend has begun its answer.
+    answered: Cell<bool>,
+}
+
+impl Account {
+    pub(super) fn open(charge: Charge) -> Account {
+        Account(Rc::new(Open { charge: RefCell::new(Some(charge)), answered: Cell::new(false) }))
+    }
+
+    /// Waits for a slot before the backend.
+    ///
+    /// # Errors
+    /// The queue refuses the request.
+    pub(super) async fn turn(&self) -> Result<(), Refusal> {
+        match self.enter() {
+            Entered::Room => Ok(()),
+            Entered::Refused(refusal) => Err(refusal),
+            Entered::Waits(turn) => self.turned(turn.await),
+        }
+    }
+
+    /// Asks for a slot. If the account is settled, there is always room.
+    pub(super) fn enter(&self) -> Entered {
+        self.0.charge.borrow_mut().as_mut().map_or(Entered::Room, Charge::enter)
+    }
+
+    /// Ends the waiting for a slot with its outcome.
+    pub(super) fn turned(&self, turned: Turned) -> Result<(), Refusal> {
+        self.0.charge.borrow_mut().as_mut().map_or(Ok(()), |charge| charge.turned(turned))
+    }
+
+    /// The client takes no more of the answer, so other requests may use the slot in the meantime.
+    pub(super) fn give_way(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.give_way();
+        }
+    }
+
+    /// The client keeps the backend waiting for the rest of the request. `flows`: the client is
+    /// uploading. Returns whether other requests may use the slot in the meantime.
+    pub(super) fn stall(&self, flows: bool) -> bool {
+        self.0.charge.borrow_mut().as_mut().is_none_or(|charge| charge.stall(flows))
+    }
+
+    /// The backend has the head of the request, but not yet the rest.
+    pub(super) fn delivery_begins(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.delivery_begins();
+        }
+    }
+
+    /// The backend is passed `bytes` more bytes of the request's body.
+    pub(super) fn delivers(&self, bytes: usize) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.delivers(bytes);
+        }
+    }
+
+    /// Whether the backend has begun its answer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.0.answered.get()
+    }
+
+    /// Returns a weak reference to this account, which does not keep it open.
+    pub(super) fn shadow(&self) -> Shadow {
+        Shadow(Rc::downgrade(&self.0))
+    }
+
+    /// The answer is an endless stream: the backend no longer counts as working for this request,
+    /// and its slot is free for others.
+    pub(super) fn leave(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.leave();
+        }
+    }
+
+    /// There is no answer. If the backend has part of the request, it may have worked on it, so the
+    /// time in which it waited for the client is charged, up to `most`.
+    pub(super) fn abandon(&self, most: Duration) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.abandon(nanos(most));
+        }
+    }
+
+    /// The connection to the backend was closed before the end of its answer. The time in which the
+    /// backend waited for the client is charged, up to `most`.
+    pub(super) fn cut(&self, most: Duration) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.cut(nanos(most));
+        }
+    }
+
+    /// Starts the clock: the backend works for this request from now on.
+    pub(super) fn work(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.work();
+        }
+    }
+
+    /// The backend has the last byte of the request. It works from now on, unless it has already
+    /// answered. Returns whether it works.
+    pub(super) fn sent(&self) -> bool {
+        let works = !self.0.answered.get();
+        if let (true, Some(charge)) = (works, self.0.charge.borrow_mut().as_mut()) {
+            charge.delivered();
+            charge.work();
+        }
+        works
+    }
+
+    /// Stops the clock: the backend does not work for this request, or the proxy waits for the
+    /// client.
+    pub(super) fn rest(&self) {
+        if let Some(charge) = self.0.charge.borrow_mut().as_mut() {
+            charge.rest();
+        }
+    }
+
+    /// The head of the answer has arrived. Returns the time until which to hold it, if any. The
+    /// cost header is removed unless `keep`.
+    pub(super) fn head(&self, headers: &mut http::HeaderMap, keep: bool) -> Option<Time> {
+        self.0.answered.set(true);
+        let mut charge = self.0.charge.borrow_mut();
+        let charge = charge.as_mut()?;
+        let name = charge.cost_header().and_then(|name| http::HeaderName::try_from(name).ok());
+        let stated = name.as_ref().and_then(|name| headers.get(name).cloned());
+        if let (Some(name), false) = (&name, keep) {
+            headers.remove(name);
+        }
+        charge.head(stated.as_ref().map(http::HeaderValue::as_bytes))
+    }
+
+    /// Returns the client's state in each limit that counts requests.
+    pub(super) fn quotas(&self) -> Vec<Quota> {
+        self.0.charge.borrow().as_ref().map(Charge::quotas).unwrap_or_default()
+    }
+
+    /// Closes the account now, even if others still hold a reference.
+    pub(super) fn settle(&self) {
+        // Cleared in place: the charge is too large to move.
+        *self.0.charge.borrow_mut() = None;
+    }
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// A weak reference to an account, which may have been closed.
+#[derive(Default)]
+pub(super) struct Shadow(Weak<Open>);
+
+impl Shadow {
+    /// The client keeps the backend waiting for the rest of the request. No effect once the backend
+    /// has answered. `flows`: the client is uploading.
+    pub(super) fn stall(&self, flows: bool) {
+        if let Some(account) = self.unanswered() {
+            account.stall(flows);
+        }
+    }
+
+    /// Whether the request goes through the queue and the backend has not answered it yet.
+    pub(super) fn stalls(&self) -> bool {
+        self.unanswered()
+            .is_some_and(|account| account.0.charge.borrow().as_ref().is_some_and(Charge::queues))
+    }
+
+    fn unanswered(&self) -> Option<Account> {
+        self.0.upgrade().map(Account).filter(|account| !account.is_answered())
+    }
+}

@@ -1,0 +1,66 @@
+//! Answers that the proxy itself makes: refusals and errors. They are small and in the format that
+//! the client accepts.
+//!
+//! They are never cached, and making one touches neither disk nor log. Their texts are in
+//! `client::form`. Answers forwarded from the backend are in `exchange.rs`.
+
+use super::download::Body;
+use bytes::Bytes;
+use evenkeel_engine::Refusal;
+use evenkeel_identity::form::{self, Form};
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Response, StatusCode};
+
+/// Makes the answer to a request that a limit refused.
+pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response<Body> {
+    let (form, status) = (Form::of(headers), form::refused(refusal.by_rate));
+    let seconds = refusal.retry_after_secs;
+    let mut response = small(status, form, form.refusal(status, &refusal.limit, seconds));
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+}
+
+/// Makes the answer to a request that failed with `status`.
+pub(super) fn fault(headers: &HeaderMap, status: StatusCode) -> Response<Body> {
+    let form = Form::of(headers);
+    small(status, form, form.fault(status))
+}
+
+/// Makes the answer to a request for which there is no room at the moment (503, try again in one
+/// second).
+pub(super) fn busy(headers: &HeaderMap) -> Response<Body> {
+    let mut response = fault(headers, StatusCode::SERVICE_UNAVAILABLE);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// Marks this answer as the last one on its connection.
+pub(super) fn last(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+fn small(status: StatusCode, form: Form, text: String) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(Some(Bytes::from(text))));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, form.content_type());
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_its_limit_and_the_seconds() {
+        let refusal = Refusal { limit: "a<b".into(), retry_after_secs: 7, by_rate: true };
+        let response = refused(&HeaderMap::new(), &refusal);
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "7");
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let cpu = Refusal { by_rate: false, ..refusal };
+        assert_eq!(refused(&HeaderMap::new(), &cpu).status(), 503);
+    }
+}

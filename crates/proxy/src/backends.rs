@@ -1,0 +1,385 @@
+//! The choice of a backend, and which backends are left out for a while.
+//!
+//! Each thread counts for itself how many requests it runs on each backend and which backends
+//! failed. It picks the backend with the fewest requests, in turn among equals. A backend that is
+//! unreachable or fails three requests in a row is left out: for one second the first time, then
+//! twice as long each time up to [`OUT_MAX`]. After that the next request tries it. If all backends
+//! are left out, the one that returns first is used, so a wrong guess of the proxy never costs a
+//! client its request. There are no active health checks. Connections: `pool.rs`, `sessions.rs`,
+//! `reach.rs`. Whether a request is sent again: `exchange.rs`.
+
+mod pool;
+mod reach;
+mod sessions;
+
+use super::wire::{Call, Wire};
+use super::worker::Worker;
+use evenkeel_config::settings::{self, BACKENDS_MAX, Scheme};
+use http::HeaderValue;
+use pool::Pool;
+pub(super) use reach::connection;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use sessions::Sessions;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+
+/// The number of failures in a row after which a reachable backend is left out.
+const FAILURES_MAX: u32 = 3;
+
+/// How long a backend is left out the first time, and the maximum, in milliseconds.
+const OUT_FIRST: u64 = 1_000;
+const OUT_MAX: u64 = 30_000;
+
+/// The TLS configuration for backends, and the server name to verify if the settings override it.
+/// `None` if no backend uses TLS.
+pub(super) type Secured = Option<(Arc<ClientConfig>, Option<Arc<str>>)>;
+
+/// How requests share a connection to a backend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Each request has a connection to itself while it runs (HTTP/1.1).
+    Alone,
+    /// Each request is a stream of a shared connection (HTTP/2).
+    Streams,
+    /// Negotiated with the backend during the TLS handshake (ALPN).
+    Agreed,
+}
+
+impl Manner {
+    fn of(at: &settings::Backend, secured: Option<&ClientConfig>) -> Manner {
+        let offered = secured.map_or(&[][..], |config| &config.alpn_protocols);
+        let offers = |name: &[u8]| offered.iter().any(|offered| offered == name);
+        match (at.scheme, offers(b"h2"), offers(b"http/1.1")) {
+            (Scheme::H2c | Scheme::UnixH2c, ..) | (_, true, false) => Manner::Streams,
+            (_, true, true) => Manner::Agreed,
+            _ => Manner::Alone,
+        }
+    }
+}
+
+/// One backend, with the state that this thread keeps about it.
+pub(super) struct Backend {
+    /// The address and scheme from the settings.
+    at: settings::Backend,
+    /// The name of the backend in logs and metrics.
+    pub(super) name: Box<str>,
+    /// The address, if the host is an IP address and needs no resolving.
+    address: Option<SocketAddr>,
+    /// The TLS configuration and the server name to verify; `None` without TLS.
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    manner: Manner,
+    /// Whether the last connection that the backend could choose the protocol for was HTTP/2.
+    shares: Cell<bool>,
+    pool: Pool,
+    sessions: Sessions,
+    /// The number of requests that this thread has on this backend.
+    running: Cell<usize>,
+    failures: Cell<u32>,
+    /// The time until which the backend is left out, in the worker's milliseconds, and the length
+    /// of that period in milliseconds.
+    out: Cell<Option<(u64, u64)>>,
+    /// The backend is no longer in the settings, or the thread stops: no connection is kept.
+    retired: Cell<bool>,
+}
+
+impl Backend {
+    fn new(at: &settings::Backend, secured: &Secured) -> Backend {
+        let tls = secured.as_ref().filter(|_| at.is_secured());
+        let tls = tls.and_then(|(config, name)| {
+            let name = name.as_deref().unwrap_or(at.host()).to_owned();
+            Some((Arc::clone(config), ServerName::try_from(name).ok()?))
+        });
+        let config = tls.as_ref().map(|(config, _): &(Arc<ClientConfig>, _)| &**config);
+        Backend {
+            manner: Manner::of(at, config),
+            shares: Cell::new(true),
+            sessions: Sessions::default(),
+            name: at.place.as_str().into(),
+            address: at.place.parse().ok(),
+            at: at.clone(),
+            tls,
+            pool: Pool::default(),
+            running: Cell::new(0),
+            failures: Cell::new(0),
+            out: Cell::new(None),
+            retired: Cell::new(false),
+        }
+    }
+
+    /// Returns a connection that is ready now, for the task of `cx`. `switches`: the request asks
+    /// for another protocol, so the connection must not be shared.
+    fn idle(self: &Rc<Backend>, cx: &mut Context<'_>, switches: bool) -> Option<Wire> {
+        if self.may_share(switches) {
+            let session = self.sessions.with_room()?;
+            return Some(Wire::Stream(Call::new(&session, self)));
+        }
+        self.pool.take(cx).map(Wire::Whole)
+    }
+
+    /// Whether a connection made for a request may also carry other requests. `switches`: the
+    /// request asks for another protocol.
+    fn may_share(&self, switches: bool) -> bool {
+        match self.manner {
+            Manner::Alone => false,
+            Manner::Streams => true,
+            Manner::Agreed => !switches && self.shares.get(),
+        }
+    }
+
+    /// Whether a connection to this backend can switch to another protocol.
+    fn may_switch(&self) -> bool {
+        self.manner != Manner::Streams
+    }
+
+    /// Returns a connection to the pool.
+    fn keep(&self, wire: Wire, now: u64) {
+        if let (Wire::Whole(connection), false) = (wire, self.retired.get()) {
+            self.pool.put(connection, now);
+        }
+    }
+
+    /// Counts a request that is sent to this backend.
+    pub(super) fn begins(&self) {
+        self.running.set(self.running.get() + 1);
+    }
+
+    /// Ends the count of one request.
+    pub(super) fn ends(&self) {
+        self.running.set(self.running.get().saturating_sub(1));
+    }
+
+    /// The backend has answered: forgets its failures.
+    pub(super) fn is_well(&self) {
+        self.failures.set(0);
+        self.out.set(None);
+    }
+
+    /// The backend has failed a request. `unreachable`: no connection could be made.
+    pub(super) fn has_failed(&self, unreachable: bool, now: u64) {
+        self.failures.set(self.failures.get() + 1);
+        if unreachable || self.failures.get() >= FAILURES_MAX {
+            let before = self.out.get();
+            // Failures while the backend is left out prolong nothing.
+            if before.is_none_or(|(until, _)| now >= until) {
+                let long = before.map_or(OUT_FIRST, |(_, long)| (2 * long).min(OUT_MAX));
+                self.out.set(Some((now + long, long)));
+            }
+        }
+    }
+
+    /// Returns zero if the backend may be used, else the time until which it is left out.
+    fn out_until(&self, now: u64) -> u64 {
+        self.out.get().map_or(0, |(until, _)| if now < until { until } else { 0 })
+    }
+
+    fn is(&self, at: &settings::Backend, secured: &Secured) -> bool {
+        let config = |tls: &Arc<ClientConfig>| Arc::as_ptr(tls);
+        let known = self.tls.as_ref().map(|(tls, _)| config(tls));
+        let wanted = secured.as_ref().filter(|_| at.is_secured());
+        self.at == *at && known == wanted.map(|(tls, _)| config(tls))
+    }
+}
+
+/// All backends of the settings, with the state that one thread keeps about them.
+pub(super) struct Backends {
+    all: Vec<Rc<Backend>>,
+    /// The index of the backend to prefer among equals.
+    next: Cell<usize>,
+    /// The `Host` for HTTP/1.0 requests that name none.
+    pub(super) host: HeaderValue,
+}
+
+/// The backends that one request has been sent to, one bit each. A bit is an index into the `all`
+/// of this one [`Backends`], so it is not valid after a reload.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Tried(u64);
+
+const _: () = assert!(BACKENDS_MAX <= u64::BITS as usize, "a bit for each");
+
+impl Backends {
+    /// Creates the backends of the settings. Backends that exist in `before` keep their state; the
+    /// others of `before` are retired.
+    pub(super) fn new(
+        settings: &[settings::Backend],
+        secured: &Secured,
+        before: Option<&Backends>,
+    ) -> Backends {
+        let mut left: Vec<Rc<Backend>> = before.map(|b| b.all.clone()).unwrap_or_default();
+        let all = settings.iter().take(BACKENDS_MAX).map(|at| {
+            let known = left.iter().position(|backend| backend.is(at, secured));
+            known.map_or_else(|| Rc::new(Backend::new(at, secured)), |known| left.remove(known))
+        });
+        let all: Vec<Rc<Backend>> = all.collect();
+        left.iter().for_each(|backend| backend.retire());
+        let host = settings.first().and_then(|at| HeaderValue::from_str(at.host_header()).ok());
+        let host = host.unwrap_or(HeaderValue::from_static("backend"));
+        Backends { all, next: Cell::new(0), host }
+    }
+
+    /// Chooses a backend and adds it to `tried`. Returns `None` if all have been tried. If the
+    /// request asks for another protocol (`switches`), backends that can switch come first.
+    pub(super) fn choose(
+        &self,
+        tried: &mut Tried,
+        now: u64,
+        switches: bool,
+    ) -> Option<&Rc<Backend>> {
+        let count = self.all.len();
+        let start = self.next.get();
+        let places = (start..start + count).map(|place| place % count);
+        let free = places.filter(|place| tried.0 & (1 << place) == 0);
+        let load = |place: &usize| {
+            let backend = &self.all[*place];
+            let cannot = switches && !backend.may_switch();
+            (cannot, backend.out_until(now), backend.running.get())
+        };
+        let best = free.min_by_key(load)?;
+        tried.0 |= 1 << best;
+        self.next.set((best + 1) % count);
+        self.all.get(best)
+    }
+
+    /// Whether any backend may be used over HTTP/2.
+    pub(super) fn speak_http2(&self) -> bool {
+        self.all.iter().any(|backend| backend.may_share(false))
+    }
+
+    /// Whether there is a backend that is not in `tried`.
+    pub(super) fn has_more(&self, tried: Tried) -> bool {
+        (tried.0.count_ones() as usize) < self.all.len()
+    }
+
+    /// Drops connections that are old or closed.
+    pub(super) fn prune(&self, now: u64) {
+        for backend in &self.all {
+            backend.pool.prune(now);
+            backend.sessions.prune(now);
+        }
+    }
+
+    /// Drops all connections, and keeps none from now on.
+    pub(super) fn retire(&self) {
+        self.all.iter().for_each(|backend| backend.retire());
+    }
+}
+
+impl Backend {
+    fn retire(&self) {
+        self.retired.set(true);
+        self.pool.clear();
+        self.sessions.clear();
+    }
+}
+
+impl Worker {
+    /// Keeps a connection for another request.
+    pub(super) fn keep(&self, wire: Wire) {
+        let backend = Rc::clone(&wire.far().backend);
+        backend.keep(wire, self.now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Backends {
+        let at = |place: &str| settings::Backend::http(place);
+        Backends::new(&[at("a:1"), at("b:1"), at("c:1")], &None, None)
+    }
+
+    fn chosen(backends: &Backends, now: u64) -> String {
+        backends.choose(&mut Tried::default(), now, false).expect("one").name.to_string()
+    }
+
+    #[test]
+    fn those_with_the_fewest_take_turns() {
+        let backends = three();
+        let turns: Vec<String> = (0..4).map(|_| chosen(&backends, 0)).collect();
+        assert_eq!(turns, ["a:1", "b:1", "c:1", "a:1"]);
+        backends.all[1].begins();
+        backends.all[0].begins();
+        assert_eq!(chosen(&backends, 0), "c:1");
+        assert_eq!(chosen(&backends, 0), "c:1");
+        backends.all[1].ends();
+        assert_eq!(chosen(&backends, 0), "b:1");
+    }
+
+    #[test]
+    fn each_is_tried_once_for_a_request() {
+        let backends = three();
+        let mut tried = Tried::default();
+        let mut names: Vec<_> = (0..3)
+            .map(|_| backends.choose(&mut tried, 0, false).expect("another").name.to_string())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["a:1", "b:1", "c:1"]);
+        assert!(backends.choose(&mut tried, 0, false).is_none() && !backends.has_more(tried));
+    }
+
+    #[test]
+    fn what_asks_for_another_protocol_goes_where_one_may_follow() {
+        let h2c = |place: &str| {
+            let place = place.to_owned();
+            settings::Backend { scheme: Scheme::H2c, place }
+        };
+        let all = [h2c("a:1"), settings::Backend::http("b:1"), h2c("c:1")];
+        let backends = Backends::new(&all, &None, None);
+        let switches = |now| {
+            let mut tried = Tried::default();
+            let name = backends.choose(&mut tried, now, true).expect("one").name.to_string();
+            (name, backends.choose(&mut tried, now, true).is_some())
+        };
+        assert_eq!(switches(0), ("b:1".to_owned(), true));
+        assert_eq!(switches(0), ("b:1".to_owned(), true), "again");
+        backends.all[1].begins();
+        assert_eq!(switches(0), ("b:1".to_owned(), true), "though it has more to do");
+        backends.all[1].has_failed(true, 0);
+        assert_eq!(switches(0), ("b:1".to_owned(), true), "and though it has failed");
+        assert_ne!(chosen(&backends, 0), "b:1");
+    }
+
+    #[test]
+    fn who_fails_is_left_out_for_longer_each_time_and_asked_if_all_are() {
+        let backends = three();
+        let first = &backends.all[0];
+        first.has_failed(false, 0);
+        first.has_failed(false, 0);
+        assert_eq!(first.out_until(0), 0, "two may be chance");
+        first.has_failed(false, 0);
+        assert_eq!(first.out_until(0), 1_000);
+        first.has_failed(true, 500);
+        assert_eq!(first.out_until(500), 1_000, "what still ran there says nothing more");
+        assert_eq!(first.out_until(1_000), 0, "it is tried again");
+        let mut now = 1_000;
+        for long in [2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
+            first.has_failed(true, now);
+            assert_eq!(first.out_until(now), now + long);
+            now += long;
+        }
+        first.has_failed(true, now);
+        assert_ne!(chosen(&backends, now), "a:1");
+        backends.all[1].has_failed(true, now);
+        backends.all[2].has_failed(true, now + 500);
+        assert_eq!(chosen(&backends, now + 500), "b:1", "the first to come back");
+        first.is_well();
+        assert_eq!(first.out_until(now), 0);
+        first.has_failed(true, now);
+        assert_eq!(first.out_until(now), now + 1_000, "it begins anew");
+    }
+
+    #[test]
+    fn what_stays_is_kept_over_a_reload() {
+        let before = three();
+        before.all[1].begins();
+        let at = |place: &str| settings::Backend::http(place);
+        let after = Backends::new(&[at("b:1"), at("d:1")], &None, Some(&before));
+        assert!(Rc::ptr_eq(&after.all[0], &before.all[1]));
+        let retired: Vec<bool> = before.all.iter().map(|backend| backend.retired.get()).collect();
+        assert_eq!(retired, [true, false, true]);
+    }
+}

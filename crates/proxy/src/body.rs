@@ -1,0 +1,300 @@
+//! A request's body on its way to the backend.
+//!
+//! A frame is read when the backend takes it, not before. Only the beginning of a body is buffered,
+//! before a backend is chosen that could wait for it (`kept.rs`). How the time is charged in which
+//! a backend waits for the rest: `engine/charge/delivery.rs`. The answer's body: `download.rs`.
+
+mod kept;
+
+use super::account::Account;
+use super::headers;
+use super::link::{Link, UploadFault};
+use super::worker::Worker;
+use bytes::Bytes;
+use evenkeel_engine::{Entered, Turn};
+use http::HeaderMap;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use kept::Kept;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+/// Why a body broke off.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the client sent nothing for too long")]
+    ClientLate,
+    #[error("the client broke the request's body off")]
+    ClientEnded,
+    #[error("the request's body is not as long as its head states")]
+    Length,
+    #[error("the request's body is longer than bounds.body_bytes")]
+    TooLong,
+    #[error("there was no room before the backend for the rest of the request")]
+    NoRoom,
+    #[error("the backend sent nothing for too long")]
+    BackendLate,
+    #[error("the backend's answer broke off")]
+    BackendEnded,
+    #[error("the body is sent on another connection")]
+    TakenBack,
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
+
+/// The result of polling a body for its next frame.
+pub(super) type Polled = Option<Result<Frame<Bytes>, Broken>>;
+
+/// The request's body.
+pub(super) enum Upload {
+    /// The request has no body.
+    Nothing,
+    /// The body comes from the client.
+    Stream(Box<Stream>),
+}
+
+/// A body that comes from the client.
+pub(super) struct Stream {
+    body: Incoming,
+    link: Rc<Link>,
+    worker: Rc<Worker>,
+    account: Account,
+    /// The request is an RPC call in which client and backend may take turns.
+    is_call: bool,
+    /// The number of bytes that may still come (`bounds.body_bytes`).
+    allowed: u64,
+    /// The beginning that was buffered before a backend was chosen.
+    kept: Kept,
+    /// A frame that waits for a slot, because the request gave up its slot while no frame came.
+    waiting: Option<(Frame<Bytes>, Turn)>,
+}
+
+impl Upload {
+    pub(super) fn new(
+        body: Incoming,
+        link: &Rc<Link>,
+        worker: &Rc<Worker>,
+        account: &Account,
+        bound: u64,
+    ) -> Upload {
+        if body.is_end_stream() {
+            return Upload::Nothing;
+        }
+        Upload::Stream(Box::new(Stream {
+            body,
+            link: Rc::clone(link),
+            worker: Rc::clone(worker),
+            account: account.clone(),
+            is_call: false,
+            allowed: if bound == 0 { u64::MAX } else { bound },
+            kept: Kept::nothing(worker),
+            waiting: None,
+        }))
+    }
+
+    /// Whether the request has no body.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Upload::Nothing)
+    }
+
+    /// Waits until the whole body is buffered, if it has at most `bound` bytes. `by_turns`: client
+    /// and backend may take turns, so a body that is an RPC call is not waited for.
+    ///
+    /// # Errors
+    /// The body breaks off, does not arrive in time or is too long.
+    pub(super) async fn gather(
+        &mut self,
+        headers: &HeaderMap,
+        bound: usize,
+        by_turns: bool,
+    ) -> Result<(), Broken> {
+        let Upload::Stream(stream) = self else { return Ok(()) };
+        stream.is_call = by_turns && kept::is_call(headers);
+        let fits = !stream.is_call && stream.body.size_hint().lower() <= bound as u64;
+        let room = if fits { bound } else { 0 };
+        poll_fn(|cx| stream.poll_gather(room, cx)).await
+    }
+}
+
+impl Stream {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.waiting.is_some() {
+            return self.poll_turn(cx);
+        }
+        if let Some(frame) = self.kept.take_next() {
+            return self.enter(frame, cx);
+        }
+        match self.poll_client(cx) {
+            Poll::Pending => {
+                let flows = self.link.upload.flows(self.worker.now());
+                if !self.account.is_answered() && self.account.stall(flows) {
+                    self.worker.step_aside(&self.link);
+                }
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(frame))) => self.enter(frame, cx),
+            Poll::Ready(None) => {
+                self.sent();
+                Poll::Ready(None)
+            }
+            failed @ Poll::Ready(Some(Err(_))) => failed,
+        }
+    }
+
+    /// Buffers frames until the body is complete or the buffer holds `room` bytes.
+    fn poll_gather(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        while !self.is_over() && self.kept.has_room(room) {
+            match ready!(self.poll_client(cx)).transpose()? {
+                Some(frame) => self.kept.add(frame),
+                None => self.kept.whole = true,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns the next frame from the client, after checking the bounds.
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.is_over() {
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Pending if self.link.upload.fault() == Some(UploadFault::Late) => {
+                Poll::Ready(Some(Err(Broken::ClientLate)))
+            }
+            Poll::Pending => {
+                self.link.upload.wait(cx.waker(), self.worker.now());
+                Poll::Pending
+            }
+            Poll::Ready(next) => {
+                let frame = next.as_ref().and_then(|next| next.as_ref().ok());
+                let bytes = frame.and_then(Frame::data_ref).map_or(0, Bytes::len);
+                self.link.upload.arrived(bytes, self.worker.now());
+                let broken = match next {
+                    Some(Ok(frame)) => return Poll::Ready(Some(self.checked(frame))),
+                    None if self.has_ended() => return Poll::Ready(None),
+                    None => Broken::ClientEnded,
+                    Some(Err(error)) => error.into(),
+                };
+                self.link.upload.fail(UploadFault::Broken);
+                Poll::Ready(Some(Err(broken)))
+            }
+        }
+    }
+
+    /// Whether a body that yields no further frame has really ended. hyper also ends a body in this
+    /// way if the stream is reset with NO_ERROR, but only END_STREAM ends a request (RFC 9113,
+    /// 8.1). Over HTTP/1.1, hyper reports a connection that ends too early as an error, and a
+    /// chunked body has no other end than this one.
+    fn has_ended(&self) -> bool {
+        let in_chunks = !self.link.is_stream() && self.body.size_hint().exact().is_none();
+        in_chunks || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (kept, rest) = (self.kept.len() as u64, self.body.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(kept));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(kept));
+        }
+        hint
+    }
+
+    /// Whether the client sends no more frames.
+    fn is_over(&self) -> bool {
+        self.kept.whole || self.body.is_end_stream()
+    }
+
+    /// Passes a frame on as soon as this request has a slot again.
+    fn enter(&mut self, frame: Frame<Bytes>, cx: &mut Context<'_>) -> Poll<Polled> {
+        if self.account.is_answered() {
+            return Poll::Ready(Some(Ok(self.passed(frame))));
+        }
+        match self.account.enter() {
+            Entered::Room => Poll::Ready(Some(Ok(self.passed(frame)))),
+            Entered::Refused(_) => Poll::Ready(Some(Err(self.refused()))),
+            Entered::Waits(turn) => {
+                self.waiting = Some((frame, turn));
+                self.poll_turn(cx)
+            }
+        }
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        let Some((_, turn)) = &mut self.waiting else { return Poll::Pending };
+        let turned = ready!(Pin::new(turn).poll(cx));
+        let frame = self.waiting.take().map(|(frame, _)| frame);
+        let turned = self.account.turned(turned).map_err(|_| self.refused());
+        Poll::Ready(frame.map(|frame| turned.map(|()| self.passed(frame))))
+    }
+
+    fn refused(&self) -> Broken {
+        self.link.upload.fail(UploadFault::Refused);
+        Broken::NoRoom
+    }
+
+    fn checked(&mut self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, Broken> {
+        let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+        let Some(allowed) = self.allowed.checked_sub(length) else {
+            self.link.upload.fail(UploadFault::TooLong);
+            return Err(Broken::TooLong);
+        };
+        self.allowed = allowed;
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::trailers(trailers, self.worker.site().trust.header());
+        }
+        Ok(frame)
+    }
+
+    /// Accounts for a frame that goes to the backend.
+    fn passed(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        // An RPC call comes in short pieces, and the backend waits for each of them.
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        self.account.delivers(if self.is_call { usize::MAX } else { bytes });
+        if self.kept.is_empty() && self.is_over() {
+            self.sent();
+        }
+        frame
+    }
+
+    /// The backend has the whole body. It works from now on, unless it has already answered.
+    fn sent(&mut self) {
+        if self.link.upload.end() && self.account.sent() {
+            self.link.head.begin(self.worker.now());
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.link.upload.stops_waiting();
+    }
+}
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+        match self.get_mut() {
+            Upload::Nothing => Poll::Ready(None),
+            Upload::Stream(stream) => stream.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Upload::Nothing => true,
+            Upload::Stream(stream) => stream.kept.is_empty() && stream.is_over(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Upload::Nothing => SizeHint::with_exact(0),
+            Upload::Stream(stream) => stream.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The answer's body on its way to the client.
+//!
+//! A frame is read when the client's side asks for it. If it does not, because the client reads
+//! nothing, up to [`AHEAD_BYTES_MAX`] are read anyway: the backend may still be working after it
+//! sent an early head, and the clock runs until the end of its answer. Only a backend that the
+//! proxy does not read from waits for the client, so only then does the clock stop and the slot
+//! become free for others.
+//!
+//! If the client disconnects: `abort.rs`.
+
+use super::abort;
+use super::account::Account;
+use super::body::{Broken, Polled};
+use super::exchange::Failure;
+use super::headers;
+use super::link::Link;
+use super::wire::Wire;
+use super::worker::Worker;
+use bytes::Bytes;
+use evenkeel_telemetry::counts::BackendFault;
+use http_body::{Frame, SizeHint};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// The maximum number of bytes that are read ahead of the client. A larger value costs memory for
+/// each client that reads slowly. With a smaller value, more slow clients keep a slot.
+const AHEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// The memory that a frame takes in addition to its data, in bytes.
+const FRAME_BYTES: usize = size_of::<Frame<Bytes>>();
+
+/// The answer's body.
+pub(super) enum Body {
+    /// The whole body at once.
+    Whole(Option<Bytes>),
+    /// The body comes from the backend.
+    Stream(Rc<RefCell<Download>>),
+}
+
+/// A body that comes from the backend, with its connection.
+pub(super) struct Download {
+    /// `None` if the body is complete or given up.
+    source: Option<Wire>,
+    /// Frames that have arrived and were not asked for yet, and their size in bytes.
+    ahead: VecDeque<Frame<Bytes>>,
+    ahead_bytes: usize,
+    link: Rc<Link>,
+    worker: Rc<Worker>,
+    account: Account,
+    /// Whether the answer is being sent to the client. False while it is held.
+    released: bool,
+    /// The error to return the next time a frame is asked for.
+    broken: Option<Broken>,
+}
+
+impl Download {
+    pub(super) fn new(
+        wire: Wire,
+        link: &Rc<Link>,
+        worker: &Rc<Worker>,
+        account: Account,
+    ) -> Download {
+        Download {
+            source: Some(wire),
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            link: Rc::clone(link),
+            worker: Rc::clone(worker),
+            account,
+            released: false,
+            broken: None,
+        }
+    }
+
+    /// Holds the answer until `over`.
+    ///
+    /// # Errors
+    /// The answer breaks off in the meantime.
+    pub(super) async fn hold(&mut self, over: impl Future<Output = ()>) -> Result<(), Failure> {
+        let mut over = pin!(over);
+        poll_fn(|cx| match self.poll_ahead(cx) {
+            Ok(()) => over.as_mut().poll(cx).map(Ok),
+            Err(failure) => {
+                self.source = None;
+                self.account.settle();
+                Poll::Ready(Err(failure))
+            }
+        })
+        .await
+    }
+
+    /// Ends the hold and returns the body for the client.
+    ///
+    /// # Errors
+    /// The answer is already known to be broken, so the client can still get an error status.
+    pub(super) async fn release(mut self) -> Result<Body, Failure> {
+        self.released = true;
+        poll_fn(|cx| Poll::Ready(self.look_ahead(cx))).await?;
+        if self.ahead.is_empty() {
+            let Some(wire) = &mut self.source else {
+                self.link.done(self.worker.now());
+                return Ok(Body::Whole(None));
+            };
+            let whole = wire.whole();
+            if wire.is_through() {
+                self.finish();
+                self.link.done(self.worker.now());
+                return Ok(Body::Whole(whole));
+            }
+        }
+        let link = Rc::clone(&self.link);
+        let download = Rc::new(RefCell::new(self));
+        link.offers(&download);
+        Ok(Body::Stream(download))
+    }
+
+    fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        let Some(wire) = &mut self.source else { return Ok(()) };
+        let Err(fault) = wire.look_ahead(cx) else { return Ok(()) };
+        let failure = Failure::from(fault).by(&wire.far().backend);
+        self.source = None;
+        self.account.settle();
+        Err(failure)
+    }
+
+    /// Reads ahead as far as there is room. Called when the client takes nothing at the moment.
+    pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        if let Err(failure) = self.poll_ahead(cx) {
+            self.give_up(&failure);
+            self.broken = Some(Broken::BackendEnded);
+        }
+        if self.source.is_some() && self.is_full() {
+            self.account.give_way();
+            self.worker.step_aside(&self.link);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.ahead_bytes >= AHEAD_BYTES_MAX
+    }
+
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        while !self.is_full() {
+            match self.poll_backend(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.ahead_bytes += bytes_of(&frame);
+                    self.ahead.push_back(frame);
+                }
+                Poll::Ready(Some(Err(failure))) => return Err(failure),
+                Poll::Ready(None) | Poll::Pending => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the next frame from the backend. The clock runs while the proxy waits for it.
+    fn poll_backend(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let Some(wire) = &mut self.source else { return Poll::Ready(None) };
+        let polled = wire.poll_frame(cx);
+        if polled.is_pending() && !self.link.backend_late.get() {
+            self.account.work();
+            self.link.answer.begin(self.worker.now());
+            return Poll::Pending;
+        }
+        self.account.rest();
+        self.link.answer.end();
+        let ended = wire.is_through();
+        Poll::Ready(match polled {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    headers::trailers(trailers, None);
+                }
+                if ended {
+                    self.finish();
+                }
+                Some(Ok(frame))
+            }
+            Poll::Ready(Some(Err(fault))) => {
+                Some(Err(Failure::from(fault).by(&wire.far().backend)))
+            }
+            Poll::Ready(None) => {
+                self.finish();
+                None
+            }
+            Poll::Pending => {
+                wire.is_late();
+                Some(Err(Failure::new(BackendFault::Idle).by(&wire.far().backend)))
+            }
+        })
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        self.link.is_asked();
+        let frame = match self.ahead.pop_front() {
+            Some(frame) => {
+                self.ahead_bytes -= bytes_of(&frame);
+                Some(frame)
+            }
+            None => match self.poll_backend(cx).map(Option::transpose) {
+                Poll::Ready(Ok(frame)) => frame,
+                Poll::Ready(Err(failure)) => return self.fail(&failure, cx),
+                Poll::Pending => {
+                    self.link.is_drained();
+                    return Poll::Pending;
+                }
+            },
+        };
+        if self.is_over() {
+            self.link.done(self.worker.now());
+        }
+        Poll::Ready(match frame {
+            Some(frame) => {
+                self.link.hands_over(self.worker.now());
+                Some(Ok(frame))
+            }
+            None => self.broken.take().map(Err),
+        })
+    }
+
+    fn fail(&mut self, failure: &Failure, cx: &mut Context<'_>) -> Poll<Polled> {
+        self.give_up(failure);
+        if failure.fault == BackendFault::Idle {
+            return Poll::Ready(Some(Err(Broken::BackendLate)));
+        }
+        // The error is returned one poll later: when a body fails, hyper throws away what it has
+        // not written yet. A client that got no byte of its answer would conclude that nothing was
+        // done for its request.
+        self.broken = Some(Broken::BackendEnded);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether nothing is left to hand over except an error.
+    fn is_over(&self) -> bool {
+        self.source.is_none() && self.ahead.is_empty()
+    }
+
+    /// The whole body has arrived: closes the account and returns the connection to the pool.
+    fn finish(&mut self) {
+        if let Some(wire) = self.source.take() {
+            self.worker.keep(wire);
+        }
+        self.account.settle();
+    }
+
+    /// Gives up the body and closes its connection. The backend failed, unless the client's own
+    /// body did.
+    fn give_up(&mut self, failure: &Failure) {
+        if let Some(wire) = self.source.take().filter(|_| !self.link.upload.has_failed()) {
+            self.worker.failed(&self.link, &wire.far().backend.name, failure);
+        }
+        self.account.settle();
+        if self.ahead.is_empty() {
+            self.link.done(self.worker.now());
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let data = |frame: &Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len) as u64;
+        let ahead: u64 = self.ahead.iter().map(data).sum();
+        let rest = self.source.as_ref().map_or(SizeHint::with_exact(0), Wire::size_hint);
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(ahead));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(ahead));
+        }
+        hint
+    }
+}
+
+/// The size of a buffered frame, in bytes.
+fn bytes_of(frame: &Frame<Bytes>) -> usize {
+    FRAME_BYTES + frame.data_ref().map_or(0, Bytes::len)
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        if !self.is_over() {
+            self.link.done(self.worker.now());
+        }
+        let Some(wire) = self.source.take() else { return };
+        if wire.is_through() {
+            self.worker.keep(wire);
+        } else if self.released {
+            abort::run_on(&self.worker, &self.account, abort::Rest::Body(wire));
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+        match self.get_mut() {
+            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Stream(download) => download.borrow_mut().poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Whole(bytes) => bytes.is_none(),
+            Body::Stream(download) => {
+                let download = download.borrow();
+                download.is_over() && download.broken.is_none()
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Body::Stream(download) => download.borrow().size_hint(),
+        }
+    }
+}

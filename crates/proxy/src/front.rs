@@ -1,0 +1,296 @@
+//! Serves a client's connection. First it detects the protocol: TLS or not, HTTP/1.1 or HTTP/2.
+//!
+//! HTTP/2 is used if TLS has negotiated it (ALPN), and without TLS if the client begins with it
+//! ("prior knowledge"). Streams: `streams.rs`. What is done with a request: `exchange.rs`.
+
+mod begun;
+pub(super) mod gathered;
+mod preface;
+pub(super) mod stream;
+mod streams;
+mod tunnel;
+
+use super::exchange;
+use super::link::Link;
+use super::worker::{Share, Worker};
+use arc_swap::ArcSwap;
+use begun::Begun;
+use evenkeel_telemetry::counts::Turned;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use preface::{For, Preface};
+use rustls::ServerConfig;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use stream::ClientStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// The TLS configuration with the certificates for clients; replaced when their files change.
+pub(super) type Shown = Arc<ArcSwap<Arc<ServerConfig>>>;
+
+/// The bound of a head in bytes if the settings have none, because hyper needs a number.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+
+/// The smallest connection buffer that hyper accepts, in bytes.
+const BUFFER_BYTES_MIN: usize = 8192;
+
+/// The first byte of a TLS connection: the content type of a handshake record.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// The ALPN name of HTTP/2.
+const HTTP2: &[u8] = b"h2";
+
+/// The answer to a browser that speaks plain HTTP to a TLS port.
+const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
+    content-length: 43\r\nconnection: close\r\n\r\nThis port is for HTTPS. Begin with https://\n";
+
+/// The answer to a request that did not arrive in time.
+const HEAD_LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\n\
+    content-length: 38\r\nconnection: close\r\n\r\nThe request took too long to send it.\n";
+
+impl Worker {
+    /// Serves one connection until it ends.
+    pub(super) async fn converse(
+        self: &Rc<Worker>,
+        stream: TcpStream,
+        link: Rc<Link>,
+        shown: Option<Shown>,
+    ) {
+        let mut begun = Begun::new(stream);
+        let said = self.site().trust.prefaces(link.peer());
+        if said && !self.introduced(&mut begun, &link).await {
+            return;
+        }
+        let Some(_share) = Share::take(self, &link) else { return };
+        if let Some(shown) = shown {
+            return Box::pin(self.converse_under_tls(begun, link, &shown)).await;
+        }
+        while begun.may_be_http2() {
+            if !begun.more(&link).await {
+                return;
+            }
+        }
+        let streams = begun.is_http2() && self.site().http2;
+        let stream = ClientStream::new(begun, Rc::clone(&link), Rc::clone(self));
+        if streams {
+            Box::pin(streams::serve(self, stream, &link)).await;
+        } else {
+            self.serve(stream, &link).await;
+        }
+    }
+
+    async fn converse_under_tls(
+        self: &Rc<Worker>,
+        mut begun: Begun,
+        link: Rc<Link>,
+        shown: &Shown,
+    ) {
+        if begun.bytes().is_empty() && !begun.more(&link).await {
+            return;
+        }
+        let Some(stream) = self.secured(begun, &link, shown).await else { return };
+        let streams = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+        let stream = ClientStream::new(stream, Rc::clone(&link), Rc::clone(self));
+        if streams {
+            Box::pin(streams::serve(self, stream, &link)).await;
+        } else {
+            self.serve(stream, &link).await;
+        }
+    }
+
+    /// Reads the PROXY protocol header that a trusted front sends before the first byte. Returns
+    /// false if it sends none.
+    async fn introduced(&self, begun: &mut Begun, link: &Link) -> bool {
+        loop {
+            match preface::read(begun.bytes()) {
+                Preface::More if begun.more(link).await => {}
+                Preface::Whole(length, said) => {
+                    begun.skip(length);
+                    if let For::Client { address, secure } = said {
+                        link.speaks_for(address, secure);
+                    }
+                    return true;
+                }
+                // The peer connected and sent nothing, such as a health check.
+                Preface::More if begun.bytes().is_empty() => return false,
+                Preface::More | Preface::Bad => {
+                    self.watch.unintroduced(link.peer(), self.time());
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Does the TLS handshake. Returns `None` if it fails or the link is closed.
+    async fn secured(
+        &self,
+        mut begun: Begun,
+        link: &Link,
+        shown: &Shown,
+    ) -> Option<TlsStream<Begun>> {
+        if begun.bytes().first() != Some(&TLS_HANDSHAKE) {
+            self.watch.proxy.turned(Turned::Tls).increment(1);
+            // If the client does not read this answer, nothing is lost.
+            let _ = begun.write_all(NOT_TLS).await;
+            let _ = begun.shutdown().await;
+            return None;
+        }
+        let acceptor = TlsAcceptor::from(Arc::clone(&**shown.load()));
+        let mut handshake = pin!(acceptor.accept(begun));
+        let made = poll_fn(|cx| {
+            link.served_by(cx.waker());
+            if link.is_closed() {
+                return Poll::Ready(None);
+            }
+            handshake.as_mut().poll(cx).map(Some)
+        });
+        match made.await {
+            Some(Ok(stream)) => {
+                link.is_secured(self.now());
+                Some(stream)
+            }
+            Some(Err(error)) => {
+                self.watch.proxy.turned(Turned::Tls).increment(1);
+                let client = link.peer();
+                tracing::debug!(target: "evenkeel::proxy", %client, %error, "no TLS handshake");
+                None
+            }
+            None => {
+                self.watch.proxy.turned(Turned::Tls).increment(1);
+                None
+            }
+        }
+    }
+
+    /// Serves requests one after the other. While the connection is idle for long, no hyper
+    /// connection exists: its buffers and the memory for an exchange take many times what the
+    /// connection itself needs.
+    async fn serve<S>(self: &Rc<Worker>, stream: ClientStream<S>, link: &Rc<Link>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut next = Some(stream);
+        while let Some(stream) = next {
+            next = Box::pin(self.serve_on(stream, link)).await;
+            let Some(resting) = &mut next else { return };
+            let _counted = self.watch.proxy.resting.hold();
+            if !resting.rest().await {
+                return;
+            }
+            link.wakes();
+        }
+    }
+
+    /// Serves requests until the connection ends or goes idle. If it goes idle, returns the stream.
+    async fn serve_on<S>(
+        self: &Rc<Worker>,
+        stream: ClientStream<S>,
+        link: &Rc<Link>,
+    ) -> Option<ClientStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let service =
+            service_fn(|request| exchange::serve(Rc::clone(self), Rc::clone(link), request));
+        let mut connection = self.builder().serve_connection(TokioIo::new(stream), service);
+        poll_fn(|cx| {
+            link.served_by(cx.waker());
+            if link.is_closed() || link.is_head_late() || link.rests() {
+                return Poll::Ready(());
+            }
+            let polled = self.lane.at_once(|| Pin::new(&mut connection).poll(cx));
+            if polled.is_pending() {
+                link.ran(cx, self.now());
+            }
+            polled.map(|end| self.ended(link, end))
+        })
+        .await;
+        if link.is_closed() {
+            return None;
+        }
+        if link.is_head_late() {
+            give_up(connection.into_parts().io.into_inner(), link).await;
+            return None;
+        }
+        if link.rests() {
+            let parts = connection.into_parts();
+            return Some(parts.io.into_inner().unread(parts.read_buf));
+        }
+        if let Some(backend) = link.tunnel().and_then(|(wire, _)| wire.into_tunnel()) {
+            let parts = connection.into_parts();
+            let client = parts.io.into_inner();
+            Box::pin(tunnel::run(self, link, client, parts.read_buf, backend)).await;
+        }
+        None
+    }
+
+    /// Counts and logs a request that hyper could not parse and has answered by itself.
+    fn ended(&self, link: &Link, end: hyper::Result<()>) {
+        if let Some(error) = end.err().filter(hyper::Error::is_parse) {
+            self.watch.proxy.bad_requests.increment(1);
+            let client = link.peer();
+            tracing::debug!(target: "evenkeel::proxy", %client, %error, "bad request");
+        }
+    }
+
+    fn builder(&self) -> hyper::server::conn::http1::Builder {
+        let bytes = self.header_bytes();
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .max_header_size(bytes)
+            .max_buf_size(bytes.max(BUFFER_BYTES_MIN))
+            .header_read_timeout(None)
+            .auto_date_header(false);
+        builder
+    }
+
+    /// The maximum size of a head, in bytes.
+    fn header_bytes(&self) -> usize {
+        match self.site().bounds.header_bytes {
+            0 => HEADER_BYTES_MAX,
+            bytes => bytes,
+        }
+    }
+}
+
+/// Sends a client the answer that its head is late, as far as the client reads it at once, and
+/// closes its connection.
+async fn give_up(mut stream: impl AsyncWrite + Unpin, link: &Link) {
+    let mut told = false;
+    poll_fn(|cx| {
+        link.served_by(cx.waker());
+        if link.is_closed() {
+            return Poll::Ready(());
+        }
+        if !std::mem::replace(&mut told, true) {
+            let _ = Pin::new(&mut stream).poll_write(cx, HEAD_LATE);
+        }
+        Pin::new(&mut stream).poll_shutdown(cx).map(drop)
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes<A, B, C, F>(_: fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// The future of each connection contains these, so their size counts for every open
+    /// connection.
+    #[test]
+    fn what_a_connection_and_a_request_keep_is_small() {
+        let link = size_of::<Link>();
+        assert!(link <= 320, "{link} bytes");
+        let request = bytes(exchange::serve);
+        assert!(request <= 2312, "{request} bytes");
+    }
+}

@@ -1,0 +1,123 @@
+//! A connection from which some bytes have already been read, to detect its protocol.
+//!
+//! Reading from it returns those bytes first, so the next reader sees everything. What they mean is
+//! not decided here.
+
+use crate::link::Link;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The size of one read, in bytes. Most request heads are shorter.
+const FIRST_BYTES: usize = 2048;
+
+/// The connection preface of HTTP/2 (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection, and the bytes already read from it.
+pub(super) struct Begun {
+    stream: TcpStream,
+    /// The bytes read in advance. Those from index `given` on have not been handed to a reader.
+    read: Vec<u8>,
+    given: usize,
+}
+
+impl Begun {
+    /// A connection from which nothing has been read.
+    pub(super) fn new(stream: TcpStream) -> Begun {
+        Begun { stream, read: Vec::new(), given: 0 }
+    }
+
+    /// Returns the bytes read in advance and not yet handed to a reader.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.read[self.given..]
+    }
+
+    /// Discards the next `count` bytes.
+    pub(super) fn skip(&mut self, count: usize) {
+        self.given = (self.given + count).min(self.read.len());
+    }
+
+    /// Whether the client has sent the HTTP/2 preface.
+    pub(super) fn is_http2(&self) -> bool {
+        self.bytes().starts_with(PREFACE)
+    }
+
+    /// Whether the bytes are an incomplete HTTP/2 preface.
+    pub(super) fn may_be_http2(&self) -> bool {
+        self.bytes().len() < PREFACE.len() && PREFACE.starts_with(self.bytes())
+    }
+
+    /// Reads at least one more byte. Returns false if there is none: the client has disconnected,
+    /// or `link` was closed.
+    pub(super) async fn more(&mut self, link: &Link) -> bool {
+        let more = std::future::poll_fn(|cx| {
+            link.served_by(cx.waker());
+            if link.is_closed() {
+                return Poll::Ready(false);
+            }
+            // On the stack and not kept while waiting: many connections may wait.
+            let mut chunk = [0; FIRST_BYTES];
+            let mut buffer = ReadBuf::new(&mut chunk);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
+            self.read.extend_from_slice(buffer.filled());
+            Poll::Ready(read.is_ok() && !buffer.filled().is_empty())
+        });
+        more.await
+    }
+}
+
+impl AsyncRead for Begun {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.read.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+        }
+        let count = self.bytes().len().min(buffer.remaining());
+        buffer.put_slice(&self.bytes()[..count]);
+        self.skip(count);
+        if self.bytes().is_empty() {
+            (self.read, self.given) = (Vec::new(), 0);
+        }
+        if count > 0 {
+            Poll::Ready(Ok(()))
+        } else {
+            Pin::new(&mut self.stream).poll_read(cx, buffer)
+        }
+    }
+}
+
+impl AsyncWrite for Begun {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

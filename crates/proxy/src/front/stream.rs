@@ -1,0 +1,185 @@
+//! A client's stream as hyper reads and writes it. It records on the link when bytes move.
+//!
+//! Short messages are written with one plain `send`: the system handles one buffer faster than a
+//! list, and copying a few hundred bytes costs less than the difference. Long messages are never
+//! copied. The content is not examined here. The backend's side: `wire.rs`.
+
+use crate::link::Link;
+use crate::worker::Worker;
+use bytes::Bytes;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The maximum number of bytes read from a connection that is being closed. The maximum time is in
+/// `link.rs`.
+const LINGER_BYTES: usize = 1 << 20;
+
+/// Slices with a total length up to this are copied into one write, in bytes.
+const SMALL_BYTES: usize = 1024;
+
+/// Writes several slices: in one copy if they are short.
+pub(crate) fn poll_write_slices(
+    stream: &mut (impl AsyncWrite + Unpin),
+    cx: &mut Context<'_>,
+    slices: &[io::IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    let stream = Pin::new(stream);
+    if let [only] = slices {
+        return stream.poll_write(cx, only);
+    }
+    let length: usize = slices.iter().map(|slice| slice.len()).sum();
+    if length > SMALL_BYTES {
+        return stream.poll_write_vectored(cx, slices);
+    }
+    let mut small = [0; SMALL_BYTES];
+    let mut end = 0;
+    for slice in slices {
+        small[end..end + slice.len()].copy_from_slice(slice);
+        end += slice.len();
+    }
+    stream.poll_write(cx, &small[..end])
+}
+
+/// The size of the read that ends a rest, in bytes. The rest of the request is read later.
+const FIRST_BYTES: usize = 2048;
+
+/// A client's stream, which records on its link when bytes move and when they do not.
+pub(super) struct ClientStream<S> {
+    inner: S,
+    /// Bytes that have been read and are returned to the next reader first.
+    unread: Bytes,
+    link: Rc<Link>,
+    worker: Rc<Worker>,
+    /// The write side has been shut down.
+    shut: bool,
+    /// The stream is read from after the shutdown, `lingered` bytes so far.
+    lingers: bool,
+    lingered: usize,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
+    pub(super) fn new(inner: S, link: Rc<Link>, worker: Rc<Worker>) -> ClientStream<S> {
+        let unread = Bytes::new();
+        ClientStream { inner, unread, link, worker, shut: false, lingers: false, lingered: 0 }
+    }
+
+    /// Puts back `bytes` that were read in advance.
+    pub(super) fn unread(mut self, bytes: Bytes) -> ClientStream<S> {
+        // Even an empty slice may keep its large buffer alive.
+        self.unread = if bytes.is_empty() { Bytes::new() } else { bytes };
+        self
+    }
+
+    /// Waits, with very little memory, until there is something to read; the end of the stream
+    /// counts too. Returns false if the connection is to be closed.
+    pub(super) async fn rest(&mut self) -> bool {
+        let link = Rc::clone(&self.link);
+        poll_fn(|cx| {
+            link.served_by(cx.waker());
+            if link.is_closed() {
+                return Poll::Ready(false);
+            }
+            if !self.unread.is_empty() {
+                return Poll::Ready(true);
+            }
+            // A TLS buffer may hold the end of an answer.
+            let _ = Pin::new(&mut self.inner).poll_flush(cx);
+            let mut piece = [0; FIRST_BYTES];
+            let mut buffer = ReadBuf::new(&mut piece);
+            // The next reader meets an end or an error again.
+            let _ = ready!(Pin::new(&mut *self).poll_read(cx, &mut buffer));
+            self.unread = Bytes::copy_from_slice(buffer.filled());
+            Poll::Ready(true)
+        })
+        .await
+    }
+
+    /// Records whether a write is stuck.
+    fn note<T>(&self, poll: Poll<T>) -> Poll<T> {
+        match poll {
+            Poll::Pending => self.link.stuck.begin(self.worker.now()),
+            Poll::Ready(_) => self.link.stuck.end(),
+        }
+        poll
+    }
+
+    /// Reads and discards bytes until the peer has closed its side, up to [`LINGER_BYTES`].
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.lingered < LINGER_BYTES {
+            let mut scratch = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.inner).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.lingered += buffer.filled().len();
+                }
+                Poll::Ready(_) => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread.split_to(count));
+            self.link.arrived(self.worker.now());
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let poll = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.link.arrived(self.worker.now());
+        }
+        poll
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.note(poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = poll_write_slices(&mut self.inner, cx, slices);
+        self.note(poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(unread) = self.link.closing(self.worker.now()) {
+            self.lingers = unread;
+        }
+        if !self.shut {
+            ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
+            self.shut = true;
+        }
+        if self.lingers { self.poll_linger(cx) } else { Poll::Ready(Ok(())) }
+    }
+}

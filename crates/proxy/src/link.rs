@@ -1,0 +1,600 @@
+//! The state of one client connection or stream: what it waits for, and since when.
+//!
+//! No timer is armed per request. A task that begins to wait stores the worker's coarse time in a
+//! cell. The worker's sweep checks all links a few times a second and wakes the tasks that have
+//! waited too long. So a timeout costs a request two stores, and is late by at most one sweep.
+//!
+//! A stream of an HTTP/2 connection has its own link, which points to the connection's. A request:
+//! `exchange.rs`. Its bytes: `front/stream.rs`. Where links are kept: `list.rs`.
+
+pub(super) mod list;
+mod upload;
+
+use super::account::Shadow;
+use super::connect::Handshake;
+use super::download::Download;
+use super::wire::{Far, Wire};
+use super::worker::Room;
+use evenkeel_config::settings::Timeouts;
+use http::HeaderValue;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Waker};
+use std::time::Duration;
+pub(super) use upload::UploadFault;
+use upload::UploadState;
+
+/// How long a connection that is being closed is read from, so that the peer can read the last
+/// answer before its unread bytes make the system reset the connection.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How long a head may take when there is no room for more connections. Otherwise connections that
+/// send nothing, or a byte now and then, would block all others for `timeouts.header`.
+const HEAD_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The idle time after which a connection releases its buffers.
+const REST_AFTER: Duration = Duration::from_secs(1);
+
+/// A stream whose client reads nothing for this time counts as a connection of its own.
+pub(super) const STREAM_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Streams reset before their answer are a flood from this number on, if they are half of all.
+const RESETS_MIN: u64 = 100;
+
+/// The phase of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Connected, without a byte received.
+    Silent,
+    /// Between two requests, without a byte of the next.
+    Idle,
+    /// Waiting for the rest of a head.
+    Head,
+    /// A request runs.
+    Busy,
+    /// A protocol other than HTTP is spoken.
+    Tunnel,
+    /// The connection is being closed.
+    Closing,
+}
+
+/// The time since when a task has been waiting: the worker's coarse milliseconds plus one, or zero
+/// if no task waits. (An `Option` would take twice the memory.)
+#[derive(Default)]
+pub(super) struct Since(Cell<u64>);
+
+impl Since {
+    /// Starts the wait, unless it has already started.
+    pub(super) fn begin(&self, now: u64) {
+        if !self.waits() {
+            self.0.set(now.saturating_add(1));
+        }
+    }
+
+    /// Ends the wait.
+    pub(super) fn end(&self) {
+        self.0.set(0);
+    }
+
+    /// Returns the time waited so far, in milliseconds.
+    fn elapsed(&self, now: u64) -> u32 {
+        let elapsed = if self.waits() { now.saturating_sub(self.0.get() - 1) } else { 0 };
+        u32::try_from(elapsed).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a task waits.
+    fn waits(&self) -> bool {
+        self.0.get() > 0
+    }
+
+    pub(super) fn exceeds(&self, limit: Duration, now: u64, slack: u64) -> bool {
+        self.waits() && exceeds(self.0.get() - 1, limit, now, slack)
+    }
+}
+
+/// Whether `limit` has passed since `since`. A limit of zero means no limit.
+fn exceeds(since: u64, limit: Duration, now: u64, slack: u64) -> bool {
+    let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    limit > 0 && now.saturating_sub(since) > limit.saturating_add(slack)
+}
+
+/// The state of a switch to another protocol.
+#[derive(Default)]
+enum Switch {
+    #[default]
+    Nothing,
+    /// An HTTP/2 CONNECT waits for the backend to switch. It holds the room that its tunnel needs.
+    Connect(Box<(Handshake, Room)>),
+    /// The backend has switched on this connection.
+    Done(Box<Switched>),
+}
+
+/// A connection to a backend that has switched, and the room that the tunnel holds if it is a
+/// stream.
+pub(super) type Switched = (Wire, Option<Room>);
+
+/// A client connection or a stream, as the worker and its exchanges see it. Legal states, by kind:
+/// - HTTP/1.1 (`over` and `streams` are `None`): `phase` cycles through Silent, Head, Busy and
+///   Idle, and becomes Tunnel from Busy once `switch` was `Done`. Only here can `rests` be set
+///   (Idle, `upload` read, `stuck` not waiting) and `head_late` (Head).
+/// - HTTP/2 (`streams` is `Some`): Silent or Head before the first stream, then Busy while streams
+///   run and Idle otherwise. Only here do `ending` and `resets` change.
+/// - Stream (`over` is `Some`): Silent, Busy, then Idle or Tunnel. Only here can `aside` be set and
+///   `switch` be `Connect`.
+///
+/// Any phase can become Closing. `close` and `head_late` are never reset. `head` and `sending` end
+/// before `answer` begins to wait. `answered` is never reset and only read for streams.
+pub(super) struct Link {
+    /// The connection that this link is a stream of (HTTP/2).
+    pub(super) over: Option<Rc<Link>>,
+    /// The peer's address in canonical form, or the client that it names (PROXY protocol).
+    peer: Cell<IpAddr>,
+    /// The client behind trusted proxies; the peer until that is known.
+    pub(super) client: Cell<IpAddr>,
+    /// The peer's address as a header value, for forwarding.
+    peer_value: OnceCell<HeaderValue>,
+    /// Whether the client uses TLS, towards Evenkeel or a front that says so.
+    secure: Cell<bool>,
+    /// The index in the worker's list.
+    pub(super) place: Cell<usize>,
+    /// The number of requests so far.
+    requests: Cell<u64>,
+    /// The number of streams that run; `None` on an HTTP/1.1 connection or a stream.
+    streams: Cell<Option<usize>>,
+    /// The number of streams that the client reset before their answer began.
+    resets: Cell<u64>,
+    /// The connection accepts no more requests.
+    ending: Cell<bool>,
+    /// The answer has begun.
+    answered: Cell<bool>,
+    /// The stream waits for its client without a slot, and is counted as a connection because it
+    /// keeps its connection to the backend.
+    pub(super) aside: Cell<bool>,
+    phase: Cell<Phase>,
+    since: Cell<u64>,
+    /// Set by the sweep: the connection has been idle long enough to release its buffers.
+    rests: Cell<bool>,
+    /// The client does not read what is written to it.
+    pub(super) stuck: Since,
+    /// The answer's body. `drained`: since the task that sends it last ran, that task has found
+    /// that the backend has no more of it.
+    download: RefCell<Weak<RefCell<Download>>>,
+    drained: Cell<bool>,
+    /// The request's body.
+    pub(super) upload: UploadState,
+    /// The backend has all of the request and has not begun its answer.
+    pub(super) head: Since,
+    /// The backend that the request's body is sent to, until the answer begins.
+    sending: RefCell<Option<Rc<Far>>>,
+    /// The backend has begun its answer and sends no more of it.
+    pub(super) answer: Since,
+    /// Set by the sweep: the backend was silent for too long.
+    pub(super) backend_late: Cell<bool>,
+    /// The running request asks for another protocol.
+    switches: Cell<bool>,
+    /// The progress of that switch.
+    switch: RefCell<Switch>,
+    /// The account of the running request.
+    account: RefCell<Shadow>,
+    close: Cell<bool>,
+    /// Set by the sweep: a head has begun and did not end in time.
+    head_late: Cell<bool>,
+    task: RefCell<Option<Waker>>,
+}
+
+impl Link {
+    /// Creates the link of a connection from `peer`.
+    pub(super) fn new(peer: SocketAddr, secure: bool, now: u64) -> Link {
+        Link::of(peer.ip().to_canonical(), secure, now)
+    }
+
+    /// Creates the link of a stream of the connection `over`, and counts it there.
+    pub(super) fn stream(over: &Rc<Link>, now: u64) -> Link {
+        let link = Link::of(over.peer.get(), over.secure.get(), now);
+        over.requests.set(over.requests.get() + 1);
+        over.streams.set(Some(over.streams.get().unwrap_or(0) + 1));
+        over.enter(Phase::Busy, now);
+        Link { over: Some(Rc::clone(over)), ..link }
+    }
+
+    fn of(peer: IpAddr, secure: bool, now: u64) -> Link {
+        Link {
+            over: None,
+            peer: Cell::new(peer),
+            client: Cell::new(peer),
+            peer_value: OnceCell::new(),
+            secure: Cell::new(secure),
+            place: Cell::new(0),
+            requests: Cell::new(0),
+            streams: Cell::new(None),
+            resets: Cell::new(0),
+            ending: Cell::new(false),
+            answered: Cell::new(false),
+            aside: Cell::new(false),
+            phase: Cell::new(Phase::Silent),
+            since: Cell::new(now),
+            rests: Cell::new(false),
+            stuck: Since::default(),
+            download: RefCell::default(),
+            drained: Cell::new(false),
+            upload: UploadState::default(),
+            head: Since::default(),
+            sending: RefCell::default(),
+            answer: Since::default(),
+            backend_late: Cell::new(false),
+            switches: Cell::new(false),
+            switch: RefCell::default(),
+            account: RefCell::default(),
+            close: Cell::new(false),
+            head_late: Cell::new(false),
+            task: RefCell::default(),
+        }
+    }
+
+    /// Returns the peer's address in canonical form.
+    pub(super) fn peer(&self) -> IpAddr {
+        self.peer.get()
+    }
+
+    /// Returns the peer's address as it is forwarded. A stream has that of its connection.
+    pub(super) fn peer_value(&self) -> &HeaderValue {
+        if let Some(over) = &self.over {
+            return over.peer_value();
+        }
+        self.peer_value.get_or_init(|| {
+            let text = HeaderValue::from_str(&self.peer.get().to_string());
+            text.unwrap_or(HeaderValue::from_static("unknown"))
+        })
+    }
+
+    /// Whether requests come over TLS.
+    pub(super) fn is_secure(&self) -> bool {
+        self.secure.get()
+    }
+
+    /// The peer forwards for a client at `peer`, which uses TLS or not (`secure`).
+    pub(super) fn speaks_for(&self, peer: IpAddr, secure: bool) {
+        self.peer.set(peer.to_canonical());
+        self.client.set(self.peer.get());
+        self.secure.set(self.secure.get() || secure);
+    }
+
+    /// From now on the requests are streams.
+    pub(super) fn multiplexes(&self) {
+        self.streams.set(Some(0));
+    }
+
+    /// Whether at most one stream of this connection runs.
+    pub(super) fn has_one_stream(&self) -> bool {
+        self.streams.get().is_some_and(|streams| streams <= 1)
+    }
+
+    /// Whether this is a stream of a connection.
+    pub(super) fn is_stream(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// The stream has ended, with an answer or without. Returns whether its connection was closed
+    /// because the client resets too many of its requests.
+    pub(super) fn stream_ended(&self, now: u64) -> bool {
+        let Some(over) = &self.over else { return false };
+        let left = over.streams.get().unwrap_or(1).saturating_sub(1);
+        over.streams.set(Some(left));
+        if left == 0 {
+            over.enter(Phase::Idle, now);
+        }
+        if self.answered.get() || self.close.get() || over.close.get() {
+            return false;
+        }
+        let resets = over.resets.get() + 1;
+        over.resets.set(resets);
+        let flood = resets >= RESETS_MIN && resets * 2 >= over.requests.get();
+        if flood {
+            over.close();
+        }
+        flood
+    }
+
+    /// The head of an answer is sent.
+    pub(super) fn answered(&self) {
+        self.answered.set(true);
+    }
+
+    /// Whether the connection has reached its maximum number of requests. Zero is no bound.
+    pub(super) fn is_spent(&self, bound: u64) -> bool {
+        let all = self.over.as_ref().map_or(self.requests.get(), |over| over.requests.get());
+        bound > 0 && all >= bound
+    }
+
+    /// Makes the connection of this stream accept no more requests. Returns false if this is no
+    /// stream.
+    pub(super) fn end_connection(&self) -> bool {
+        if let Some(over) = &self.over {
+            over.ending.set(true);
+            over.wake();
+        }
+        self.over.is_some()
+    }
+
+    /// Whether the connection accepts no more requests.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.get()
+    }
+
+    /// A frame is handed to the stream, which asks for the next one once this one is sent.
+    pub(super) fn hands_over(&self, now: u64) {
+        if self.is_stream() {
+            self.stuck.begin(now);
+        }
+    }
+
+    /// The answer's body is ready to be read by hyper.
+    pub(super) fn offers(&self, download: &Rc<RefCell<Download>>) {
+        *self.download.borrow_mut() = Rc::downgrade(download);
+    }
+
+    /// A frame of the answer's body is asked for.
+    pub(super) fn is_asked(&self) {
+        if self.is_stream() {
+            self.stuck.end();
+        }
+    }
+
+    /// Everything that the backend has sent of the body so far is handed over.
+    pub(super) fn is_drained(&self) {
+        self.drained.set(true);
+    }
+
+    /// The task that sends the answer has run. If it left some of the body, the client leaves it no
+    /// room to send more.
+    pub(super) fn ran(&self, cx: &mut Context<'_>, now: u64) {
+        if self.drained.take() {
+            return;
+        }
+        let download = self.download.borrow().upgrade();
+        if let Some(download) = download {
+            if self.is_stream() {
+                self.stuck.begin(now);
+            }
+            download.borrow_mut().read_ahead(cx);
+        }
+    }
+
+    /// The head of a request has arrived.
+    pub(super) fn begin(&self) {
+        self.phase.set(Phase::Busy);
+        self.client.set(self.peer.get());
+        self.requests.set(self.requests.get() + 1);
+        self.backend_late.set(false);
+    }
+
+    /// Sets the account of the running request.
+    pub(super) fn runs_on(&self, account: Shadow) {
+        *self.account.borrow_mut() = account;
+    }
+
+    /// The backend waits for the rest of the request: others may use its slot.
+    pub(super) fn stall(&self, now: u64) {
+        self.account.borrow().stall(self.upload.flows(now));
+    }
+
+    /// Whether the backend waits for the rest of a request that goes through the queue.
+    pub(super) fn stalls(&self) -> bool {
+        self.account.borrow().stalls()
+    }
+
+    /// Sets whether the request asks for another protocol.
+    pub(super) fn switches(&self, asked: bool) {
+        self.switches.set(asked);
+    }
+
+    /// Whether the backend may switch protocols.
+    pub(super) fn may_switch(&self) -> bool {
+        self.switches.get()
+    }
+
+    /// Records that the request is an extended CONNECT of HTTP/2.
+    pub(super) fn connects(&self, handshake: Handshake, room: Room) {
+        *self.switch.borrow_mut() = Switch::Connect(Box::new((handshake, room)));
+    }
+
+    /// Returns the handshake of that CONNECT, until the backend has switched.
+    pub(super) fn handshake(&self) -> Option<Handshake> {
+        match &*self.switch.borrow() {
+            Switch::Connect(connect) => Some(connect.0),
+            Switch::Nothing | Switch::Done(_) => None,
+        }
+    }
+
+    /// The backend has switched protocols.
+    pub(super) fn switched(&self, wire: Wire) {
+        let room = match self.switch.take() {
+            Switch::Connect(connect) => Some(connect.1),
+            Switch::Nothing | Switch::Done(_) => None,
+        };
+        *self.switch.borrow_mut() = Switch::Done(Box::new((wire, room)));
+    }
+
+    /// Takes the connection to the backend after a switch, once.
+    pub(super) fn tunnel(&self) -> Option<Switched> {
+        match self.switch.take() {
+            Switch::Done(switched) => Some(*switched),
+            Switch::Nothing | Switch::Connect(_) => None,
+        }
+    }
+
+    /// Bytes of another protocol have just been moved.
+    pub(super) fn tunnels(&self, now: u64) {
+        self.enter(Phase::Tunnel, now);
+    }
+
+    /// The request's body begins to be sent to the backend.
+    pub(super) fn sends(&self, far: &Rc<Far>) {
+        *self.sending.borrow_mut() = Some(Rc::clone(far));
+    }
+
+    /// The backend's answer has begun, or is not awaited any more.
+    pub(super) fn heard(&self) {
+        self.head.end();
+        self.sending.take();
+    }
+
+    /// The whole answer has been handed over.
+    pub(super) fn done(&self, now: u64) {
+        self.heard();
+        self.answer.end();
+        if self.phase.get() == Phase::Busy {
+            self.enter(Phase::Idle, now);
+        }
+    }
+
+    fn enter(&self, phase: Phase, now: u64) {
+        self.phase.set(phase);
+        self.since.set(now);
+        self.rests.set(false);
+    }
+
+    /// Whether the connection is to release its buffers until bytes arrive.
+    pub(super) fn rests(&self) -> bool {
+        self.rests.get() && self.phase.get() == Phase::Idle
+    }
+
+    /// The connection is read again. Needed because at its end no bytes arrive.
+    pub(super) fn wakes(&self) {
+        self.rests.set(false);
+    }
+
+    /// Whether nothing has been in transit for a while: the client has all of the last answer, and
+    /// no rest of its request is to come.
+    fn may_rest(&self, now: u64, slack: u64) -> bool {
+        self.phase.get() == Phase::Idle
+            && self.streams.get().is_none()
+            && !self.is_stream()
+            && !self.upload.runs()
+            && !self.stuck.waits()
+            && exceeds(self.since.get(), REST_AFTER, now, slack)
+    }
+
+    /// The connection is being closed. Returns whether bytes that nothing will read may still
+    /// arrive, or `None` if it was already being closed.
+    pub(super) fn closing(&self, now: u64) -> Option<bool> {
+        let before = self.phase.get();
+        (before != Phase::Closing).then(|| {
+            self.enter(Phase::Closing, now);
+            self.upload.runs() || matches!(before, Phase::Silent | Phase::Head)
+        })
+    }
+
+    /// Bytes have arrived. (Between streams they need not belong to a request.)
+    pub(super) fn arrived(&self, now: u64) {
+        match self.phase.get() {
+            Phase::Idle if self.streams.get().is_none() => self.enter(Phase::Head, now),
+            Phase::Silent => self.phase.set(Phase::Head),
+            _ => {}
+        }
+    }
+
+    /// Returns the time since when it could be closed to make room: it is idle, or slower with a
+    /// head or a body than is acceptable when others need its room. `trickling`: the bodies of all
+    /// its streams trickle.
+    pub(super) fn spare_since(&self, now: u64, trickling: bool) -> Option<u64> {
+        let since = self.since.get();
+        let spare = match self.phase.get() {
+            // An HTTP/2 connection may need the room itself, for a stream that has just been
+            // refused.
+            Phase::Idle => self.streams.get().is_none() || exceeds(since, HEAD_PATIENCE, now, 0),
+            Phase::Silent | Phase::Head => exceeds(since, HEAD_PATIENCE, now, 0),
+            Phase::Busy => trickling || self.upload.is_spare(now),
+            Phase::Tunnel | Phase::Closing => false,
+        };
+        (spare && !self.close.get()).then_some(since)
+    }
+
+    /// Whether no request came for so long that none is likely to be in transit.
+    pub(super) fn is_forsaken(&self, now: u64) -> bool {
+        let silent = matches!(self.phase.get(), Phase::Idle | Phase::Silent);
+        silent && exceeds(self.since.get(), HEAD_PATIENCE, now, 0)
+    }
+
+    /// The TLS handshake is done: the time limit for a head begins.
+    pub(super) fn is_secured(&self, now: u64) {
+        self.enter(Phase::Silent, now);
+    }
+
+    /// Whether a head has begun and did not end in time.
+    pub(super) fn is_head_late(&self) -> bool {
+        self.head_late.get()
+    }
+
+    /// Remembers the task that serves the connection.
+    pub(super) fn served_by(&self, waker: &Waker) {
+        remember(&self.task, waker);
+    }
+
+    /// Closes the connection at once.
+    pub(super) fn close(&self) {
+        self.close.set(true);
+        self.wake();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.close.get()
+    }
+
+    /// Wakes the connection's task to check its state.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &*self.task.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes a task that has waited too long. `slack`: the maximum age of a stored time, in
+    /// milliseconds. Returns whether the connection was closed because a request or its answer was
+    /// too slow.
+    pub(super) fn sweep(&self, timeouts: &Timeouts, now: u64, slack: u64) -> bool {
+        let over = |since, limit| exceeds(since, limit, now, slack);
+        let phase_over = match self.phase.get() {
+            Phase::Idle => over(self.since.get(), timeouts.idle),
+            Phase::Silent | Phase::Head => over(self.since.get(), timeouts.header),
+            Phase::Tunnel => over(self.since.get(), timeouts.tunnel),
+            Phase::Closing => over(self.since.get(), LINGER),
+            Phase::Busy => false,
+        };
+        if phase_over && self.phase.get() == Phase::Head && self.streams.get().is_none() {
+            // A client that has sent part of a request gets an answer. The time limit for that
+            // begins.
+            self.since.set(now);
+            self.head_late.set(true);
+            self.wake();
+            return true;
+        }
+        if phase_over || self.stuck.exceeds(timeouts.idle, now, slack) {
+            self.close();
+            return !matches!(self.phase.get(), Phase::Idle | Phase::Tunnel | Phase::Closing);
+        }
+        if self.upload.is_late(timeouts.idle, now, slack) {
+            self.upload.give_up();
+        }
+        let stalled = |far: &Rc<Far>| far.stuck.exceeds(timeouts.idle, now, slack);
+        if self.head.exceeds(timeouts.backend, now, slack)
+            || self.sending.borrow().as_ref().is_some_and(stalled)
+            || self.answer.exceeds(timeouts.idle, now, slack)
+        {
+            self.backend_late.set(true);
+            self.wake();
+        }
+        if !self.rests.get() && self.may_rest(now, slack) {
+            self.rests.set(true);
+            self.wake();
+        }
+        false
+    }
+}
+
+fn remember(place: &RefCell<Option<Waker>>, waker: &Waker) {
+    let mut place = place.borrow_mut();
+    if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        *place = Some(waker.clone());
+    }
+}

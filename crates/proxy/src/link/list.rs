@@ -1,0 +1,48 @@
+//! Lists of links with removal in constant time.
+//!
+//! A link is in one list at most, and stores its index there in `place`. What is done with the
+//! links: `worker.rs`.
+
+use super::Link;
+use std::cell::{Ref, RefCell};
+use std::rc::Rc;
+
+/// A list of open links. Invariant: `list[i].place == i`.
+#[derive(Default)]
+pub(crate) struct List(RefCell<Vec<Rc<Link>>>);
+
+impl List {
+    /// Adds a link.
+    pub(crate) fn add(&self, link: &Rc<Link>) {
+        let mut links = self.0.borrow_mut();
+        link.place.set(links.len());
+        links.push(Rc::clone(link));
+    }
+
+    /// Removes a link. The last link moves to its index.
+    pub(crate) fn remove(&self, link: &Link) {
+        let mut links = self.0.borrow_mut();
+        let place = link.place.get();
+        if place < links.len() {
+            links.swap_remove(place);
+            if let Some(moved) = links.get(place) {
+                moved.place.set(place);
+            }
+        }
+    }
+
+    /// Borrows all links. Adding or removing a link during this borrow panics.
+    pub(crate) fn all(&self) -> Ref<'_, Vec<Rc<Link>>> {
+        self.0.borrow()
+    }
+
+    /// Returns the number of links.
+    pub(crate) fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// Whether the list is empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}

@@ -1,0 +1,349 @@
+//! One request on a stream of a session (HTTP/2), and its answer.
+//!
+//! The library's error types say only that HTTP/2 has failed, so the reason is read from its error
+//! messages. A backend that refuses a stream, or ends the connection before it has reached the
+//! stream, has not processed the request (RFC 9113, 8.7). The request may then be sent again,
+//! whatever its method. An unknown message counts as processed; tests fix the expected messages.
+//! Which fields of a head may pass: `headers.rs`. The connection: `session.rs`. The request's body:
+//! `lent.rs`.
+
+use super::lent::{Lent, Loan};
+use super::session::{Answering, Place, Session};
+use super::{Far, Fault, Request};
+use crate::backends::Backend;
+use crate::body::Upload;
+use crate::headers::{self, Found, Peer};
+use crate::worker::Worker;
+use bytes::Bytes;
+use http::request::Parts;
+use http::uri::{Authority, Scheme};
+use http::{HeaderValue, Response, Uri, Version, header};
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+/// The library's message for a stream that the backend refused, and the prefix for one that the
+/// backend did not reach.
+const REFUSED: &str =
+    "stream error received: refused stream before processing any application logic";
+const GONE: &str = "connection error received: ";
+
+/// Prefixes of its messages for bytes that are not HTTP/2.
+const NOT_HTTP2: [&str; 3] =
+    ["connection error detected: ", "stream error detected: ", "protocol error: "];
+
+/// Its message for an HTTP/1.1 answer: the first three bytes are read as a length that is too
+/// large.
+const HTTP1: &str = "connection error detected: frame with invalid size";
+
+/// The prefix of its messages about one stream alone, whichever side ended it.
+const STREAM: &str = "stream error ";
+
+/// How a stream ended early.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    how: How,
+    /// Whether only this stream ended, not the connection.
+    alone: bool,
+    said: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// The connection had ended before anything of the request was sent.
+    Unsent,
+    /// The backend has not processed the request.
+    Unprocessed,
+    /// One of the two sides has reset the stream.
+    Reset,
+    /// The answer was not valid HTTP/2.
+    Syntax,
+    /// The connection has ended.
+    Broken,
+}
+
+impl Ended {
+    pub(super) fn of(error: &hyper::Error) -> Ended {
+        let mut said = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            said = error.to_string();
+            source = error.source();
+        }
+        Ended { how: How::told(&said), alone: said.starts_with(STREAM), said: said.into() }
+    }
+
+    /// The backend has reset the stream before the end of its answer.
+    fn cut() -> Ended {
+        Ended { how: How::Reset, alone: true, said: "reset before the end of the answer".into() }
+    }
+
+    pub(super) fn is_syntax(&self) -> bool {
+        self.how == How::Syntax
+    }
+}
+
+impl How {
+    fn told(said: &str) -> How {
+        match said {
+            REFUSED => How::Unprocessed,
+            _ if said.starts_with(GONE) => How::Unprocessed,
+            _ if NOT_HTTP2.iter().any(|begin| said.starts_with(begin)) => How::Syntax,
+            _ if said.starts_with(STREAM) => How::Reset,
+            _ => How::Broken,
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hint = match &*self.said {
+            HTTP1 => "; does it speak HTTP/1.1? write http://",
+            _ => "",
+        };
+        write!(f, "the backend ended the stream: {}{hint}", self.said)
+    }
+}
+
+/// A request on a stream.
+pub(crate) struct Call {
+    pub(super) session: Rc<Session>,
+    pub(super) far: Rc<Far>,
+    state: State,
+    /// A frame of the answer's body that was checked before it was asked for.
+    ahead: Option<Frame<Bytes>>,
+    /// The request, until the answer begins. Its head is complete, with the fields about the
+    /// client.
+    sent: Option<(Parts, Rc<Loan>)>,
+    /// The session's count of received frames when it last included this stream, or when this
+    /// stream began.
+    heard: u64,
+    /// Counts as a stream of the session while it runs.
+    place: Option<Place>,
+}
+
+enum State {
+    /// Nothing has been sent yet.
+    Begun,
+    Waiting(Answering),
+    Body(Incoming),
+    Through,
+    /// The request failed without an answer.
+    Failed(How),
+}
+
+impl Call {
+    /// Creates a stream of `session` and takes a place in it.
+    pub(crate) fn new(session: &Rc<Session>, backend: &Rc<Backend>) -> Box<Call> {
+        Box::new(Call {
+            session: Rc::clone(session),
+            far: Far::of(backend),
+            state: State::Begun,
+            ahead: None,
+            sent: None,
+            heard: session.heard(),
+            place: Some(Place::take(session, backend)),
+        })
+    }
+
+    pub(super) fn begin(&mut self, request: Request<'_>, worker: &Rc<Worker>) {
+        let head = introduced(request.head, &request.peer);
+        let loan = Loan::new(request.body, &self.far, worker);
+        self.send(head, loan);
+    }
+
+    /// Sends the request that failed on `before` again.
+    pub(super) fn repeat(&mut self, before: &mut Call) -> bool {
+        let Some((head, loan)) = before.take_sent() else { return false };
+        self.send(head, loan.anew(&self.far));
+        true
+    }
+
+    /// Sends a request without a body, which failed elsewhere, again.
+    pub(super) fn begin_again(&mut self, head: Parts, worker: &Rc<Worker>) {
+        self.send(head, Loan::new(Upload::Nothing, &self.far, worker));
+    }
+
+    /// Takes the request, to send it elsewhere.
+    pub(super) fn take_sent(&mut self) -> Option<(Parts, Rc<Loan>)> {
+        self.sent.take()
+    }
+
+    fn send(&mut self, head: Parts, loan: Rc<Loan>) {
+        let stated = stated(head.clone(), self.session.secure);
+        let request = http::Request::from_parts(stated, Lent(Rc::clone(&loan)));
+        self.state = State::Waiting(self.session.send(request));
+        self.sent = Some((head, loan));
+    }
+
+    /// Whether the request that failed here may be sent again. Either the backend has not processed
+    /// it and the whole body is still available; or nothing of an answer has arrived, it has no
+    /// body and its method is idempotent.
+    pub(super) fn may_repeat(&self) -> bool {
+        let (State::Failed(how), Some((head, loan))) = (&self.state, &self.sent) else {
+            return false;
+        };
+        match how {
+            How::Unsent | How::Unprocessed => loan.is_whole(),
+            How::Broken => loan.is_nothing() && head.method.is_idempotent(),
+            How::Reset | How::Syntax => false,
+        }
+    }
+
+    pub(super) fn is_unprocessed(&self) -> bool {
+        matches!(self.state, State::Failed(How::Unprocessed))
+    }
+
+    pub(super) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(Response<()>, Found), Fault>> {
+        let State::Waiting(answer) = &mut self.state else {
+            return Poll::Ready(Err(Fault::Closed));
+        };
+        Poll::Ready(match ready!(answer.as_mut().poll(cx)) {
+            Ok(response) => Ok(self.answered(response)),
+            Err(mut failed) => {
+                let unsent = failed.take_message().is_some();
+                let mut ended = Ended::of(failed.error());
+                if unsent {
+                    ended.how = How::Unsent;
+                }
+                Err(self.failed(ended))
+            }
+        })
+    }
+
+    fn failed(&mut self, ended: Ended) -> Fault {
+        self.state = State::Failed(ended.how);
+        self.place = None;
+        match ended.alone {
+            true if ended.is_syntax() => self.session.has_erred(),
+            true => {}
+            false => self.session.retire(),
+        }
+        Fault::Stream(ended)
+    }
+
+    fn answered(&mut self, response: Response<Incoming>) -> (Response<()>, Found) {
+        if let Some((_, loan)) = self.sent.take() {
+            loan.forget();
+        }
+        self.heard = self.session.hears();
+        let (head, body) = response.into_parts();
+        self.state = State::Body(body);
+        self.look();
+        let found = Found::look(&head.headers);
+        (Response::from_parts(head, ()), found)
+    }
+
+    /// Releases the stream if the whole answer has arrived.
+    fn look(&mut self) {
+        if matches!(&self.state, State::Body(body) if body.is_end_stream()) {
+            self.state = State::Through;
+            self.place = None;
+        }
+    }
+
+    /// Checks the part of the answer that has arrived: a body that contradicts its stated length
+    /// shows that with its first frame (RFC 9113, 8.1.1).
+    pub(super) fn look_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+        if let Poll::Ready(Some(next)) = self.poll_frame(cx) {
+            self.ahead = Some(next?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        if let Some(frame) = self.ahead.take() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let State::Body(body) = &mut self.state else { return Poll::Ready(None) };
+        Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                self.heard = self.session.hears();
+                self.look();
+                Some(Ok(frame))
+            }
+            Some(Err(error)) => {
+                let ended = Ended::of(&error);
+                Some(Err(self.failed(ended)))
+            }
+            // The library also ends a body in this way if its stream was reset without an error.
+            // That is not allowed before the end of an answer (RFC 9113, 8.1).
+            None if !body.is_end_stream() => Some(Err(self.failed(Ended::cut()))),
+            None => {
+                self.state = State::Through;
+                self.place = None;
+                None
+            }
+        })
+    }
+
+    /// The stream was silent for too long. If all other streams were too, the connection is dead.
+    pub(super) fn is_late(&self) {
+        if self.session.heard() == self.heard {
+            self.session.retire();
+        }
+    }
+
+    pub(super) fn is_through(&self) -> bool {
+        self.ahead.is_none() && matches!(self.state, State::Through)
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        let ahead = self.ahead.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
+        let rest = match &self.state {
+            State::Body(body) => body.size_hint(),
+            State::Through => SizeHint::with_exact(0),
+            _ => SizeHint::default(),
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(ahead));
+        rest.upper().into_iter().for_each(|upper| hint.set_upper(upper.saturating_add(ahead)));
+        hint
+    }
+}
+
+/// Adds the fields about the client to a prepared head.
+fn introduced(head: Parts, peer: &Peer<'_>) -> Parts {
+    let mut said = Vec::new();
+    headers::introduce(&head.headers, peer, |name, value| {
+        said.extend(HeaderValue::from_bytes(value).map(|value| (name.clone(), value)).ok());
+    });
+    let (mut made, ()) = http::Request::new(()).into_parts();
+    (made.method, made.uri, made.headers) = (head.method, head.uri, head.headers);
+    made.headers.extend(said);
+    made
+}
+
+/// Converts a head to HTTP/2: the host moves into the target, and fields about the connection are
+/// removed (RFC 9113, 8.2.2 and 8.3.1). A host that is not a valid authority stays a `Host` field,
+/// as HTTP/2 allows for requests that were HTTP/1.1.
+fn stated(mut head: Parts, secure: bool) -> Parts {
+    head.headers.remove(header::CONNECTION);
+    head.headers.remove(header::UPGRADE);
+    let host = head.headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let mut target = std::mem::take(&mut head.uri).into_parts();
+    target.authority = host.and_then(|host| Authority::try_from(host).ok());
+    let path = target.path_and_query.clone();
+    let stated = target.authority.is_some();
+    target.scheme = stated.then_some(if secure { Scheme::HTTPS } else { Scheme::HTTP });
+    let relative = || path.map(Uri::from).unwrap_or_default();
+    (head.uri, head.version) = match Uri::from_parts(target) {
+        Ok(uri) if stated => (uri, Version::HTTP_2),
+        Ok(uri) => (uri, Version::HTTP_11),
+        Err(_) => (relative(), Version::HTTP_11),
+    };
+    if head.version == Version::HTTP_2 {
+        head.headers.remove(header::HOST);
+    }
+    head
+}

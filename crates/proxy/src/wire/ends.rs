@@ -1,0 +1,149 @@
+//! The two halves of a connection to the backend, over TCP, TLS or a socket file.
+//!
+//! A closed enum and not a trait object: over TCP, which is the usual case, a call costs a
+//! comparison. How connections are made: `backends/reach.rs`.
+
+use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_quickack;
+use rustix::net::{RecvFlags, recv};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio_rustls::client::TlsStream;
+
+/// A connection that is not split yet.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// The half that is read from.
+pub(crate) enum Reader {
+    Tcp(tcp::OwnedReadHalf),
+    Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
+    Unix(unix::OwnedReadHalf),
+    /// The reader was moved out.
+    None,
+}
+
+/// The half that is written to.
+pub(crate) enum Writer {
+    Tcp(tcp::OwnedWriteHalf),
+    Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl Stream {
+    /// Splits the connection into its halves.
+    pub(super) fn into_split(self) -> (Reader, Writer) {
+        match self {
+            Stream::Tcp(stream) => {
+                let (reader, writer) = stream.into_split();
+                (Reader::Tcp(reader), Writer::Tcp(writer))
+            }
+            Stream::Tls(stream) => {
+                let (reader, writer) = tokio::io::split(stream);
+                (Reader::Tls(reader), Writer::Tls(writer))
+            }
+            Stream::Unix(stream) => {
+                let (reader, writer) = stream.into_split();
+                (Reader::Unix(reader), Writer::Unix(writer))
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// Whether nothing has arrived, not even the end. If possible this asks the system itself,
+    /// since the runtime may not know yet what has arrived. Under TLS a session ticket may have
+    /// arrived, which means nothing.
+    pub(super) fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut byte = [0; 1];
+        match self {
+            Reader::Tcp(reader) => recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN),
+            Reader::Unix(reader) => recv(reader.as_ref(), &mut byte, flags) == Err(Errno::AGAIN),
+            Reader::Tls(reader) => {
+                let mut buffer = ReadBuf::new(&mut byte);
+                Pin::new(reader).poll_read(cx, &mut buffer).is_pending()
+            }
+            Reader::None => false,
+        }
+    }
+}
+
+impl Reader {
+    /// Makes the system acknowledge the received bytes at once. A server that writes its answer in
+    /// pieces may wait for that before the next one (RFC 896), and the system may delay it (RFC
+    /// 1122, 4.2.3.2).
+    pub(super) fn acknowledge(&self) {
+        if let Reader::Tcp(reader) = self {
+            // If this fails, the connection is only slower.
+            let _ = set_tcp_quickack(reader.as_ref(), true);
+        }
+    }
+}
+
+impl AsyncRead for Reader {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Reader::Tcp(reader) => Pin::new(reader).poll_read(cx, buffer),
+            Reader::Tls(reader) => Pin::new(reader).poll_read(cx, buffer),
+            Reader::Unix(reader) => Pin::new(reader).poll_read(cx, buffer),
+            Reader::None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncWrite for Writer {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Writer::Tcp(writer) => Pin::new(writer).poll_write(cx, bytes),
+            Writer::Tls(writer) => Pin::new(writer).poll_write(cx, bytes),
+            Writer::Unix(writer) => Pin::new(writer).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Writer::Tcp(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+            Writer::Tls(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+            Writer::Unix(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Writer::Tcp(writer) => Pin::new(writer).poll_flush(cx),
+            Writer::Tls(writer) => Pin::new(writer).poll_flush(cx),
+            Writer::Unix(writer) => Pin::new(writer).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Writer::Tcp(writer) => Pin::new(writer).poll_shutdown(cx),
+            Writer::Tls(writer) => Pin::new(writer).poll_shutdown(cx),
+            Writer::Unix(writer) => Pin::new(writer).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A request's body on an HTTP/2 stream. It is lent to the library that sends it, and taken back if
+//! the backend has not processed the request.
+//!
+//! For that, the beginning of what was sent is kept until the answer begins. Frames share their
+//! buffers, so keeping one costs no copy. The library asks for a frame when the backend has room
+//! for one; that shows whether the backend is stuck. What a body may be: `body.rs`.
+
+use super::Far;
+use crate::body::{Broken, Upload};
+use crate::worker::Worker;
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// The maximum number of body bytes kept for sending them again. A longer body is sent only once.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// The maximum number of frames kept: each takes some memory, however short.
+const KEPT_FRAMES_MAX: usize = 256;
+
+/// A piece of a body.
+#[derive(Clone)]
+enum Piece {
+    Data(Bytes),
+    Trailers(HeaderMap),
+}
+
+impl Piece {
+    fn frame(self) -> Frame<Bytes> {
+        match self {
+            Piece::Data(data) => Frame::data(data),
+            Piece::Trailers(trailers) => Frame::trailers(trailers),
+        }
+    }
+}
+
+/// The part of a body that has been sent.
+#[derive(Default)]
+struct Sent {
+    pieces: Vec<Piece>,
+    bytes: usize,
+    /// The part is incomplete: too much was sent, or it is no longer needed.
+    dropped: bool,
+}
+
+impl Sent {
+    fn note(&mut self, frame: &Frame<Bytes>) {
+        if self.dropped {
+            return;
+        }
+        let piece = match (frame.data_ref(), frame.trailers_ref()) {
+            (Some(data), _) => Piece::Data(data.clone()),
+            (None, Some(trailers)) => Piece::Trailers(trailers.clone()),
+            (None, None) => return,
+        };
+        self.bytes += frame.data_ref().map_or(0, Bytes::len);
+        self.pieces.push(piece);
+        if self.bytes > KEPT_BYTES_MAX || self.pieces.len() > KEPT_FRAMES_MAX {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        *self = Sent { dropped: true, ..Sent::default() };
+    }
+}
+
+/// The side of the loan that stays with the [`Call`](super::call::Call).
+pub(super) struct Loan {
+    /// The rest of the body from the client; `None` after the body was taken back.
+    upload: RefCell<Option<Upload>>,
+    /// Pieces to send again before that rest.
+    again: RefCell<VecDeque<Piece>>,
+    sent: RefCell<Sent>,
+    far: Rc<Far>,
+    worker: Rc<Worker>,
+}
+
+impl Loan {
+    pub(super) fn new(upload: Upload, far: &Rc<Far>, worker: &Rc<Worker>) -> Rc<Loan> {
+        Rc::new(Loan {
+            upload: RefCell::new(Some(upload)),
+            again: RefCell::default(),
+            sent: RefCell::default(),
+            far: Rc::clone(far),
+            worker: Rc::clone(worker),
+        })
+    }
+
+    /// Whether the body can be sent again from its beginning.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.sent.borrow().dropped && self.upload.borrow().is_some()
+    }
+
+    /// Whether the request has no body.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.upload.borrow().as_ref().is_some_and(Upload::is_nothing)
+    }
+
+    /// Returns the same body from its beginning, for another stream. The library gets no more of it
+    /// through this loan.
+    pub(super) fn anew(&self, far: &Rc<Far>) -> Rc<Loan> {
+        let sent = self.sent.take();
+        Rc::new(Loan {
+            upload: RefCell::new(self.upload.take()),
+            again: RefCell::new(sent.pieces.iter().cloned().collect()),
+            sent: RefCell::new(sent),
+            far: Rc::clone(far),
+            worker: Rc::clone(&self.worker),
+        })
+    }
+
+    /// Forgets what was sent: the body will not be sent again.
+    pub(super) fn forget(&self) {
+        self.sent.borrow_mut().forget();
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        // The backend accepts the next frame, so it has accepted the one before.
+        self.far.stuck.end();
+        let again = self.again.borrow_mut().pop_front();
+        if let Some(piece) = again {
+            self.far.stuck.begin(self.worker.now());
+            return Poll::Ready(Some(Ok(piece.frame())));
+        }
+        let mut upload = self.upload.borrow_mut();
+        let Some(upload) = &mut *upload else {
+            return Poll::Ready(Some(Err(Broken::TakenBack)));
+        };
+        let polled = Pin::new(upload).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.far.stuck.begin(self.worker.now());
+            self.sent.borrow_mut().note(frame);
+        }
+        polled
+    }
+}
+
+/// The side of the loan that the library holds.
+pub(crate) struct Lent(pub(super) Rc<Loan>);
+
+impl Body for Lent {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        self.0.poll(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let over = self.0.upload.borrow().as_ref().is_some_and(Body::is_end_stream);
+        over && self.0.again.borrow().is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &*self.0.upload.borrow() {
+            Some(upload) if self.0.again.borrow().is_empty() => upload.size_hint(),
+            _ => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for Lent {
+    /// The library has the whole body, or needs no more of it.
+    fn drop(&mut self) {
+        self.0.far.stuck.end();
+    }
+}

@@ -1,0 +1,240 @@
+//! A connection to a backend that carries many requests at once (HTTP/2).
+//!
+//! The library (hyper) implements the protocol in tasks on this thread; this file sets its bounds.
+//! A stream has a window of [`WINDOW_BYTES`], and the connection has a window for all streams that
+//! may run, so what slow clients leave unread blocks no other stream. The tasks end when the last
+//! stream and all owners of the session have dropped it.
+//!
+//! There are no pings: gRPC servers treat them as abuse. A dead connection is found by the request
+//! that waits too long while no other stream receives anything. It then gets no more requests. One
+//! stream: `call.rs`. Which session is taken: `backends/sessions.rs`.
+
+use super::call::Ended;
+use super::lent::Lent;
+use super::{Fault, ends};
+use crate::backends::Backend;
+use evenkeel_telemetry::registry::Held;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http2::{self, Builder, SendRequest};
+use hyper::rt::Executor;
+use hyper_util::rt::TokioIo;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::Join;
+use tokio::sync::{Notify, watch};
+
+/// The flow control window of a stream: the bytes of an answer that a backend may send before they
+/// are passed on. A client that reads slowly makes the proxy hold this much.
+const WINDOW_BYTES: u32 = 64 * 1024;
+
+/// The largest window that the protocol allows (RFC 9113, 6.9.1).
+const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
+
+/// The maximum number of bytes of a request that are buffered for each stream while the backend
+/// does not read them.
+const SEND_BYTES: usize = 64 * 1024;
+
+/// The number of invalid HTTP/2 answers, each on its own stream, after which a session gets no more
+/// streams. The library ends a connection, with all its requests, at 1 024 of them.
+const ERRORS_MAX: u32 = 256;
+
+/// How long a session that is no longer needed may take to say goodbye to the backend.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The future of an answer.
+pub(super) type Answering =
+    Pin<Box<dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<Lent>>>>>>;
+
+type Connection = http2::Connection<TokioIo<Join<ends::Reader, ends::Writer>>, Lent, Tasks>;
+
+/// A connection while it is driven, `None` once it has ended. Dropping it notifies the sender and
+/// gives back the requests that wait in it.
+type Driven = Rc<RefCell<Option<Connection>>>;
+
+/// An HTTP/2 connection to a backend.
+pub(crate) struct Session {
+    sender: RefCell<SendRequest<Lent>>,
+    /// Whether the connection is under TLS.
+    pub(super) secure: bool,
+    /// The library's connection, which a task drives to its end.
+    connection: Driven,
+    /// The number of running streams, and its bound from the settings.
+    streams: Cell<usize>,
+    bound: usize,
+    /// The session gets no more streams.
+    retired: Cell<bool>,
+    /// The number of answers that were not valid HTTP/2.
+    errors: Cell<u32>,
+    /// The number of heads and frames of answers received so far.
+    heard: Cell<u64>,
+    /// The time since when the session has had no stream, as of the last check.
+    idle: Cell<Option<u64>>,
+    /// Dropping this ends the tasks.
+    _alive: watch::Sender<()>,
+    _counted: Held,
+}
+
+impl Session {
+    /// Opens a session on `stream`, for at most `bound` streams at once. Waits until the backend
+    /// has announced its own bound: streams beyond that would be refused, and refused again if all
+    /// are repeated at once.
+    pub(crate) async fn open(
+        stream: ends::Stream,
+        bound: u32,
+        counted: Held,
+    ) -> Result<Rc<Session>, Fault> {
+        let secure = matches!(stream, ends::Stream::Tls(_));
+        let (reader, writer) = stream.into_split();
+        let (alive, watched) = watch::channel(());
+        let tasks = Tasks { alive: watched, ran: Rc::default() };
+        let window = WINDOW_BYTES.saturating_mul(bound).min(WINDOW_BYTES_MAX);
+        let handshake = Builder::new(tasks.clone())
+            .initial_max_send_streams(0)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(window)
+            .max_header_list_size(super::head::HEAD_BYTES_MAX as u32)
+            .max_send_buf_size(SEND_BYTES)
+            .handshake(TokioIo::new(tokio::io::join(reader, writer)));
+        let broken = |error: hyper::Error| Fault::Stream(Ended::of(&error));
+        let (sender, mut connection) = handshake.await.map_err(broken)?;
+        while connection.current_max_send_streams() == 0 {
+            tokio::select! {
+                ended = &mut connection => return Err(ended.err().map_or(Fault::Closed, broken)),
+                () = tasks.ran.notified() => {}
+            }
+        }
+        let connection = Rc::new(RefCell::new(Some(connection)));
+        tasks.execute(drive(Rc::clone(&connection)));
+        Ok(Rc::new(Session {
+            sender: RefCell::new(sender),
+            secure,
+            connection,
+            streams: Cell::new(0),
+            bound: bound as usize,
+            retired: Cell::new(false),
+            errors: Cell::new(0),
+            heard: Cell::new(0),
+            idle: Cell::new(None),
+            _alive: alive,
+            _counted: counted,
+        }))
+    }
+
+    /// Whether one more stream may begin.
+    pub(crate) fn has_room(&self) -> bool {
+        // The backend's current bound; it may change.
+        let connection = self.connection.borrow();
+        let allowed = connection.as_ref().map_or(0, Connection::current_max_send_streams);
+        !self.is_over() && self.streams.get() < self.bound.min(allowed)
+    }
+
+    /// Gives the session no more streams. Running streams continue.
+    pub(crate) fn retire(&self) {
+        self.retired.set(true);
+    }
+
+    /// Counts a received head or frame of an answer. Returns the new count.
+    pub(super) fn hears(&self) -> u64 {
+        self.heard.set(self.heard.get() + 1);
+        self.heard.get()
+    }
+
+    /// Returns the number of heads and frames received so far.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.get()
+    }
+
+    /// Counts an answer that was not valid HTTP/2 and affects its stream only.
+    pub(super) fn has_erred(&self) {
+        self.errors.set(self.errors.get() + 1);
+        if self.errors.get() >= ERRORS_MAX {
+            self.retire();
+        }
+    }
+
+    /// Whether no more streams can begin here.
+    pub(crate) fn is_over(&self) -> bool {
+        self.retired.get() || self.sender.borrow().is_closed()
+    }
+
+    /// Returns the time since when the session has had no stream. Must be called regularly.
+    pub(crate) fn idle_since(&self, now: u64) -> Option<u64> {
+        let idle = (self.streams.get() == 0).then(|| self.idle.get().unwrap_or(now));
+        self.idle.set(idle);
+        idle
+    }
+
+    pub(super) fn send(&self, request: Request<Lent>) -> Answering {
+        Box::pin(self.sender.borrow_mut().try_send_request(request))
+    }
+}
+
+/// Drives a connection until it has ended, then drops it.
+async fn drive(connection: Driven) {
+    poll_fn(|cx| match connection.borrow_mut().as_mut() {
+        // Errors reach the requests on the connection.
+        Some(connection) => Pin::new(connection).poll(cx).map(drop),
+        None => Poll::Ready(()),
+    })
+    .await;
+    // Dropped only after the borrow has ended: the requests that it gives back may access the
+    // session.
+    let ended = connection.borrow_mut().take();
+    drop(ended);
+}
+
+/// A stream's place in its session, and the request's count on the backend.
+pub(super) struct Place(Rc<Session>, Rc<Backend>);
+
+impl Place {
+    pub(super) fn take(session: &Rc<Session>, backend: &Rc<Backend>) -> Place {
+        session.streams.set(session.streams.get() + 1);
+        session.idle.set(None);
+        backend.begins();
+        Place(Rc::clone(session), Rc::clone(backend))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get().saturating_sub(1));
+        self.1.ends();
+    }
+}
+
+/// Runs the library's tasks on this thread, as long as their session lives and a little longer.
+#[derive(Clone)]
+struct Tasks {
+    alive: watch::Receiver<()>,
+    /// Notified when one of the tasks has run.
+    ran: Rc<Notify>,
+}
+
+impl<F: Future<Output = ()> + 'static> Executor<F> for Tasks {
+    fn execute(&self, future: F) {
+        let (mut alive, ran) = (self.alive.clone(), Rc::clone(&self.ran));
+        tokio::task::spawn_local(async move {
+            let over = async {
+                // Nothing is ever sent: this fails when the session is dropped.
+                let _ = alive.changed().await;
+                tokio::time::sleep(FAREWELL).await;
+            };
+            let mut future = pin!(future);
+            let future = poll_fn(|cx| {
+                let polled = future.as_mut().poll(cx);
+                ran.notify_one();
+                polled
+            });
+            tokio::select! {
+                () = future => {}
+                () = over => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,111 @@
+//! Requests that wait for their client: the body does not arrive, or the client does not read the
+//! answer.
+//!
+//! A client that sends next to nothing of a body must make room when there is none. While no
+//! backend has its request, its connection is closed; once a backend has it, the request is given
+//! up if others wait for a slot.
+//!
+//! A stream set aside has given its slot to others but keeps its connection to the backend, and a
+//! client may have a hundred streams on each of its connections. So each stream set aside counts
+//! like a connection. Together they may use half of the room for connections, in equal parts per
+//! thread. If there is none left, the newest stream of the connection with the most such streams
+//! ends, so no client is cut off for the streams of another.
+
+use super::Worker;
+use crate::link::{Link, STREAM_PATIENCE};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Whether the client of a stream has read nothing for a while.
+pub(super) fn is_slow(link: &Link, now: u64) -> bool {
+    link.is_stream() && link.stuck.exceeds(STREAM_PATIENCE, now, 0)
+}
+
+impl Worker {
+    /// Sets a stream aside: it has no slot and keeps its connection to the backend. If there is no
+    /// room, it ends, or a stream of a connection that has more of them.
+    pub(crate) fn step_aside(&self, link: &Link) {
+        let Some(over) = &link.over else { return };
+        if link.aside.get() || link.is_closed() {
+            return;
+        }
+        if self.one_more_aside(false) || (self.ends_another(over) && self.one_more_aside(true)) {
+            link.aside.set(true);
+            return;
+        }
+        self.ends(link);
+    }
+
+    /// Checks a request if its backend waits for its body. `crowded`: others wait for a slot.
+    pub(super) fn press(&self, link: &Link, crowded: bool, now: u64) {
+        if !link.upload.is_awaited_by_backend() {
+            return;
+        }
+        if crowded && link.upload.trickles(now) && link.stalls() {
+            link.upload.give_up();
+        } else {
+            link.stall(now);
+        }
+    }
+
+    /// Returns the connections on which every stream has a body that trickles in and no backend
+    /// yet.
+    pub(super) fn trickling(&self, now: u64) -> HashSet<*const Link> {
+        let (mut spare, mut lively) = (HashSet::new(), HashSet::new());
+        for link in &*self.streams.all() {
+            let Some(over) = link.over.as_ref().map(Rc::as_ptr) else { continue };
+            let of = if link.upload.is_spare(now) { &mut spare } else { &mut lively };
+            of.insert(over);
+        }
+        spare.retain(|over| !lively.contains(over));
+        spare
+    }
+
+    /// The stream has ended: gives its room back if it was set aside.
+    pub(crate) fn is_back(&self, link: &Link) {
+        if link.aside.replace(false) {
+            self.aside.set(self.aside.get() - 1);
+            self.house.connections.fetch_sub(1, Relaxed);
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// Takes the room for a stream set aside if there is some, or in any case if `free`.
+    fn one_more_aside(&self, free: bool) -> bool {
+        let bound = self.site.borrow().bounds.connections;
+        let most = bound.div_ceil(2 * self.house.threads.max(1));
+        let fits = free || bound == 0 || self.aside.get() < most;
+        let taken = fits && (self.one_more(free) || (self.shed() && self.one_more(true)));
+        self.aside.set(self.aside.get() + usize::from(taken));
+        taken
+    }
+
+    /// Ends a stream of the connection that has the most streams set aside, unless that is `over`
+    /// with one more. The room is given back soon. Returns whether a stream was ended.
+    fn ends_another(&self, over: &Rc<Link>) -> bool {
+        let streams = self.streams.all();
+        let aside = || streams.iter().filter(|link| link.aside.get() && !link.is_closed());
+        let connection = |link: &Link| link.over.as_ref().map(Rc::as_ptr);
+        let mut counts = HashMap::new();
+        for link in aside() {
+            *counts.entry(connection(link)).or_insert(0_usize) += 1;
+        }
+        let own = counts.get(&Some(Rc::as_ptr(over))).copied().unwrap_or(0) + 1;
+        let Some((most, _)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
+            return false;
+        };
+        let of_most = || aside().filter(|link| connection(link) == most);
+        if of_most().count() <= own {
+            return false;
+        }
+        let newest = of_most().max_by_key(|link| link.place.get());
+        newest.iter().for_each(|link| self.ends(link));
+        newest.is_some()
+    }
+
+    fn ends(&self, link: &Link) {
+        self.watch.proxy.shed.increment(1);
+        link.close();
+    }
+}

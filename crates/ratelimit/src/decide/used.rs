@@ -1,0 +1,149 @@
+//! Charges usage that Envoys report to the counters of the rules, for the rate limit quota service.
+//!
+//! A bucket's name is a set of pairs without an order, so the pairs are tried in any order that the
+//! rules have. The reported requests are charged even if they exceed the limit, because they
+//! already passed. How much each Envoy may let pass next is decided in `quota`.
+
+use super::meet::Met;
+use super::{Decider, Time};
+use crate::rules::{Limit, Rules};
+use evenkeel_core::key::KeyHash;
+use evenkeel_core::units::{Nanos, SECOND};
+use evenkeel_core::windows::{Algorithm, Hit, Policy, Window};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The usage of a bucket since its last report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// Requests that passed.
+    pub allowed: u64,
+    /// Requests that were refused.
+    pub denied: u64,
+    /// The time since the last report.
+    pub elapsed: Nanos,
+    /// The largest number of these requests that can have passed before the current window began.
+    pub before: u64,
+}
+
+/// The limit that applies to a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// No limit applies.
+    Free,
+    /// A limit, and the key of its counter.
+    Limit(KeyHash, Limit),
+}
+
+/// The state of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The number of requests that may still pass in this window.
+    pub left: u32,
+    /// The end of the window, in seconds since the epoch.
+    pub end: u32,
+    /// The time until the end of the window, in whole seconds, at least 1.
+    pub seconds_left: u32,
+    /// The time since the window began.
+    pub begun: Nanos,
+}
+
+impl Used {
+    /// The number of requests that passed within the current window. It assumes that requests were
+    /// spread evenly over the time since the last report, with at most [`Used::before`] of them
+    /// before the window.
+    fn within(&self, hit: &Hit, now: Time) -> u64 {
+        let begun = begun(hit.window, now);
+        if hit.algorithm != Algorithm::Fixed || self.elapsed <= begun {
+            return self.allowed;
+        }
+        let part = u128::from(self.allowed) * u128::from(begun.0) / u128::from(self.elapsed.0);
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        part.max(self.allowed.saturating_sub(self.before))
+    }
+}
+
+/// The time since a window began.
+fn begun(window: Window, now: Time) -> Nanos {
+    let begin = u64::from(window.end.saturating_sub(window.seconds)) * SECOND;
+    now.since(Time(begin))
+}
+
+impl Decider {
+    /// Charges the usage of a bucket to the rule that it matches. Returns the limit that applies to
+    /// the bucket, and the number of requests that passed in the current window. Requests from
+    /// before this window are not charged to it. In shadow mode the bucket is charged, but no limit
+    /// applies to it. `name` is put into the order of the rules.
+    pub fn charge(
+        &self,
+        domain: &str,
+        name: &mut [(&str, &str)],
+        used: Used,
+        now: Time,
+    ) -> (Bound, u64) {
+        let rules = self.rules.load();
+        let settings = self.settings.load();
+        let Some(Met::Limited(mut limited)) = self.met(rules.as_deref(), domain, name, now) else {
+            return (Bound::Free, used.allowed);
+        };
+        let Used { allowed, denied, .. } = used;
+        let counted = used.within(&limited.hit, now);
+        let hits = u32::try_from(counted).unwrap_or(u32::MAX);
+        limited.hit = self.force(Hit { hits, ..limited.hit }, now);
+        self.tell(&mut limited);
+        if let Some(mut look) = self.counters.look() {
+            limited.show(&mut look, domain, name);
+        }
+        let tally = limited.tally();
+        tally.total_hits.fetch_add(allowed.saturating_add(denied), Relaxed);
+        let Hit { before, after, .. } = limited.hit;
+        let limit = limited.limit.requests;
+        let near = (limit as f32 * settings.near_limit_ratio).floor() as u64;
+        tally.attribute(before.into(), after.into(), limit.into(), near);
+        tally.over_limit.fetch_add(denied, Relaxed);
+        let shadow = settings.shadow || limited.rule.is_some_and(|rule| rule.shadow);
+        let bound = if shadow { Bound::Free } else { Bound::Limit(limited.hit.key, limited.limit) };
+        (bound, counted)
+    }
+
+    fn met<'r>(
+        &self,
+        rules: Option<&'r Rules>,
+        domain: &str,
+        name: &mut [(&str, &str)],
+        now: Time,
+    ) -> Option<Met<'r>> {
+        let rule = rules?.domain(domain)?.rule_in_any_order(name)?;
+        Some(self.by_rule(rule, domain, name, (0, false), now))
+    }
+
+    /// The state of a counter; no hit is counted.
+    #[must_use]
+    pub fn standing(&self, key: KeyHash, limit: Limit, now: Time) -> Standing {
+        let window = limit.length.window(now);
+        let mut hit = [Hit::new(key, window, limit.requests, 0)];
+        hit[0].algorithm = limit.algorithm;
+        self.counters.count(&mut hit, &mut Vec::new(), Policy::default(), now);
+        Standing {
+            left: hit[0].remaining(),
+            end: window.end,
+            seconds_left: window.left(now),
+            begun: begun(window, now),
+        }
+    }
+
+    /// Counts hits that already happened, whether they exceed the limit or not. A token bucket
+    /// cannot go below zero, so it is emptied.
+    fn force(&self, hit: Hit, now: Time) -> Hit {
+        let mut hits = [Hit { hits: 0, ..hit }];
+        let mut room = Vec::new();
+        if hit.algorithm == Algorithm::Bucket {
+            self.counters.count(&mut hits, &mut room, Policy::default(), now);
+            hits[0].hits = hit.hits.min(hits[0].remaining());
+        } else {
+            hits[0] = Hit { limit: u32::MAX, ..hit };
+        }
+        self.counters.count(&mut hits, &mut room, Policy::default(), now);
+        let [counted] = hits;
+        Hit { limit: hit.limit, ..counted }
+    }
+}

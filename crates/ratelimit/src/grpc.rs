@@ -1,0 +1,324 @@
+//! gRPC over HTTP/2: the rate limit methods and health checks by hand, reflection by its crate.
+//!
+//! A decision takes about a microsecond, so the code around it must not take ten. The methods are
+//! therefore served on hyper directly, which is cheaper than a framework. How a request is decided:
+//! `decide`. How connections are accepted: `worker`. How quota streams work: `talk`.
+
+mod body;
+pub mod health;
+mod stream;
+mod talk;
+pub mod worker;
+
+use super::decide::{Decider, Package, Refusal, Room};
+use super::figures::traces::Call as Traced;
+use super::quota::Quotas;
+use super::wire::reports::{FrameFault, unframed};
+use super::wire::view::View;
+use super::wire::{self, Response as Answer};
+use body::Body;
+use bytes::{Bytes, BytesMut};
+use evenkeel_store::redis::Lane;
+use evenkeel_telemetry::otlp::trace::Tracer;
+use health::{State, Watching};
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use talk::Talk;
+use tokio::sync::watch;
+use tonic::codegen::{BoxFuture, Service};
+
+/// The maximum length of a message, in bytes; longer messages are refused.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// The maximum number of bytes that all incomplete messages may hold together; messages beyond it
+/// are refused.
+pub const PIECES_BYTES_MAX: usize = 64 << 20;
+
+/// The paths of `ShouldRateLimit` in the three packages that clients use.
+const METHODS: [(&str, Package); 3] = [
+    ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", Package::V3),
+    ("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", Package::Old),
+    ("/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit", Package::Old),
+];
+
+/// The path of the method of the rate limit quota service.
+const QUOTAS: &str =
+    "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+
+/// The gRPC status codes of failed calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    Unknown = 2,
+    InvalidArgument = 3,
+    NotFound = 5,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+}
+
+/// A failed call: its code and its message.
+struct Failure(Code, String);
+
+/// A service that another crate implements.
+type Other = Arc<
+    dyn Fn(Request<Incoming>) -> BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>
+        + Send
+        + Sync,
+>;
+
+/// All gRPC services.
+pub struct Calls {
+    decider: Arc<Decider>,
+    quotas: Arc<Quotas>,
+    pieces: Arc<AtomicUsize>,
+    tracer: Option<Tracer>,
+    health: watch::Receiver<State>,
+    reflection: [Other; 2],
+}
+
+impl Calls {
+    /// Makes all services. `health` is the state that health checks report, and `tracer` records
+    /// traces of decisions.
+    ///
+    /// # Errors
+    /// An error if the descriptors for reflection cannot be read.
+    pub fn new(
+        decider: Arc<Decider>,
+        quotas: Arc<Quotas>,
+        health: watch::Receiver<State>,
+        tracer: Option<Tracer>,
+    ) -> Result<Calls, tonic_reflection::server::Error> {
+        let builder = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
+        };
+        let reflection = [other(builder().build_v1()?), other(builder().build_v1alpha()?)];
+        Ok(Calls { decider, quotas, pieces: Arc::default(), tracer, health, reflection })
+    }
+
+    /// Answers one call.
+    pub async fn answer(&self, request: Request<Incoming>, room: &RoomOf) -> Response<Body> {
+        let path = request.uri().path();
+        if let Some((method, package)) = METHODS.iter().find(|(method, _)| *method == path) {
+            let traced = self.tracer.as_ref().and_then(|tracer| {
+                Traced::begin(tracer, request.headers(), &method[1..], self.decider.now())
+            });
+            let took = self.decider.events.response_time.as_ref();
+            let took = took.map(|took| (took, self.decider.steady_now()));
+            let outcome = self.should_rate_limit(request, *package, room, traced.as_ref()).await;
+            if let Some((took, began)) = took {
+                took.record(self.decider.steady_now().since(began).0);
+            }
+            if let Some(traced) = traced {
+                let ended = outcome.as_ref().err();
+                let ended = ended.map_or((0, ""), |Failure(code, what)| (*code as i64, what));
+                traced.end_grpc(&method[1..], ended, self.decider.now());
+            }
+            return match outcome {
+                Ok(answer) => succeeded(&answer),
+                Err(failure) => failed(&failure),
+            };
+        }
+        if path == QUOTAS {
+            return self.stream_quotas(request.into_body());
+        }
+        if let Some(method) = path.strip_prefix("/grpc.health.v1.Health/") {
+            let method = method.to_owned();
+            let answer = self.health(&method, request.into_body()).await;
+            return answer.unwrap_or_else(|failure| failed(&failure));
+        }
+        let other = match path.split('/').nth(1) {
+            Some("grpc.reflection.v1.ServerReflection") => &self.reflection[0],
+            Some("grpc.reflection.v1alpha.ServerReflection") => &self.reflection[1],
+            _ => {
+                return failed(&no_method(path));
+            }
+        };
+        match other(request).await {
+            Ok(response) => response.map(Body::Other),
+            Err(never) => match never {},
+        }
+    }
+
+    async fn should_rate_limit(
+        &self,
+        request: Request<Incoming>,
+        package: Package,
+        room: &RoomOf,
+        traced: Option<&Traced<'_>>,
+    ) -> Result<Answer, Failure> {
+        let bytes = self.collect(request.into_body()).await?;
+        let message = unframed(bytes).map_err(failure)?;
+        let request = View::decode(&message).map_err(|fault| {
+            Failure(Code::InvalidArgument, format!("not a rate limit request: {fault}"))
+        })?;
+        let began = traced.map(|traced| (traced, self.decider.now()));
+        let decided = match &room.lane {
+            Some(lane) => self.decider.ask(&request, package, lane).await,
+            None => self.decider.decide(&request, package, &mut room.room.borrow_mut()),
+        };
+        if let Some((traced, began)) = began {
+            traced.decided(&request, &decided, (began, self.decider.now()));
+        }
+        decided.map_err(|refusal| {
+            let code = match refusal {
+                Refusal::TooMany => Code::InvalidArgument,
+                _ => Code::Unknown,
+            };
+            Failure(code, refusal.to_string())
+        })
+    }
+
+    async fn health(&self, method: &str, body: Incoming) -> Result<Response<Body>, Failure> {
+        let state = || *self.health.borrow();
+        if !["Check", "List", "Watch"].contains(&method) {
+            return Err(no_method(method));
+        }
+        let message = unframed(self.collect(body).await?).map_err(failure)?;
+        Ok(grpc(match method {
+            "Check" => Body::message(&health::check(&health::name(&message)?, state())?),
+            "List" => Body::message(&health::list(state())),
+            _ => {
+                let watching = Watching::new(health::name(&message)?, self.health.clone());
+                Body::Watching(Box::new(watching))
+            }
+        }))
+    }
+
+    fn stream_quotas(&self, incoming: Incoming) -> Response<Body> {
+        let Some(part) = self.quotas.join() else {
+            let what = "too many Envoys take part already".to_owned();
+            return failed(&Failure(Code::ResourceExhausted, what));
+        };
+        grpc(Body::Talk(Box::new(Talk::new(part, incoming, &self.pieces))))
+    }
+
+    /// Reads a whole body. Nearly always it comes in one piece, which is not copied.
+    async fn collect(&self, mut body: Incoming) -> Result<Bytes, Failure> {
+        let first = piece(&mut body).await?.unwrap_or_default();
+        if body.is_end_stream() {
+            return Ok(first);
+        }
+        let mut held = Held { all: Arc::clone(&self.pieces), mine: 0 };
+        let mut bytes = BytesMut::from(first);
+        while let Some(more) = piece(&mut body).await? {
+            held.take(more.len(), bytes.len())?;
+            bytes.extend_from_slice(&more);
+        }
+        Ok(bytes.freeze())
+    }
+}
+
+/// Everything that a thread keeps for its decisions.
+#[derive(Default)]
+pub struct RoomOf {
+    /// Buffers for decisions in memory.
+    room: std::cell::RefCell<Room>,
+    /// The lane to the store, if there is a store.
+    pub lane: Option<Rc<Lane>>,
+}
+
+/// The bytes that one body holds as its share of [`PIECES_BYTES_MAX`]; given back when dropped.
+struct Held {
+    all: Arc<AtomicUsize>,
+    mine: usize,
+}
+
+impl Held {
+    fn take(&mut self, more: usize, before: usize) -> Result<(), Failure> {
+        if before + more > MESSAGE_BYTES_MAX + 5 {
+            let what = format!("a message may have {MESSAGE_BYTES_MAX} bytes");
+            return Err(Failure(Code::ResourceExhausted, what));
+        }
+        self.set(self.mine + more)
+    }
+
+    /// Sets the number of bytes that this body holds. An error means that all bodies together
+    /// exceed the bound; the bytes are counted nevertheless until this value is dropped.
+    fn set(&mut self, mine: usize) -> Result<(), Failure> {
+        let all = match mine.checked_sub(self.mine) {
+            Some(more) => self.all.fetch_add(more, Relaxed) + more,
+            None => {
+                self.all.fetch_sub(self.mine - mine, Relaxed);
+                0
+            }
+        };
+        self.mine = mine;
+        if all > PIECES_BYTES_MAX {
+            let what = "too many large messages at once".to_owned();
+            return Err(Failure(Code::ResourceExhausted, what));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.mine, Relaxed);
+    }
+}
+
+fn failure(fault: FrameFault) -> Failure {
+    let code = match fault {
+        FrameFault::Compressed => Code::Unimplemented,
+        FrameFault::Long(_) => Code::ResourceExhausted,
+        FrameFault::Missing | FrameFault::Length => Code::InvalidArgument,
+    };
+    Failure(code, fault.to_string())
+}
+
+fn no_method(path: &str) -> Failure {
+    Failure(Code::Unimplemented, format!("there is no method {path}"))
+}
+
+/// The next piece of a body; `None` at its end. Trailers are skipped.
+async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failure(Code::Unknown, error.to_string()))?;
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
+fn other<S>(service: S) -> Other
+where
+    S: Service<
+            Request<Incoming>,
+            Response = Response<tonic::body::Body>,
+            Error = std::convert::Infallible,
+            Future = BoxFuture<Response<tonic::body::Body>, std::convert::Infallible>,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    Arc::new(move |request| service.clone().call(request))
+}
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+fn succeeded(answer: &Answer) -> Response<Body> {
+    grpc(Body::message(answer))
+}
+
+fn grpc(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    response
+}
+
+/// The status of a failed call is sent in the response headers; the HTTP status is 200, as gRPC
+/// requires.
+fn failed(failure: &Failure) -> Response<Body> {
+    let status = tonic::Status::new(tonic::Code::from_i32(failure.0 as i32), &failure.1);
+    let mut response = grpc(Body::Empty);
+    *response.status_mut() = StatusCode::OK;
+    // This fails only for texts that no header can carry, and `add_header` escapes these.
+    let _ = status.add_header(response.headers_mut());
+    response
+}

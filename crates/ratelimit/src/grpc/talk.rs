@@ -1,0 +1,138 @@
+//! A stream of the rate limit quota service: reports arrive, assignments leave, until either side
+//! ends it.
+//!
+//! [`Talk`] is the body of the answer, and it reads the body of the request whenever hyper polls it
+//! for more data to send. It therefore needs no task and no queue. If an Envoy does not read
+//! assignments, its reports are not read either, and everything is dropped with the connection. The
+//! content of the messages: `quota`.
+
+use super::{Code, Failure, Held};
+use crate::quota::Part;
+use crate::wire::framed;
+use crate::wire::reports::{FrameFault, Frames, MESSAGE_BYTES_MAX, Reports};
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
+
+/// gRPC's status code for a server that shuts down.
+pub(super) const UNAVAILABLE: i32 = 14;
+
+/// One stream of an Envoy.
+pub struct Talk {
+    part: Part,
+    /// The body of the request; `None` after its end.
+    incoming: Option<Incoming>,
+    frames: Frames,
+    /// The bytes in `frames`, counted towards the bound over all bodies.
+    held: Held,
+    ended: bool,
+}
+
+/// The end of a stream: gRPC's status code and its message.
+struct End(i32, String);
+
+impl Talk {
+    /// A stream that reads reports from `incoming`. `pieces` is the number of bytes that all
+    /// incomplete messages hold.
+    pub fn new(part: Part, incoming: Incoming, pieces: &Arc<AtomicUsize>) -> Talk {
+        let held = Held { all: Arc::clone(pieces), mine: 0 };
+        Talk {
+            part,
+            incoming: Some(incoming),
+            frames: Frames::new(MESSAGE_BYTES_MAX),
+            held,
+            ended: false,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, End>> {
+        loop {
+            if self.part.quotas().is_ending() {
+                return Poll::Ready(Err(End(UNAVAILABLE, "the server is going away".into())));
+            }
+            let heard = self.hear(cx);
+            // A report that was read just now may get its answer at once.
+            if let Some(response) = self.part.tell(cx.waker()) {
+                return Poll::Ready(Ok(framed(&response)));
+            }
+            match heard {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => return Poll::Ready(Err(End(0, String::new()))),
+                Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
+            }
+        }
+    }
+
+    /// Reads the next piece of the request body; `false` at its end.
+    fn hear(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, End>> {
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(Ok(false)) };
+        match Pin::new(incoming).poll_frame(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Ok(bytes) => Poll::Ready(self.take(&bytes).map(|()| true)),
+                Err(_) => Poll::Ready(Ok(true)),
+            },
+            Poll::Ready(Some(Err(_)) | None) => {
+                self.incoming = None;
+                Poll::Ready(Ok(false))
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), End> {
+        self.frames.push(bytes);
+        while let Some(message) = self.frames.take().map_err(end)? {
+            let wrong = |what: String| End(Code::InvalidArgument as i32, what);
+            let reports = Reports::decode(&message);
+            let reports = reports.map_err(|fault| wrong(format!("not a report: {fault}")))?;
+            self.part.report(reports).map_err(|fault| wrong(fault.to_string()))?;
+        }
+        match self.held.set(self.frames.kept()) {
+            Ok(()) => Ok(()),
+            Err(Failure(code, what)) => Err(End(code as i32, what)),
+        }
+    }
+}
+
+fn end(fault: FrameFault) -> End {
+    let Failure(code, what) = super::failure(fault);
+    End(code as i32, what)
+}
+
+impl Body for Talk {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        let talk = self.get_mut();
+        if talk.ended {
+            return Poll::Ready(None);
+        }
+        talk.poll(cx).map(|said| {
+            Some(Ok(match said {
+                Ok(bytes) => Frame::data(bytes),
+                Err(End(code, what)) => {
+                    talk.ended = true;
+                    Frame::trailers(trailers(code, &what))
+                }
+            }))
+        })
+    }
+}
+
+pub(super) fn trailers(code: i32, what: &str) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    let status = tonic::Status::new(tonic::Code::from_i32(code), what);
+    // This fails only for texts that no header can carry, and `add_header` escapes these.
+    let _ = status.add_header(&mut trailers);
+    trailers
+}

@@ -1,0 +1,243 @@
+//! The ports beside gRPC: JSON and health checks, the debug port, and metrics for Prometheus.
+//!
+//! One thread of its own serves all of them. They do not delay gRPC calls, apart from decisions
+//! requested as JSON, which use the same counters. Which port serves which paths is defined in
+//! [`Site`].
+
+use super::Shown;
+use super::decide::{Decider, Package, Room};
+use super::figures;
+use super::figures::renamed::Renamed;
+use super::figures::traces::Call as Traced;
+use super::json;
+use super::wire::Code;
+use super::wire::view::View;
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use evenkeel_serve::handover::Passed;
+use evenkeel_store::redis::{Lane, Store};
+use evenkeel_telemetry::otlp::trace::Tracer;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+/// The path for decisions in JSON.
+const JSON: &str = "/json";
+/// The maximum length of a request body, in bytes.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// The maximum number of connections at once on each port; further ones wait.
+const CONNECTIONS_MAX: usize = 1_024;
+/// The time limit for the head of a request, also on an idle connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time limit for the body of a request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The conditions under which load balancers may send callers here.
+#[derive(Default)]
+pub struct Health {
+    /// Whether the process is shutting down.
+    pub draining: AtomicBool,
+    /// Whether the service is unhealthy while there are no rules of any domain.
+    pub needs_rules: bool,
+    /// If set, the service is unhealthy while this store has no working connection.
+    pub needs_store: Option<Arc<Store>>,
+}
+
+impl Health {
+    /// Whether all conditions hold.
+    #[must_use]
+    pub fn is_good(&self, decider: &Decider) -> bool {
+        let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
+        let store = self.needs_store.as_ref().is_none_or(|store| store.is_good());
+        !self.draining.load(Relaxed) && (!self.needs_rules || domains() > 0) && store
+    }
+}
+
+/// The purpose of a port.
+#[derive(Clone, Debug)]
+pub enum Site {
+    /// `/json` and `/healthcheck`.
+    Json,
+    /// `/rlconfig` and `/stats`.
+    Debug,
+    /// Metrics at this path. The second field renames them; without it they have the reference
+    /// server's names.
+    Prometheus(String, Option<Arc<Mutex<Renamed>>>),
+}
+
+/// One port with everything that it serves.
+pub struct Port {
+    /// The purpose of the port.
+    pub site: Site,
+    /// Makes the decisions.
+    pub decider: Arc<Decider>,
+    /// Answers health checks.
+    pub health: Arc<Health>,
+    /// The TLS configuration; `None` if the port serves plain HTTP.
+    pub tls: Option<Arc<ArcSwap<Shown>>>,
+    /// The time limit for a TLS handshake.
+    pub handshake: Duration,
+    /// Records traces of decisions, if tracing is on.
+    pub tracer: Option<Tracer>,
+    /// The lane of this thread to the store, if there is a store.
+    pub lane: Option<Rc<Lane>>,
+    /// Whether a successor process accepts connections instead.
+    pub passed: Passed,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Port {
+    /// Accepts connections until it is dropped or a successor process takes over.
+    pub async fn accept(self: Rc<Self>, listener: TcpListener) {
+        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut passed = self.passed.clone();
+        loop {
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = passed.wait() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let port = Rc::clone(&self);
+                    tokio::task::spawn_local(async move {
+                        port.greet(stream).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(target: "evenkeel::ratelimit", %error, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn greet(self: Rc<Self>, stream: TcpStream) {
+        let Some(tls) = &self.tls else { return self.connection(stream).await };
+        let acceptor = TlsAcceptor::from(Arc::clone(&tls.load().http));
+        let accepted = tokio::time::timeout(self.handshake, acceptor.accept(stream)).await;
+        if let Ok(Ok(stream)) = accepted {
+            self.connection(stream).await;
+        }
+    }
+
+    async fn connection(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(|request| {
+            let port = Rc::clone(&self);
+            async move {
+                let mut answer = port.answer(request).await;
+                if port.passed.is_so() {
+                    // The caller's next request goes to the successor process.
+                    answer
+                        .headers_mut()
+                        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service);
+        // An error ends the connection and concerns only its caller.
+        let _ = connection.await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        match (&self.site, request.uri().path()) {
+            (Site::Json, JSON) => {
+                let method = request.method().clone();
+                let traced = self.tracer.as_ref().and_then(|tracer| {
+                    let name = format!("{method} {JSON}");
+                    Traced::begin(tracer, request.headers(), &name, self.decider.now())
+                });
+                let answer = self.decide(request, traced.as_ref()).await;
+                if let Some(traced) = traced {
+                    let status = answer.status().as_u16();
+                    traced.end_http(method.as_str(), JSON, status, self.decider.now());
+                }
+                answer
+            }
+            (Site::Json, "/healthcheck") => match self.health.is_good(&self.decider) {
+                true => text(StatusCode::OK, "OK"),
+                false => text(StatusCode::INTERNAL_SERVER_ERROR, ""),
+            },
+            (Site::Debug, "/") => text(StatusCode::OK, ENDPOINTS),
+            (Site::Debug, "/rlconfig") => {
+                let rules = self.decider.rules.load();
+                text(StatusCode::OK, rules.as_ref().map(|rules| rules.dump()).unwrap_or_default())
+            }
+            (Site::Debug, "/stats") => text(StatusCode::OK, figures::lines(&self.decider)),
+            (Site::Prometheus(path, renamed), asked) if path == asked => {
+                let figures = match renamed {
+                    None => figures::prometheus(&self.decider),
+                    Some(renamed) => figures::mapped(&self.decider, &mut renamed.lock()),
+                };
+                let mut answer = text(StatusCode::OK, figures);
+                let kind = HeaderValue::from_static(evenkeel_telemetry::prometheus::CONTENT_TYPE);
+                answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+                answer
+            }
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        }
+    }
+
+    async fn decide(&self, request: Request<Incoming>, traced: Option<&Traced<'_>>) -> Answer {
+        // As with the reference server, any method is accepted, but a body is required.
+        let bad = || text(StatusCode::BAD_REQUEST, "Bad Request\n");
+        if request.method() == Method::CONNECT {
+            return bad();
+        }
+        let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
+        let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            _ => return bad(),
+        };
+        let Ok(request) = json::request(&body) else { return bad() };
+        let view = View::of(&request);
+        let began = self.decider.now();
+        let decided = match &self.lane {
+            Some(lane) => self.decider.ask(&view, Package::V3, lane).await,
+            None => self.decider.decide(&view, Package::V3, &mut Room::default()),
+        };
+        if let Some(traced) = traced {
+            traced.decided(&view, &decided, (began, self.decider.now()));
+        }
+        let Ok(response) = decided else { return bad() };
+        let status = match response.overall_code() {
+            Code::Ok => StatusCode::OK,
+            Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut answer = text(status, json::response(&response).to_string());
+        let kind = HeaderValue::from_static("application/json");
+        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+        answer
+    }
+}
+
+const ENDPOINTS: &str = "/rlconfig: the rules that are in force, one a line\n\
+                         /stats: the figures of every rule\n";
+
+fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(text.into()));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer
+}

@@ -1,0 +1,144 @@
+//! Keeps the rules equal to the rule files: it reads them at the start and whenever they change.
+//!
+//! The files are checked once a second, and on a reload. If the rules have an error, every error is
+//! logged with its position and the rules in force stay. Counters survive every reload. How files
+//! are found: `config::source::folder`. How they are parsed: `rules::read`. Rules from a server:
+//! `xds`.
+
+pub mod xds;
+
+use super::decide::Decider;
+use super::rules::Rules;
+use super::rules::read::{Options, read, read_trees};
+use evenkeel_config::fault::{Fault, Faults, Place};
+use evenkeel_config::settings::Ratelimit;
+use evenkeel_config::source::folder::{File, Folder};
+use evenkeel_config::tree::Node;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Reads rule files and puts their rules in force.
+pub struct Loader {
+    folder: Option<Folder>,
+    intake: Intake,
+    /// Whether rules come from an xDS server and not from files.
+    elsewhere: bool,
+}
+
+/// Checks rules and puts them in force, whatever their source.
+#[derive(Clone)]
+pub struct Intake {
+    options: Options,
+    decider: Arc<Decider>,
+}
+
+impl Loader {
+    /// A loader that has not read any rules.
+    #[must_use]
+    pub fn new(settings: &Ratelimit, decider: Arc<Decider>) -> Loader {
+        let files = &settings.rules;
+        let options = Options {
+            merge_domains: files.merge_domains,
+            compat_keys: files.compat_keys,
+            calendar: files.calendar,
+        };
+        let folder = files.path.as_ref().map(|path| Folder::new(path, files.ignore_dot_files));
+        Loader { folder, intake: Intake { options, decider }, elsewhere: settings.xds.is_some() }
+    }
+
+    /// The intake for rules from another source than files.
+    #[must_use]
+    pub fn intake(&self) -> Intake {
+        self.intake.clone()
+    }
+
+    /// Reads the rule files even if they have not changed.
+    pub fn load(&mut self) {
+        match &self.folder {
+            None if self.elsewhere => return,
+            None => tracing::warn!(
+                target: "evenkeel::ratelimit", "there are no rules: everything passes"
+            ),
+            Some(folder) if !folder.path().exists() => tracing::warn!(
+                target: "evenkeel::ratelimit", path = %folder.path().display(),
+                "the rules are not there; everything passes until they are"
+            ),
+            Some(_) => {}
+        }
+        let files = self.folder.as_mut().map_or(Ok(Vec::new()), Folder::read);
+        self.take(files);
+    }
+
+    /// Reads the rule files on request. If the path no longer exists, the rules in force stay.
+    pub fn reload(&mut self) {
+        match &self.folder {
+            Some(folder) if !folder.path().exists() => {
+                let path = folder.path().display();
+                tracing::warn!(
+                    target: "evenkeel::ratelimit", %path, "the rules are gone; what runs stays"
+                );
+            }
+            _ => self.load(),
+        }
+    }
+
+    /// Reads the rule files if they have changed.
+    pub fn look(&mut self) {
+        if let Some(files) = self.folder.as_mut().and_then(Folder::look) {
+            self.take(files);
+        }
+    }
+
+    fn take(&self, files: io::Result<Vec<File>>) {
+        let count = files.as_ref().map_or(0, Vec::len);
+        let rules = files.map_err(|error| vec![self.unread(&error)]);
+        let Intake { options, decider } = &self.intake;
+        let rules = rules.and_then(|files| read(&files, *options, &decider.tallies));
+        // Errors have already been logged.
+        let _ = self.intake.take(rules, count);
+    }
+
+    fn unread(&self, error: &io::Error) -> Faults {
+        let path = self.folder.as_ref().map(|folder| folder.path().display().to_string());
+        let what = format!("cannot be read: {error}");
+        Faults::new(&path.unwrap_or_default(), vec![Fault::new(Place::default(), what)])
+    }
+}
+
+impl Intake {
+    /// Puts rules from trees in force; each tree comes with its name.
+    ///
+    /// # Errors
+    /// Every error in the trees, as text. The rules in force stay.
+    pub fn take_trees(&self, trees: Vec<(String, Node)>) -> Result<(), String> {
+        let count = trees.len();
+        self.take(read_trees(trees, self.options, &self.decider.tallies), count)
+    }
+
+    fn take(&self, rules: Result<Rules, Vec<Faults>>, count: usize) -> Result<(), String> {
+        match rules {
+            Ok(rules) => {
+                let domains = rules.domains();
+                self.decider.rules.store(Some(Arc::new(rules)));
+                self.decider.events.loads.fetch_add(1, Relaxed);
+                tracing::info!(
+                    target: "evenkeel::ratelimit", files = count, domains, "rules loaded"
+                );
+                Ok(())
+            }
+            Err(refused) => {
+                self.decider.events.load_errors.fetch_add(1, Relaxed);
+                tracing::error!(
+                    target: "evenkeel::ratelimit", "rules refused; what runs stays"
+                );
+                let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
+                let told = told.join("\n");
+                told.lines().for_each(|fault| {
+                    tracing::error!(target: "evenkeel::ratelimit", "{fault}");
+                });
+                Err(told)
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The stream to a management server: gRPC over HTTP/2, one bidirectional call.
+//!
+//! Pings are sent on an idle connection, so that a server which disappeared without closing it is
+//! noticed. The content of the messages: `xds`.
+
+use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
+use crate::wire::framed;
+use crate::wire::reports::{FrameFault, Frames};
+use bytes::Bytes;
+use evenkeel_config::settings::Xds;
+use evenkeel_tls::client;
+use evenkeel_tls::pem::Fault;
+use http::{HeaderMap, Request};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+
+const PATH: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+/// The time limit for connecting, with the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time without incoming data after which a ping is sent.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// The time that the server has to answer a ping before the connection is closed.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The reason why a stream ended.
+#[derive(Debug, thiserror::Error)]
+pub enum TalkError {
+    /// The server cannot be reached, or the TLS handshake failed.
+    #[error("cannot connect: {0}")]
+    Connect(#[from] std::io::Error),
+    /// The server did not accept the connection in time.
+    #[error("cannot connect within {CONNECT_TIMEOUT:?}")]
+    Silent,
+    /// The TLS files or the server's name cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] Fault),
+    /// The HTTP/2 connection failed.
+    #[error("the connection broke: {0}")]
+    Http(#[from] hyper::Error),
+    /// The configured server address or a configured header is invalid.
+    #[error("the server's address or a header cannot be written: {0}")]
+    Request(#[from] http::Error),
+    /// The server answered with an HTTP status that gRPC does not use.
+    #[error("it answers with status {0}, not gRPC")]
+    Status(http::StatusCode),
+    /// The server reported an error for the call.
+    #[error("the call failed: {0}")]
+    Failed(String),
+    /// A gRPC frame of the server cannot be read.
+    #[error("{0}")]
+    Frame(#[from] FrameFault),
+    /// A message of the server is not a discovery response.
+    #[error("not a message of xDS: {0}")]
+    Message(#[from] prost::DecodeError),
+    /// The server ended the stream without an error.
+    #[error("the server ended the stream")]
+    Ended,
+}
+
+impl TalkError {
+    /// Whether no connection was made, as opposed to a stream that failed later.
+    pub fn is_of_connecting(&self) -> bool {
+        matches!(self, TalkError::Connect(_) | TalkError::Silent | TalkError::Tls(_))
+    }
+}
+
+/// An open stream to a server.
+pub struct Stream {
+    outgoing: mpsc::Sender<Bytes>,
+    incoming: Incoming,
+    frames: Frames,
+}
+
+impl Stream {
+    /// Connects and sends the first message.
+    pub async fn open(settings: &Xds, first: &DiscoveryRequest) -> Result<Stream, TalkError> {
+        let connect = tokio::time::timeout(CONNECT_TIMEOUT, connect(settings));
+        let socket = connect.await.map_err(|_| TalkError::Silent)??;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new());
+        builder.keep_alive_interval(PING_AFTER).keep_alive_timeout(PING_TIMEOUT);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(socket)).await?;
+        // This task ends with the stream, and the stream reports the reason.
+        tokio::spawn(async { _ = connection.await });
+        let (outgoing, messages) = mpsc::channel(4);
+        let stream_open = outgoing.send(framed(first)).await;
+        stream_open.map_err(|_| TalkError::Ended)?;
+        let scheme = if settings.tls.is_some() { "https" } else { "http" };
+        let mut request = Request::post(format!("{scheme}://{}{PATH}", settings.server))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        for (name, value) in &settings.headers {
+            request = request.header(name, value);
+        }
+        let response = sender.send_request(request.body(Messages(messages))?).await?;
+        if response.status() != http::StatusCode::OK {
+            return Err(TalkError::Status(response.status()));
+        }
+        if let Some(error) = failure(response.headers()) {
+            return Err(error);
+        }
+        let frames = Frames::new(settings.message_bytes_max);
+        Ok(Stream { outgoing, incoming: response.into_body(), frames })
+    }
+
+    /// Waits for the next message.
+    pub async fn receive(&mut self) -> Result<DiscoveryResponse, TalkError> {
+        loop {
+            if let Some(message) = self.frames.take()? {
+                return Ok(DiscoveryResponse::decode(message)?);
+            }
+            let frame = self.incoming.frame().await.ok_or(TalkError::Ended)??;
+            match frame.into_data() {
+                Ok(bytes) => self.frames.push(&bytes),
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return Err(failure(&trailers).unwrap_or(TalkError::Ended));
+                }
+            }
+        }
+    }
+
+    /// Sends a message.
+    pub async fn send(&self, request: &DiscoveryRequest) -> Result<(), TalkError> {
+        self.outgoing.send(framed(request)).await.map_err(|_| TalkError::Ended)
+    }
+}
+
+/// A plain TCP connection or one with TLS.
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+async fn connect(settings: &Xds) -> Result<Box<dyn Socket>, TalkError> {
+    let socket = TcpStream::connect(&settings.server).await?;
+    let Some(tls) = &settings.tls else { return Ok(Box::new(socket)) };
+    let host = settings.server.rsplit_once(':').map_or(&*settings.server, |(host, _)| host);
+    let name = client::name(tls, host)?;
+    let connector = TlsConnector::from(client::config(tls, &[b"h2"])?);
+    Ok(Box::new(connector.connect(name, socket).await?))
+}
+
+/// The error of a call in headers or trailers; `None` if they report none.
+fn failure(headers: &HeaderMap) -> Option<TalkError> {
+    let status = tonic::Status::from_header_map(headers)?;
+    let told = || TalkError::Failed(format!("{:?} {}", status.code(), status.message()));
+    (status.code() != tonic::Code::Ok).then(told)
+}
+
+/// A request body made from the messages of a channel.
+struct Messages(mpsc::Receiver<Bytes>);
+
+impl Body for Messages {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}

@@ -1,0 +1,141 @@
+//! The rate limit quota service: Envoys decide by themselves, within the share that they were
+//! assigned.
+//!
+//! Each Envoy reports from time to time how many requests it let pass, and gets an assignment of
+//! how many may pass next. The name of a bucket is matched against the same rules as descriptors,
+//! and its usage is charged to the same counters. This module holds the lock and the metrics; the
+//! protocol is in `grpc::talk`, the state in `book`.
+
+pub mod book;
+pub mod bucket;
+pub mod share;
+
+use super::decide::Decider;
+use super::wire::quota::RateLimitQuotaResponse;
+use super::wire::reports::Reports;
+use book::{Book, Moment, WrongDomain};
+use evenkeel_config::settings::Rlqs;
+use evenkeel_core::key::Seed;
+use evenkeel_telemetry::metrics::{RLQS_BUCKETS, RLQS_LEFT_OUT, RLQS_REPORTS, RLQS_STREAMS};
+use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Waker;
+
+/// The service, shared by all threads.
+pub struct Quotas {
+    decider: Arc<Decider>,
+    /// The state of all streams. Invariant: this lock is never held across an `await`.
+    book: Mutex<Book>,
+    ending: AtomicBool,
+    counts: Counts,
+}
+
+struct Counts {
+    streams: Gauge,
+    buckets: Gauge,
+    reports: Counter,
+    /// The number of streams refused, and of buckets not tracked, because there were too many.
+    left_out: [Counter; 2],
+}
+
+/// One Envoy's stream in the service; closed when dropped.
+pub struct Part {
+    quotas: Arc<Quotas>,
+    stream: u64,
+}
+
+impl Quotas {
+    /// A service without streams that charges to the counters of `decider`.
+    #[must_use]
+    pub fn new(
+        settings: Rlqs,
+        decider: Arc<Decider>,
+        seed: Seed,
+        registry: &Registry,
+    ) -> Arc<Quotas> {
+        let counts = Counts {
+            streams: registry.gauge(&RLQS_STREAMS, &[]),
+            buckets: registry.gauge(&RLQS_BUCKETS, &[]),
+            reports: registry.counter(&RLQS_REPORTS, &[]),
+            left_out: ["stream", "bucket"].map(|what| registry.counter(&RLQS_LEFT_OUT, &[what])),
+        };
+        let (book, ending) = (Mutex::new(Book::new(settings, seed)), AtomicBool::new(false));
+        Arc::new(Quotas { decider, book, ending, counts })
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { steady: self.decider.steady_now(), wall: self.decider.now() }
+    }
+
+    /// Opens a stream for an Envoy; `None` if there are too many streams.
+    #[must_use]
+    pub fn join(self: &Arc<Quotas>) -> Option<Part> {
+        let stream = self.book.lock().open();
+        if stream.is_none() {
+            self.counts.left_out[0].increment(1);
+        }
+        stream.map(|stream| Part { quotas: Arc::clone(self), stream })
+    }
+
+    /// Updates assignments and metrics. To be called once a second.
+    pub fn tick(&self) {
+        let moment = self.moment();
+        let mut book = self.book.lock();
+        book.tick(&self.decider, moment);
+        let (streams, buckets) = book.sizes();
+        drop(book);
+        let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.counts.streams.set(signed(streams));
+        self.counts.buckets.set(signed(buckets));
+    }
+
+    /// Ends all streams; their Envoys connect to another instance.
+    pub fn end(&self) {
+        self.ending.store(true, Relaxed);
+        self.book.lock().wake_all();
+    }
+
+    /// Whether streams are to end.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Relaxed)
+    }
+}
+
+impl Part {
+    /// The service that this stream belongs to.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// Processes a report of the Envoy.
+    ///
+    /// # Errors
+    /// [`WrongDomain`]
+    pub fn report(&self, reports: Reports<'_>) -> Result<(), WrongDomain> {
+        let quotas = &self.quotas;
+        let moment = quotas.moment();
+        let taken = quotas.book.lock().report(self.stream, reports, &quotas.decider, moment)?;
+        quotas.counts.reports.increment(taken.reports as u64);
+        quotas.counts.left_out[1].increment(taken.left_out as u64);
+        Ok(())
+    }
+
+    /// Returns the assignments that are pending now. If there are none, `waker` is woken when there
+    /// are.
+    #[must_use]
+    pub fn tell(&self, waker: &Waker) -> Option<RateLimitQuotaResponse> {
+        let moment = self.quotas.moment();
+        let bucket_action = self.quotas.book.lock().tell(self.stream, waker, moment);
+        (!bucket_action.is_empty()).then_some(RateLimitQuotaResponse { bucket_action })
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.quotas.book.lock().close(self.stream);
+    }
+}

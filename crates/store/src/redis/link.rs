@@ -1,0 +1,252 @@
+//! The link of one thread to one server: makes the connection, and makes it again when it is lost.
+//!
+//! A link is either good or not, and while it is not, no request waits for it. A link stops being
+//! good when the connection ends, when the server reports that it cannot work at present, or when
+//! an answer is overdue. In the last case the link is good again as soon as that answer has
+//! arrived, and if it has not arrived after a second, the connection is replaced. So a slow server
+//! delays each request that is waiting for it once, by at most the deadline, and delays no later
+//! request. Before a link is good, the server must know the scripts and must have received a part
+//! of the pending hits.
+
+mod bounded;
+mod connect;
+
+use super::lane::Lane;
+use super::lane::asking::Question;
+use super::script::{self, Ask, Refusal};
+use connect::{Fault, Wire};
+use evenkeel_config::settings::store::{Server, StorePlace};
+use evenkeel_core::units::Time;
+use evenkeel_telemetry::counts::store::StoreCounts;
+use redis::{Pipeline, RedisError, Value};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// The first pause before a new attempt to connect. Each further one is twice as long.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+/// The longest pause before a new attempt to connect.
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// A connection with an answer overdue for this long is given up.
+const STALLED: Duration = Duration::from_secs(1);
+/// The time after the deadline for which a late answer is still awaited. Longer than it takes to
+/// give up a stalled connection.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+const _: () = assert!(FORGOTTEN.as_nanos() > STALLED.as_nanos() + LOOK.as_nanos());
+/// The interval at which a connection is checked for overdue answers.
+const LOOK: Duration = Duration::from_millis(100);
+/// The number of counters to report to a server before it is asked for any.
+const PROOF: usize = 64;
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// There is no good connection. The question was not sent.
+    Away,
+    /// The answer did not arrive in time, or never. The question may have had its effect.
+    Late,
+    /// The server refused the question.
+    Refused(String),
+    /// The server refused the question, because it cannot work at present.
+    Unable(String),
+}
+
+/// The link of one thread to one server.
+pub struct Link {
+    place: Arc<StorePlace>,
+    /// The server; `None` for the master that the sentinels name.
+    server: Option<Server>,
+    wire: RefCell<Option<Rc<Wire>>>,
+    /// Whether the first attempt to connect has failed, or the last connection was lost.
+    failed: Cell<bool>,
+}
+
+impl Link {
+    /// Makes a link without a connection.
+    pub fn new(place: &Arc<StorePlace>, server: Option<Server>) -> Rc<Link> {
+        let place = Arc::clone(place);
+        Rc::new(Link { place, server, wire: RefCell::new(None), failed: Cell::new(false) })
+    }
+
+    /// The address of the server, or of the first sentinel.
+    pub fn name(&self) -> String {
+        let first = self.server.as_ref().or(self.place.servers.first());
+        first.map(|server| server.end.to_string()).unwrap_or_default()
+    }
+
+    /// The server, if it is fixed.
+    pub fn server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    /// The connection, if it is usable now.
+    fn good_wire(&self) -> Option<Rc<Wire>> {
+        let wire = self.wire.borrow();
+        wire.as_ref().filter(|wire| wire.may_be_asked()).cloned()
+    }
+
+    /// Whether the link is good, so that it may be asked.
+    pub fn is_good(&self) -> bool {
+        self.good_wire().is_some()
+    }
+
+    /// Sends a question and waits for the answer until `deadline`. A later answer makes the link
+    /// good again and is passed to `late`.
+    pub async fn ask(
+        &self,
+        pipeline: Pipeline,
+        deadline: Instant,
+        late: impl FnOnce(Vec<Value>) + 'static,
+    ) -> Result<Vec<Value>, Missed> {
+        let wire = self.good_wire().ok_or(Missed::Away)?;
+        let mut answer = Box::pin(send(Rc::clone(&wire), pipeline));
+        match tokio::time::timeout_at(deadline, &mut answer).await {
+            Ok(Ok(values)) => Ok(values),
+            Ok(Err(why)) => {
+                wire.break_off(wire.fault(why).to_string());
+                Err(Missed::Late)
+            }
+            Err(_) => {
+                wire.overdue.set(wire.overdue.get() + 1);
+                tokio::task::spawn_local(async move {
+                    let answer = timeout(FORGOTTEN, answer).await;
+                    wire.overdue.set(wire.overdue.get().saturating_sub(1));
+                    if let Ok(Ok(values)) = answer {
+                        late(values);
+                    }
+                });
+                Err(Missed::Late)
+            }
+        }
+    }
+
+    /// Gives the connection up, because the server cannot work at present.
+    pub fn give_up(&self, why: &str) {
+        self.wire.borrow().iter().for_each(|wire| wire.break_off(why.to_owned()));
+    }
+
+    /// Ends the link, because it is no longer used. Pending questions may still be answered.
+    pub fn end(&self, counts: &StoreCounts) {
+        let wire = self.wire.borrow_mut().take();
+        if wire.is_some() || self.failed.get() {
+            counts.gone(wire.is_some());
+        }
+    }
+
+    /// Keeps the link good until the lane is dropped.
+    pub async fn keep(self: Rc<Self>, lane: Weak<Lane>, within: Duration) {
+        let mut wait = Duration::ZERO;
+        loop {
+            sleep(wait).await;
+            wait = (wait * 2).clamp(RETRY_MIN, RETRY_MAX);
+            let Some(lane) = lane.upgrade() else { return };
+            match self.open(&lane, within).await {
+                Ok(wire) => {
+                    self.set_good(&lane, wire);
+                    let (clock, opened) = (lane.clock(), lane.now());
+                    let counts = Arc::clone(lane.counts());
+                    drop(lane);
+                    let why = self.until_broken().await;
+                    // A server that cannot work tells all pending requests so. Each of them holds
+                    // the connection, so it is closed only when the last one has its answer.
+                    self.wire.borrow_mut().take();
+                    self.failed.set(true);
+                    counts.failed(true, &self.name(), &why);
+                    // A connection that fails at once does not reset the pause.
+                    if Duration::from_nanos(clock.now().since(opened).0) >= RETRY_MAX {
+                        wait = Duration::ZERO;
+                    }
+                }
+                Err(why) if self.failed.replace(true) => lane.counts().still(&why.to_string()),
+                Err(why) => lane.counts().failed(false, &self.name(), &why.to_string()),
+            }
+        }
+    }
+
+    fn set_good(&self, lane: &Lane, wire: Wire) {
+        self.wire.replace(Some(Rc::new(wire)));
+        lane.counts().good(self.failed.replace(false));
+    }
+
+    /// Makes a connection and proves that it is usable.
+    async fn open(self: &Rc<Self>, lane: &Lane, within: Duration) -> Result<Wire, Fault> {
+        let wire = match &self.server {
+            Some(server) => connect::connect(&self.place, server, within).await?,
+            None => connect::connect_to_master(&self.place, within).await?,
+        };
+        let mut proof = Pipeline::new();
+        proof.cmd("SET").arg(lane.proof(self)).arg(1).arg("XX");
+        script::load(&mut proof);
+        let answers = exchange(&wire, &proof, within).await?;
+        let unable = script::unable(answers.iter().skip(1));
+        // The user may have the right to write its counters and no other key.
+        let cannot = script::unable(answers.iter().take(1)).filter(|why| !why.contains("NOPERM"));
+        if let Some(why) = cannot.or(unable) {
+            return Err(Fault::Unable(why));
+        }
+        if self.failed.get() {
+            lane.has_returned();
+        }
+        let owed = lane.owed_to(self, PROOF);
+        if owed.is_empty() {
+            return Ok(wire);
+        }
+        let answers = exchange(&wire, &calls(&owed), within).await;
+        let mut each = answers.iter().flatten();
+        for ask in owed {
+            lane.told(ask, each.next().map_or(Err(Missed::Late), read));
+        }
+        script::unable(answers?.iter()).map_or(Ok(wire), |why| Err(Fault::Unable(why)))
+    }
+
+    /// Waits until the connection is lost or given up, and returns the reason.
+    async fn until_broken(&self) -> String {
+        let Some(wire) = self.wire.borrow().clone() else { return String::new() };
+        let mut stalled = Duration::ZERO;
+        loop {
+            tokio::select! {
+                () = wire.news.notified() => return wire.end(),
+                () = sleep(LOOK) => {}
+            }
+            stalled = if wire.overdue.get() > 0 { stalled + LOOK } else { Duration::ZERO };
+            if stalled >= STALLED {
+                wire.close();
+                return format!("no answer for {STALLED:?}");
+            }
+        }
+    }
+}
+
+/// Reads the answer to the report of one counter.
+fn read(answer: &Value) -> Result<((u32, u32), Time), Missed> {
+    match Ask::read(answer, 1) {
+        Ok((now, pairs)) => pairs.first().map(|pair| (*pair, now)).ok_or(Missed::Late),
+        Err(Refusal::Wrong(why)) => Err(Missed::Refused(why)),
+        Err(_) => Err(Missed::Away),
+    }
+}
+
+/// Runs commands on a connection that is not in use yet, and waits for the answers within a
+/// timeout.
+async fn exchange(wire: &Wire, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Fault> {
+    let mut redis = wire.redis();
+    let asked = redis.send_packed_commands(pipeline, 0, pipeline.len());
+    let answered = timeout(within, asked).await.map_err(|_| Fault::Late(within))?;
+    answered.map_err(|why| wire.fault(why))
+}
+
+/// Sends the commands of a pipeline and waits for all answers.
+async fn send(wire: Rc<Wire>, pipeline: Pipeline) -> Result<Vec<Value>, RedisError> {
+    let mut redis = wire.redis();
+    let count = pipeline.len();
+    redis.send_packed_commands(&pipeline, 0, count).await
+}
+
+/// The commands that report these counters, one call for each.
+pub fn calls(asks: &[Ask]) -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    (0..asks.len()).for_each(|at| Ask::call(&mut pipeline, asks, &[at], false));
+    pipeline
+}

@@ -1,0 +1,259 @@
+//! The map from keys to servers.
+//!
+//! A single server has all keys. In a ring, the hash of a key's name chooses the server. In a
+//! cluster, the nodes report their slots, and redirect a call for a key that they do not have. The
+//! map of a cluster is read again when a node redirects a call or is lost.
+
+use super::link::Link;
+use evenkeel_config::settings::store::{End, Layout, Server, StorePlace};
+use redis::Value;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+/// The number of slots of a cluster.
+const SLOTS: usize = 16_384;
+/// The most nodes of a cluster to connect to.
+const NODES_MAX: usize = 1_000;
+/// The longest name of a host, in bytes (RFC 1035, 2.3.4).
+const HOST_BYTES_MAX: usize = 255;
+/// The entry of a slot without a known node.
+const NOBODY: u16 = u16::MAX;
+
+/// The servers of one store, and which keys each has.
+pub struct Route {
+    place: Arc<StorePlace>,
+    links: RefCell<Vec<Member>>,
+    /// In a cluster, the index in `links` of each slot's node.
+    slots: RefCell<Vec<u16>>,
+    /// Notified when a node has redirected a call.
+    pub stale: Notify,
+}
+
+/// A link, and the task that keeps it connected.
+struct Member {
+    link: Rc<Link>,
+    keeper: Option<AbortHandle>,
+}
+
+impl Route {
+    /// Makes links to the configured servers, without connections.
+    pub fn new(place: &StorePlace) -> Route {
+        let place = Arc::new(place.clone());
+        let servers: Vec<Option<Server>> = match place.layout {
+            Layout::Sentinel(_) => vec![None],
+            _ => place.servers.iter().cloned().map(Some).collect(),
+        };
+        let member = |server| Member { link: Link::new(&place, server), keeper: None };
+        let links = RefCell::new(servers.into_iter().map(member).collect());
+        let slots = match place.layout {
+            Layout::Cluster => vec![NOBODY; SLOTS],
+            _ => Vec::new(),
+        };
+        Route { place, links, slots: RefCell::new(slots), stale: Notify::new() }
+    }
+
+    /// Whether the servers are a cluster, in which each call has one key.
+    pub fn is_cluster(&self) -> bool {
+        self.place.layout == Layout::Cluster
+    }
+
+    /// The links to all known servers.
+    pub fn links(&self) -> Vec<Rc<Link>> {
+        self.links.borrow().iter().map(|member| Rc::clone(&member.link)).collect()
+    }
+
+    /// Starts `keeper` for each link that has no task yet.
+    pub fn keep(&self, keeper: impl Fn(Rc<Link>) -> AbortHandle) {
+        for member in self.links.borrow_mut().iter_mut().filter(|member| member.keeper.is_none()) {
+            member.keeper = Some(keeper(Rc::clone(&member.link)));
+        }
+    }
+
+    /// The link to the server that has the key `name`; `None` if that server is unknown.
+    pub fn link(&self, name: &str) -> Option<Rc<Link>> {
+        let links = self.links.borrow();
+        let index = match self.place.layout {
+            Layout::Single | Layout::Sentinel(_) => 0,
+            Layout::Ring => crc32fast::hash(name.as_bytes()) as usize % links.len().max(1),
+            Layout::Cluster => self.slots.borrow()[slot(name.as_bytes())].into(),
+        };
+        links.get(index).map(|member| Rc::clone(&member.link))
+    }
+
+    /// Records that another node, at `host:port`, has the slot of `name`. Returns the link to it.
+    pub fn moved(&self, name: &str, to: &str) -> Option<Rc<Link>> {
+        self.stale.notify_one();
+        let index = self.index_of(to, None)?;
+        self.slots.borrow_mut()[slot(name.as_bytes())] = index;
+        self.links.borrow().get(usize::from(index)).map(|member| Rc::clone(&member.link))
+    }
+
+    /// The link to the node at `host:port`.
+    pub fn node(&self, at: &str) -> Option<Rc<Link>> {
+        let index = self.index_of(at, None)?;
+        self.links.borrow().get(usize::from(index)).map(|member| Rc::clone(&member.link))
+    }
+
+    /// The index of a node among the links. An unknown node is added. A node without a host in the
+    /// answer has the host of the node that was asked.
+    fn index_of(&self, at: &str, asked: Option<&str>) -> Option<u16> {
+        let (host, port) = at.rsplit_once(':')?;
+        let host = match (host.trim_matches(['[', ']']), asked) {
+            ("", asked) => asked?,
+            (host, _) => host,
+        };
+        let port: u16 = port.parse().ok().filter(|_| host.len() <= HOST_BYTES_MAX)?;
+        let tls = self.place.servers.iter().any(|s| matches!(s.end, End::Tcp { tls: true, .. }));
+        let end = End::Tcp { host: host.to_owned(), port, tls };
+        let mut links = self.links.borrow_mut();
+        let found = links
+            .iter()
+            .position(|member| member.link.server().is_some_and(|server| server.end == end));
+        if found.is_none() && links.len() >= NODES_MAX {
+            return None;
+        }
+        let index = found.unwrap_or_else(|| {
+            let login = self.place.servers.first().and_then(|server| server.login.clone());
+            let server = Server { end, login, database: 0 };
+            links.push(Member { link: Link::new(&self.place, Some(server)), keeper: None });
+            links.len() - 1
+        });
+        u16::try_from(index).ok()
+    }
+
+    /// Replaces the map of slots by the answer of a node at `host`. Returns the links to nodes
+    /// without slots, which are removed; `None` if the answer is malformed.
+    pub fn learn(&self, answer: &Value, host: &str) -> Option<Vec<Rc<Link>>> {
+        let Value::Array(ranges) = answer else { return None };
+        let ranges: Option<Vec<_>> = ranges.iter().map(range_of).collect();
+        let mut slots = vec![NOBODY; SLOTS];
+        for (first, last, node) in ranges? {
+            let Some(index) = self.index_of(&node, Some(host)) else { continue };
+            slots[first..=last].fill(index);
+        }
+        let gone = self.let_go(&mut slots);
+        *self.slots.borrow_mut() = slots;
+        Some(gone)
+    }
+
+    /// Removes the nodes without slots, and renumbers the others in `slots`.
+    fn let_go(&self, slots: &mut [u16]) -> Vec<Rc<Link>> {
+        let mut links = self.links.borrow_mut();
+        let mut places = vec![NOBODY; links.len()];
+        let (mut stay, mut gone) = (Vec::new(), Vec::new());
+        for (index, member) in links.drain(..).enumerate() {
+            if slots.iter().any(|slot| usize::from(*slot) == index) {
+                places[index] = stay.len() as u16;
+                stay.push(member);
+            } else {
+                member.keeper.iter().for_each(AbortHandle::abort);
+                gone.push(member.link);
+            }
+        }
+        for slot in slots {
+            *slot = places.get(usize::from(*slot)).copied().unwrap_or(NOBODY);
+        }
+        *links = stay;
+        gone
+    }
+
+    /// Adds the configured servers again, because none of the known nodes answers.
+    pub fn ask_seeds(&self) {
+        for server in &self.place.servers {
+            let _ = self.index_of(&server.end.to_string(), None);
+        }
+    }
+}
+
+/// The range of slots in one entry of CLUSTER SLOTS, and the address of its master.
+fn range_of(range: &Value) -> Option<(usize, usize, String)> {
+    let Value::Array(parts) = range else { return None };
+    let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = parts.as_slice() else {
+        return None;
+    };
+    let bound = |n: i64| usize::try_from(n).ok().filter(|slot| *slot < SLOTS);
+    let (first, last) = (bound(*first)?, bound(*last)?);
+    let [host, Value::Int(port), ..] = master.as_slice() else { return None };
+    let host = match host {
+        Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
+        Value::SimpleString(host) => host.clone(),
+        _ => String::new(),
+    };
+    (first <= last).then(|| (first, last, format!("{host}:{port}")))
+}
+
+/// The slot of a name. If the name has a part between braces, only the first such part counts.
+fn slot(name: &[u8]) -> usize {
+    let tagged = name.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &name[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    usize::from(crc16(tagged.unwrap_or(name))) % SLOTS
+}
+
+/// CRC-16/XMODEM, as Redis clusters use it.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc & 0x8000 {
+            0 => crc << 1,
+            _ => crc << 1 ^ 0x1021,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        // As answered by redis-cli CLUSTER KEYSLOT.
+        for (name, at) in [("foo", 12_182), ("{user1000}.following", 3_443), ("foo{}{bar}", 8_363)]
+        {
+            assert_eq!(slot(name.as_bytes()), at, "{name}");
+        }
+        assert_eq!(slot(b"a{x}b"), slot(b"x"));
+    }
+
+    fn unknown() -> Route {
+        Route::new(&StorePlace {
+            servers: Vec::new(),
+            layout: Layout::Cluster,
+            login: None,
+            credentials_file: None,
+            tls: Default::default(),
+        })
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_host_is_not_kept() {
+        let route = unknown();
+        let long = |bytes| format!("{}:7000", "a".repeat(bytes));
+        assert!(route.moved("foo", &long(HOST_BYTES_MAX + 1)).is_none());
+        assert!(route.node(&long(1 << 20)).is_none());
+        assert!(route.links().is_empty());
+        assert!(route.moved("foo", &long(HOST_BYTES_MAX)).is_some());
+    }
+
+    #[test]
+    fn what_is_no_map_of_slots_changes_nothing() {
+        let route = unknown();
+        let range = |first, last| {
+            let master = vec![Value::BulkString(b"127.0.0.1".to_vec()), Value::Int(7000)];
+            Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(master)])
+        };
+        for wrong in [Value::Nil, Value::Array(vec![Value::Nil]), Value::Array(vec![range(5, 4)])] {
+            assert!(route.learn(&wrong, "h").is_none());
+        }
+        assert!(route.learn(&Value::Array(vec![range(0, 16_384)]), "h").is_none());
+        assert!(route.link("foo").is_none());
+        assert!(route.learn(&Value::Array(vec![range(12_000, 13_000)]), "h").is_some());
+        assert_eq!(route.link("foo").map(|link| link.name()).as_deref(), Some("127.0.0.1:7000"));
+        assert!(route.link("bar").is_none());
+    }
+}

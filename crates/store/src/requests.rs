@@ -1,0 +1,121 @@
+//! Requests with limits that a store counts for all instances. The store is asked before the engine
+//! concludes, and gets a report of the cost once it is known.
+//!
+//! All buckets of a request make one question. A limit in hits follows the store's answer: the
+//! store charges all of a request's limits in hits, or none. For a limit in CPU time the store
+//! gives the usage of other instances, and the cost of requests that run here now is added. Without
+//! an answer this process decides by its own counts and reports later. How the store is asked:
+//! `redis`.
+
+use super::redis::{Account, Lane, Naming, Outbox, Store};
+use aws_lc_rs::digest;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::classify::Attributes;
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::limiter::told::Word;
+use evenkeel_core::units::{Cost, Nanos, Time};
+use evenkeel_engine::{Asked, Begun};
+use std::fmt::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The length of the hash that replaces a secret, in bytes.
+const VEIL_BYTES: usize = 16;
+
+/// The store handle of one thread.
+pub struct Requests {
+    lane: Rc<Lane>,
+    naming: Naming,
+    outbox: Outbox,
+}
+
+impl Requests {
+    /// Makes the handle of the current thread. Its tasks run on the thread's runtime.
+    #[must_use]
+    pub fn new(store: &Arc<Store>) -> Rc<Requests> {
+        let lane = store.lane();
+        Rc::new(Requests { outbox: lane.outbox(), lane, naming: store.naming() })
+    }
+
+    /// Decides on one request, as [`evenkeel_engine::Lane::ask`] does. Waits at most as long as the
+    /// store may take. No lock is held during the wait.
+    pub async fn ask(&self, lane: &evenkeel_engine::Lane, request: &impl Attributes) -> Asked {
+        let begun = match lane.begin(request) {
+            Ok(begun) => begun,
+            Err(refusal) => return Asked::Refused(refusal),
+        };
+        let now = self.lane.now();
+        let mut accounts = self.accounts(&begun, request, now);
+        self.lane.decide(&mut accounts, true, now).await;
+        let words: Vec<Option<Word>> = accounts.iter().map(|account| account.word).collect();
+        let asked = match words.iter().any(Option::is_some) {
+            true => lane.conclude(begun, &words),
+            false => lane.conclude(begun, &[]),
+        };
+        self.concluded(asked, accounts)
+    }
+
+    fn accounts(&self, begun: &Begun, request: &impl Attributes, now: Time) -> Vec<Account> {
+        let limiter = begun.limiter();
+        let identifiers = begun.identifiers(request, now, veil);
+        let account = |(key, id): (&_, Vec<u8>)| -> Option<Account> {
+            let key: &evenkeel_core::classify::Key = key;
+            let limit = limiter.limits().get(usize::from(key.limit))?;
+            let name = self.naming.account("proxy", &limit.algorithm, &limit.name, &id);
+            let mut account = Account::new(name, limiter, *key, Limiter::asks(limit), now);
+            account.patience = limiter.patience(limit);
+            Some(account)
+        };
+        begun.keys().iter().zip(identifiers).filter_map(account).collect()
+    }
+
+    /// Queues the reports to the store that follow from the decision on a request.
+    fn concluded(&self, asked: Asked, accounts: Vec<Account>) -> Asked {
+        match asked {
+            Asked::Refused(refusal) => {
+                accounts.into_iter().filter_map(given_back).for_each(|back| self.outbox.add(back));
+                Asked::Refused(refusal)
+            }
+            Asked::Pass(mut charge) => {
+                let (hits, costs): (Vec<_>, Vec<_>) =
+                    accounts.into_iter().partition(|account| account.cost > Cost::ZERO);
+                let here = |account: &Account| account.word.is_none() && account.owes;
+                hits.into_iter().filter(here).for_each(|account| self.outbox.add(account));
+                let outbox = self.outbox.clone();
+                let tell = move |cost, asked, now| {
+                    for account in costs {
+                        // A window counts a cost as of the report, other buckets as of the start of
+                        // the request.
+                        let sums = matches!(account.algorithm, Algorithm::Sliding(_));
+                        let at = if sums { now } else { asked };
+                        outbox.add(Account { cost, at, ..account });
+                    }
+                };
+                charge.tell(Box::new(tell));
+                Asked::Pass(charge)
+            }
+        }
+    }
+}
+
+/// The report that takes a charge back, for a request that was refused for a reason unknown to the
+/// store.
+fn given_back(account: Account) -> Option<Account> {
+    let word = account.word.filter(|word| word.charged)?;
+    let moved = word.after.minus(word.before);
+    let back = Some((moved, word.clock));
+    (moved > Nanos::ZERO).then_some(Account { back, cost: Cost::ZERO, ..account })
+}
+
+/// The text that replaces a value that may be secret in the name of a key.
+fn veil(name: &str, value: &[u8]) -> String {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(name.as_bytes());
+    context.update(b"\0");
+    context.update(value);
+    let mut veiled = String::from("#");
+    // Writing to a String cannot fail.
+    let hash = context.finish();
+    hash.as_ref().iter().take(VEIL_BYTES).for_each(|byte| _ = write!(veiled, "{byte:02x}"));
+    veiled
+}

@@ -1,0 +1,186 @@
+//! Restores buckets from a snapshot, which is first checked as a whole.
+//!
+//! The buckets of a limit are restored into the current limit with the same door, name, key and
+//! unit, if its numbers allow it. Other buckets are dropped. The counters of the rate limit service
+//! are restored by their keys, which include their windows. If the clock was set back since, debts
+//! of seconds would seem to last for hours: in that case debts count from now. A damaged snapshot
+//! is moved aside, and no part of it is used.
+
+use super::format::{self, Counting, Fault, Head, Kept, Seen};
+use super::{Accounts, disk, kept, kept_windows};
+use evenkeel_config::settings;
+use evenkeel_core::bucket::Algorithm;
+use evenkeel_core::key::{KeyHash, Seed};
+use evenkeel_core::limiter::Limiter;
+use evenkeel_core::units::{Nanos, Time};
+use evenkeel_core::windows::Windows;
+use evenkeel_telemetry::Watch;
+use evenkeel_telemetry::counts::StateCounts;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufReader, Seek};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The size of the read buffer, in bytes.
+const BUFFER_BYTES: usize = 1 << 18;
+/// The difference by which the clock may seem to have gone back without being considered set back.
+const SKEW: Nanos = Nanos::from_secs(1);
+
+/// A snapshot that has been checked.
+pub struct Found {
+    file: File,
+    head: Head,
+}
+
+/// Opens and checks the snapshot of an earlier run. A damaged one is logged and moved aside.
+#[must_use]
+pub fn find(settings: &settings::State) -> Option<Found> {
+    let path = settings.file.as_deref()?;
+    let file = match disk::open(path) {
+        Ok(Some(file)) => file,
+        Ok(None) => {
+            let file = path.display();
+            tracing::info!(
+                target: "evenkeel::state", %file,
+                "there is no snapshot yet: nobody owes anything"
+            );
+            return None;
+        }
+        Err(error) => return refuse(path, &error),
+    };
+    match format::read(BufReader::with_capacity(BUFFER_BYTES, &file), |_| {}) {
+        Ok(head) => Some(Found { file, head }),
+        Err(fault) => refuse(path, &fault),
+    }
+}
+
+fn refuse(path: &Path, why: &dyn Display) -> Option<Found> {
+    let aside = match disk::set_aside(path) {
+        Ok(place) => format!("it lies in {} now", place.display()),
+        Err(error) => format!("it could not be put aside: {error}"),
+    };
+    tracing::error!(
+        target: "evenkeel::state", file = %path.display(),
+        "the snapshot is refused, and nobody owes anything: {why}; {aside}"
+    );
+    None
+}
+
+impl Found {
+    /// The seed with which the keys were hashed. The engines must use the same one, or no key is
+    /// found again.
+    #[must_use]
+    pub fn seed(&self) -> Seed {
+        self.head.seed
+    }
+
+    /// Restores the buckets of all limits that still mean the same. Call it before the first
+    /// request.
+    pub fn restore(mut self, accounts: &Accounts, watch: &Watch, now: Time) {
+        let mut restorer = Restorer::new(accounts, &self.head, now);
+        if let Err(fault) = self.show(|seen| restorer.see(seen)) {
+            tracing::error!(
+                target: "evenkeel::state",
+                "the snapshot cannot be read any more, and is taken over in part: {fault}"
+            );
+        }
+        let (restored, left) = (restorer.restored, restorer.left);
+        StateCounts::new(watch.registry()).restored(restored);
+        if restorer.back > SKEW {
+            tracing::warn!(
+                target: "evenkeel::state", seconds = restorer.back.as_secs_f64(),
+                "the snapshot is of the future, so the clock was set back: debts count from now"
+            );
+        }
+        let age = now.since(self.head.written).as_secs_f64();
+        tracing::info!(target: "evenkeel::state", restored, left, age, "snapshot taken over");
+    }
+
+    fn show(&mut self, see: impl FnMut(Seen<'_>)) -> Result<Head, Fault> {
+        self.file.rewind()?;
+        format::read(BufReader::with_capacity(BUFFER_BYTES, &self.file), see)
+    }
+}
+
+/// The state of a restoration.
+struct Restorer<'a> {
+    accounts: &'a Accounts,
+    now: Time,
+    /// The time by which the clock was set back since.
+    back: Nanos,
+    /// The table for the buckets of the current limit; `None` if they are dropped.
+    place: Option<Place>,
+    restored: u64,
+    /// The number of buckets that were dropped, because their debt is paid or their limit is gone.
+    left: u64,
+}
+
+/// The table that buckets are restored into.
+enum Place {
+    /// The limit at this index, and the algorithm by which the buckets were counted.
+    Limit(Arc<Limiter>, usize, Algorithm),
+    Windows(Arc<Windows>),
+}
+
+impl<'a> Restorer<'a> {
+    fn new(accounts: &'a Accounts, head: &Head, now: Time) -> Restorer<'a> {
+        let back = head.written.since(now);
+        Restorer { accounts, now, back, place: None, restored: 0, left: 0 }
+    }
+
+    fn see(&mut self, seen: Seen<'_>) {
+        match seen {
+            Seen::Limit(was) => self.place = self.find(was),
+            Seen::Bucket(hash, state) if self.put(hash, state) => self.restored += 1,
+            Seen::Bucket(..) => self.left += 1,
+        }
+    }
+
+    /// The current limit that means the same.
+    fn find(&self, was: &Kept) -> Option<Place> {
+        let Counting::Bucket(counted) = &was.counting else {
+            return self.windows(was).map(Place::Windows);
+        };
+        for (door, engine) in self.accounts.engines.iter().filter(|(door, _)| *door == was.door) {
+            let same = |today: &Kept| {
+                let Counting::Bucket(counts) = &today.counting else { return false };
+                (&today.name, &today.by, today.unit) == (&was.name, &was.by, was.unit)
+                    && counts.continues(counted)
+            };
+            let limiter = engine.held();
+            let index = limiter.limits().iter().position(|limit| same(&kept(door, limit)));
+            if let Some(index) = index {
+                return Some(Place::Limit(limiter, index, counted.clone()));
+            }
+        }
+        None
+    }
+
+    fn windows(&self, was: &Kept) -> Option<Arc<Windows>> {
+        let (door, windows) = self.accounts.windows.as_ref()?;
+        (*was == kept_windows(door)).then(|| Arc::clone(windows))
+    }
+
+    fn put(&self, hash: KeyHash, state: &[u64]) -> bool {
+        let (limiter, index, was) = match &self.place {
+            None => return false,
+            // Windows begin and end by the system's clock. If it was set back, the stored ones do
+            // not apply.
+            Some(Place::Windows(windows)) => {
+                return self.back <= SKEW && windows.restore(hash, state[0], self.now);
+            }
+            Some(Place::Limit(limiter, index, was)) => (limiter, index, was),
+        };
+        if self.back <= SKEW {
+            return limiter.restore(*index, was, hash, state, self.now);
+        }
+        // If a debt is left, the state is a single time, which can be moved. Otherwise it may be
+        // more than that.
+        if was.missing(state, self.now).is_none() {
+            return false;
+        }
+        let state = [Time(state[0]).minus(self.back).0];
+        limiter.restore(*index, was, hash, &state, self.now)
+    }
+}

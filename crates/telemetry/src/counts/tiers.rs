@@ -1,0 +1,118 @@
+//! The handles for waiting times, the backend's time and the time of whole requests, separately for
+//! clients in credit and clients in debt.
+//!
+//! These metrics show whether throttling works: clients in credit wait only shortly, whatever the
+//! others do. The engine decides the tier of a client; `watch::metrics` has the meaning of each
+//! metric.
+
+use crate::metrics::{BACKEND_TIME, REQUEST_TOOK, WAITS};
+use crate::registry::{Counter, Histogram, Registry};
+use evenkeel_core::units::{Cost, Nanos};
+
+/// The standing of the client of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// The client is within all its limits.
+    Credit,
+    /// The client is over one of its limits, or held up by one. In shadow mode, a client that would
+    /// be.
+    Debt,
+}
+
+impl Tier {
+    /// Both tiers, in the order of the array index.
+    pub const ALL: [Tier; 2] = [Tier::Credit, Tier::Debt];
+
+    /// The tier of a client; `indebted` says whether it is in debt by one of its limits.
+    #[must_use]
+    pub const fn of(indebted: bool) -> Tier {
+        if indebted { Tier::Debt } else { Tier::Credit }
+    }
+
+    /// The value of the label `tier` in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Tier::Credit => "credit",
+            Tier::Debt => "debt",
+        }
+    }
+}
+
+/// Everything that is counted by tier.
+#[derive(Debug)]
+pub struct TierCounts {
+    waits: [Histogram; 2],
+    backend: [Histogram; 2],
+    took: [Histogram; 2],
+    spent: [Counter; 2],
+}
+
+impl TierCounts {
+    /// Makes the handles.
+    #[must_use]
+    pub fn new(registry: &Registry) -> TierCounts {
+        let each = |metric| Tier::ALL.map(|tier| registry.histogram(metric, &[tier.name()]));
+        TierCounts {
+            waits: each(&WAITS),
+            backend: each(&BACKEND_TIME),
+            took: each(&REQUEST_TOOK),
+            spent: Default::default(),
+        }
+    }
+
+    /// Records a request that is over. It waited for `waited`, and the backend worked for it for
+    /// `worked`. A duration of zero is not recorded, so the histograms hold only requests that
+    /// waited, or reached the backend.
+    pub fn record(&self, tier: Tier, waited: Nanos, worked: Nanos) {
+        for (spread, length) in [(&self.waits, waited), (&self.backend, worked)] {
+            if length > Nanos::ZERO {
+                spread[tier as usize].record(length.0);
+            }
+        }
+    }
+
+    /// Records a request that cost `cost` and ended `took` after it arrived; `None` means that the
+    /// duration is not meaningful.
+    pub fn served(&self, tier: Tier, cost: Cost, took: Option<Nanos>) {
+        self.spent[tier as usize].increment(cost.0);
+        if let Some(took) = took {
+            self.took[tier as usize].record(took.0);
+        }
+    }
+
+    /// The histogram of the durations of requests of this tier.
+    #[must_use]
+    pub fn took(&self, tier: Tier) -> &Histogram {
+        &self.took[tier as usize]
+    }
+
+    /// The cost of all requests of this tier so far, in nano-units.
+    #[must_use]
+    pub fn spent(&self, tier: Tier) -> u64 {
+        self.spent[tier as usize].get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_are_counted_apart_and_who_did_not_wait_not_at_all() {
+        let registry = Registry::default();
+        let counts = TierCounts::new(&registry);
+        let second = Nanos::from_secs(1);
+        counts.record(Tier::of(false), Nanos::ZERO, second);
+        counts.record(Tier::of(true), second, second);
+        counts.record(Tier::of(true), second, Nanos::ZERO);
+        counts.served(Tier::Credit, Cost(3), Some(second));
+        counts.served(Tier::Debt, Cost(5), None);
+        let count =
+            |metric, tier| -> u64 { registry.histogram(metric, &[tier]).counts().iter().sum() };
+        assert_eq!((count(&WAITS, "credit"), count(&WAITS, "debt")), (0, 2));
+        assert_eq!((count(&BACKEND_TIME, "credit"), count(&BACKEND_TIME, "debt")), (1, 1));
+        assert_eq!((count(&REQUEST_TOOK, "credit"), count(&REQUEST_TOOK, "debt")), (1, 0));
+        assert_eq!((counts.spent(Tier::Credit), counts.spent(Tier::Debt)), (3, 5));
+    }
+}

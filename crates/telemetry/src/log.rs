@@ -1,0 +1,130 @@
+//! The log: lines of text or JSON on standard error.
+//!
+//! A line stays one line and moves no cursor, whatever a stranger sent: the writer escapes control
+//! characters once more, however the field was written. `watch` decides which decisions get a line.
+//!
+//! A thread of its own writes the lines from a bounded queue. The reader of standard error may be
+//! slow or stop, and no request waits for it. Lines that find the queue full are lost and counted.
+
+mod queue;
+
+use super::printable::printable;
+use evenkeel_config::settings::{Format, Level, Log};
+use queue::{Queue, Writer};
+use std::io::{self, Write};
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The maximum number of lines that wait to be written.
+const QUEUE_LINES_MAX: usize = 4_096;
+
+/// The handle that changes the level of the log while it runs.
+type Filter = reload::Handle<LevelFilter, tracing_subscriber::Registry>;
+
+/// The running log. When it is dropped, it writes the lines that still wait, for a second at most.
+pub struct Running {
+    filter: Filter,
+    writer: Writer,
+}
+
+impl Running {
+    /// Applies the level of a changed configuration. The format is a restart-only key.
+    pub fn reload(&self, log: Log) {
+        // This fails only if the log is gone, and then there is no place to report it.
+        let _ = self.filter.reload(level(log.level));
+    }
+
+    /// The number of lines lost so far because the reader of standard error was too slow.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.writer.lost()
+    }
+}
+
+/// Why the log could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// This process has one already.
+    #[error("the log is set up already")]
+    Taken,
+    /// The system gives no thread.
+    #[error("no thread for the log: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// Sends all log lines from now on to standard error.
+///
+/// # Errors
+/// [`InstallError::Taken`] when called twice in one process; or the system gives no thread.
+pub fn install(log: Log) -> Result<Running, InstallError> {
+    let (queue, writer) = Queue::start(QUEUE_LINES_MAX, io::stderr())?;
+    let (subscriber, filter) = subscriber(log, queue);
+    subscriber.try_init().map_err(|_| InstallError::Taken)?;
+    Ok(Running { filter, writer })
+}
+
+/// The subscriber that [`install`] uses, with any writer.
+fn subscriber<W>(log: Log, writer: W) -> (impl Subscriber + Send + Sync, Filter)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let (filter, handle) = reload::Layer::new(level(log.level));
+    // Evenkeel logs the events of this crate itself, once. Its own lines would let a stranger cause
+    // more.
+    let ours = filter_fn(|line| !line.target().starts_with("async_nats"));
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Safe(writer));
+    let lines = match log.format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().boxed(),
+    };
+    (tracing_subscriber::registry().with(filter).with(ours).with(lines), handle)
+}
+
+fn level(level: Level) -> LevelFilter {
+    match level {
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    }
+}
+
+/// A maker of writers that escape their lines.
+struct Safe<W>(W);
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Safe<W> {
+    type Writer = SafeWriter<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        SafeWriter(self.0.make_writer())
+    }
+}
+
+/// Escapes all hidden characters in a line except its final line feed. Each `write` gets a whole
+/// line.
+struct SafeWriter<W>(W);
+
+impl<W: Write> Write for SafeWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let body = text.strip_suffix('\n').unwrap_or(&text);
+        let mut safe = printable(body).into_owned();
+        safe.push('\n');
+        self.0.write_all(safe.as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Values that are built from files and follow their changes.
+//!
+//! The files are checked once a second. A changed and valid content is applied. An invalid one is
+//! logged, counted and ignored, so a failed renewal does not break any connection. An expired
+//! certificate is therefore accepted with a message at the start, but refused as a replacement.
+
+use super::pem::{Fault, Validity, date};
+use arc_swap::ArcSwap;
+use evenkeel_config::source::files::{File, Files};
+use evenkeel_core::units::Time;
+use evenkeel_telemetry::metrics::{TLS_RELOADS, TLS_UNTIL};
+use evenkeel_telemetry::registry::{Counter, Gauge, Registry};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Warning time before a certificate expires, in seconds: seven days.
+const SOON: u64 = 7 * 86_400;
+
+/// A value that was built from files.
+#[derive(Debug)]
+pub struct Made<T> {
+    /// The value itself.
+    pub value: T,
+    /// Validity of its certificate.
+    pub validity: Validity,
+}
+
+/// The function that builds the value.
+type Make<T> = Box<dyn Fn(&[File]) -> Result<Made<T>, Fault> + Send>;
+
+/// State of a certificate at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    NotYet,
+    Good,
+    EndsSoon,
+    Over,
+}
+
+/// A value that is in use, and the files that it is built from.
+pub struct Live<T> {
+    /// Name of the user for messages and metrics: `peers`, `ratelimit`.
+    of: &'static str,
+    files: Files,
+    /// Path of the certificate, for messages.
+    path: PathBuf,
+    make: Make<T>,
+    running: Arc<ArcSwap<T>>,
+    validity: Validity,
+    told: Age,
+    /// Counters of successful and failed reloads.
+    reloads: [Counter; 2],
+    until: Gauge,
+}
+
+impl<T> Live<T> {
+    /// Reads the files at `paths` and builds the value. The first path must be that of the
+    /// certificate.
+    ///
+    /// # Errors
+    /// [`Fault`]. An expired certificate is only logged.
+    pub fn load(
+        of: &'static str,
+        paths: Vec<PathBuf>,
+        make: impl Fn(&[File]) -> Result<Made<T>, Fault> + Send + 'static,
+        now: Time,
+        registry: &Registry,
+    ) -> Result<Live<T>, Fault> {
+        let path = paths.first().cloned().ok_or(Fault::Missing)?;
+        let mut files = Files::new(paths);
+        let Made { value, validity } = make(&files.read()?)?;
+        let reloads = ["ok", "failed"].map(|result| registry.counter(&TLS_RELOADS, &[of, result]));
+        let mut live = Live {
+            of,
+            files,
+            path,
+            make: Box::new(make),
+            running: Arc::new(ArcSwap::from_pointee(value)),
+            validity,
+            told: Age::Good,
+            reloads,
+            until: registry.gauge(&TLS_UNTIL, &[of]),
+        };
+        live.tell(now);
+        Ok(live)
+    }
+
+    /// The value in use. It can be read at any time.
+    #[must_use]
+    pub fn running(&self) -> Arc<ArcSwap<T>> {
+        Arc::clone(&self.running)
+    }
+
+    /// Applies the files if they have changed. Must be called once a second.
+    pub fn look(&mut self, now: Time) {
+        if let Some(files) = self.files.look() {
+            let taken = self.take(&files, now);
+            self.reloads[usize::from(taken.is_err())].increment(1);
+            let (of, cert) = (self.of, self.path.display());
+            match taken {
+                Ok(()) => {
+                    let until = date(self.validity.until);
+                    tracing::info!(
+                        target: "evenkeel::tls", of, %cert, until, "certificate reloaded"
+                    );
+                }
+                Err(error) => tracing::error!(
+                    target: "evenkeel::tls", of, %error, "certificate refused; the one before stays"
+                ),
+            }
+        }
+        self.tell(now);
+    }
+
+    fn take(&mut self, files: &[File], now: Time) -> Result<(), Fault> {
+        let Made { value, validity } = (self.make)(files)?;
+        if age(validity, now) == Age::Over {
+            return Err(Fault::Expired { path: self.path.clone(), until: date(validity.until) });
+        }
+        self.running.store(Arc::new(value));
+        self.validity = validity;
+        self.told = Age::Good;
+        Ok(())
+    }
+
+    /// Logs each change of the certificate's state once.
+    fn tell(&mut self, now: Time) {
+        self.until.set(i64::try_from(self.validity.until).unwrap_or(i64::MAX));
+        let age = age(self.validity, now);
+        if age == self.told {
+            return;
+        }
+        self.told = age;
+        let (of, cert) = (self.of, self.path.display());
+        let (from, until) = (date(self.validity.from), date(self.validity.until));
+        match age {
+            Age::Good => {}
+            Age::NotYet => tracing::error!(
+                target: "evenkeel::tls", of, %cert, from, "the certificate is not valid yet"
+            ),
+            Age::EndsSoon => tracing::warn!(
+                target: "evenkeel::tls", of, %cert, until, "the certificate expires soon"
+            ),
+            Age::Over => tracing::error!(
+                target: "evenkeel::tls", of, %cert, until,
+                "the certificate has expired: others will refuse it; put a good one in its place"
+            ),
+        }
+    }
+}
+
+fn age(validity: Validity, now: Time) -> Age {
+    let now = now.second();
+    match () {
+        () if now > validity.until => Age::Over,
+        () if now < validity.from => Age::NotYet,
+        () if validity.until - now < SOON => Age::EndsSoon,
+        () => Age::Good,
+    }
+}
