@@ -1,8 +1,9 @@
-//! A rate limit service on tonic that lets Limitador's library decide, in memory, on one thread.
+//! A rate limit service on tonic that uses Limitador's library for its decisions, in memory, on one
+//! thread.
 //!
 //! `limitador-service PORT`. It has a limit of its own for the `user` of each of the first ten
-//! descriptors, so ten descriptors are ten counters, as they are for Evenkeel. What its own server
-//! does around the library (metrics, tracing) is left out, and so is not held against it.
+//! descriptors, so ten descriptors are ten counters, as in Evenkeel. The additional work of
+//! Limitador's own server (metrics, tracing) is left out in its favour.
 
 use limitador::RateLimiter;
 use limitador::limit::{Context as Values, Limit, Namespace};
@@ -26,9 +27,9 @@ use messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitRespons
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Descriptors that have a limit.
+/// The number of descriptors with a limit.
 const DESCRIPTORS: usize = 10;
-/// Counters that are kept: more than the load has.
+/// The maximum number of counters; more than the load has.
 const COUNTERS_MAX: u64 = 100_000;
 
 type Fault = Box<dyn std::error::Error>;

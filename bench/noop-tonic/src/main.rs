@@ -1,7 +1,7 @@
-//! A rate limit service on tonic that answers OK to everything, on one thread.
+//! A rate limit service on tonic that answers OK to every request, on one thread.
 //!
-//! `noop-tonic PORT`. It decodes the request and encodes an answer of the usual size, and that is
-//! all: what a decision may cost on top is measured against it.
+//! `noop-tonic PORT`. It only decodes the request and encodes an answer of the usual size, so it is
+//! the baseline for the cost of a decision.
 
 use prost_types::Duration;
 use std::convert::Infallible;

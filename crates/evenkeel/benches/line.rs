@@ -1,9 +1,10 @@
-//! The line door beside a bare echo of its protocol and Redis, in one run: CPU per query with 64
-//! queries under way on each of 50 connections, and latency with one at a time.
+//! Compares the line door with a bare echo server of its protocol and with Redis, in one run: the
+//! CPU time per query with 64 queries in flight on each of 50 connections, and the latency with one
+//! query at a time.
 //!
-//! `bench/line` starts it and says what it needs. Servers are on core 0, the load on core 1,
-//! contestants in turns within each round, so that what disturbs the machine disturbs all. The
-//! echo is what tokio costs with no decision: it answers `OK` to whatever ends in a newline.
+//! `bench/line` starts it and describes what it needs. Servers run on core 0, the load on core 1.
+//! The contestants take turns within each round, so that a disturbance of the machine affects all
+//! of them. The echo shows the cost of tokio without a decision: it answers `OK` to every line.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fmt::Write as _;
@@ -19,10 +20,10 @@ const PIPELINE: usize = 64;
 const KEYS: usize = 100_000;
 const SERVER_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
-/// Round trips of one look at latency.
+/// The number of round trips of one latency measurement.
 const TRIPS: usize = 10_000;
 
-/// A server and what it is asked.
+/// A server and the queries for it.
 struct Contestant {
     name: &'static str,
     address: SocketAddr,
@@ -83,7 +84,7 @@ fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &cores)?)
 }
 
-/// A key of 16 bytes, in no order.
+/// A key of 16 bytes; consecutive numbers give unordered keys.
 fn key(n: usize) -> String {
     format!("{:016x}", (n as u64 % KEYS as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -157,7 +158,7 @@ fn await_port(port: u16) -> io::Result<()> {
     }
 }
 
-/// CPU time of a process, in clock ticks of a hundredth of a second.
+/// The CPU time of a process in seconds, with a resolution of a hundredth.
 fn cpu_seconds(process: u32) -> io::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
@@ -179,7 +180,7 @@ fn measure(contestant: &Contestant, seconds: u64) -> io::Result<Figures> {
     })
 }
 
-/// The median round trip of one query at a time.
+/// The median round trip time of one query at a time, in microseconds.
 fn latency(contestant: &Contestant) -> io::Result<f64> {
     let mut stream = TcpStream::connect(contestant.address)?;
     stream.set_nodelay(true)?;
@@ -201,12 +202,12 @@ fn latency(contestant: &Contestant) -> io::Result<f64> {
     Ok(trips[TRIPS / 2].as_secs_f64() * 1e6)
 }
 
-/// Whether a reply ends here; those that are arrays come whole.
+/// Whether a reply is complete; replies that are arrays arrive in one piece.
 fn ended(bytes: &[u8], framed: bool) -> bool {
     bytes.ends_with(if framed { b"\r\n" } else { b"\n" })
 }
 
-/// How many queries are answered in so much time.
+/// The number of queries answered within `length`.
 async fn load(contestant: &Contestant, length: Duration) -> io::Result<u64> {
     let end = Instant::now() + length;
     let batches = KEYS / PIPELINE;
@@ -283,7 +284,7 @@ fn show(contestants: &[Contestant], figures: &[Vec<Figures>]) {
     }
 }
 
-/// median (least-most)
+/// Formats values as `median (least-most)`.
 fn spread(values: impl Iterator<Item = f64>, digits: usize) -> String {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -291,7 +292,7 @@ fn spread(values: impl Iterator<Item = f64>, digits: usize) -> String {
     format!("{:.digits$} ({least:.digits$}-{most:.digits$})", values[values.len() / 2])
 }
 
-/// Answers `OK` to every newline, and decides nothing.
+/// Answers `OK` to every line without any decision.
 fn echo(port: u16) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

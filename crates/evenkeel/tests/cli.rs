@@ -1,4 +1,4 @@
-//! The real binary on the command line: exit codes, what goes to which stream.
+//! The real binary on the command line: exit codes, and the output on each stream.
 
 #[path = "cli/replay/mod.rs"]
 mod replay;

@@ -1,5 +1,5 @@
-//! Configurations from text to settings: what is good, what is faulty and how that is said. The
-//! table of faults is what users see, word for word. The last test lets any bytes in.
+//! Configurations from text to settings: valid ones, invalid ones, and the exact error messages.
+//! The table of errors shows what users see, word for word. The last test reads arbitrary bytes.
 
 #[path = "config/conditions.rs"]
 mod conditions;
@@ -432,7 +432,7 @@ fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken()
     point("one");
     let mut source = Source::new(&link);
     assert!(source.load(4.0).is_ok());
-    // It is read at the second look: what still changes is still being written.
+    // The file is read at the second check: while it still changes, it is being written.
     let mut look = || match source.look(4.0) {
         Change::None => source.look(4.0),
         change => panic!("too early: {change:?}"),
@@ -460,7 +460,7 @@ fn fuzz_any_bytes_are_read_or_refused() {
     });
 }
 
-/// Words of real configurations in any order reach further in than bytes do.
+/// Words of real configurations in any order test deeper code than arbitrary bytes.
 #[test]
 fn fuzz_any_words_are_read_or_refused() {
     const WORDS: [&str; 40] = [
@@ -514,7 +514,7 @@ fn fuzz_any_words_are_read_or_refused() {
     });
 }
 
-/// The guide has a line for every key that can be written, and names those of later versions.
+/// The guide has a line for every key, and names those of later versions.
 #[test]
 fn the_guide_has_every_key() {
     let guide = include_str!("../../../docs/guide/configuration.md");

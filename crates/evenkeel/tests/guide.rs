@@ -1,7 +1,7 @@
-//! The guide and the README tell the truth: every configuration they show is read and accepted.
+//! The guide and the README are correct: every configuration in them is read and accepted.
 //!
-//! A block that begins with ```` ```yaml ```` is one whole configuration file, or the `limits` of
-//! one. What the keys mean is tested in `config`; that links lead somewhere is tested here too.
+//! A code block marked as `yaml` is one whole configuration file, or the `limits` of one. The
+//! meaning of keys is tested in `config`. The targets of links are also tested here.
 
 #[path = "guide/messages.rs"]
 mod messages;
@@ -17,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The READMEs, ARCHITECTURE.md and every page of the guide: name and text.
+/// The READMEs, ARCHITECTURE.md and every page of the guide: path and text.
 fn pages() -> Vec<(PathBuf, String)> {
     let guide = fs::read_dir(root().join("docs/guide")).expect("the guide");
     let mut paths: Vec<PathBuf> = guide.map(|entry| entry.expect("a page").path()).collect();
@@ -59,7 +59,8 @@ fn below(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
 }
 
-/// Ours run as they are; those of other programs are run with them, by the journeys.
+/// Evenkeel's own examples run as they are. The journeys run the examples for other programs with
+/// these programs.
 #[test]
 fn every_example_is_accepted() {
     let examples = below(&root().join("examples"));
@@ -70,7 +71,7 @@ fn every_example_is_accepted() {
     });
     let ours: Vec<_> = ours.collect();
     assert!(ours.len() >= 3, "{ours:?}");
-    // What nobody runs here is read at least.
+    // YAML files that no test runs are at least parsed.
     let others = examples.iter().filter(|path| path.extension().is_some_and(|kind| kind == "yaml"));
     for path in others {
         let text = fs::read_to_string(path).expect("text");
@@ -83,12 +84,12 @@ fn every_example_is_accepted() {
     }
 }
 
-/// What needs something else to run with is a comment in the large example: without the marks it is
-/// accepted, each part for itself and all of them together.
+/// In the large example, sections that need another program to run are comments. Without the
+/// comment marks they are accepted, each alone and all together.
 #[test]
 fn what_the_example_has_in_comments_is_accepted() {
     let text = fs::read_to_string(root().join("examples/evenkeel.yaml")).expect("text");
-    // Several instances count by `peers` or by a `store`, not by both.
+    // Several instances share counts by `peers` or by a `store`, not by both.
     let (before, rest) = text.split_once("\npeers:").expect("peers");
     let (_, comments) = rest.split_once("\n\n").expect("an end");
     let parts = comments.split("\n#\n").map(|part| {

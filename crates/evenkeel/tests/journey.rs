@@ -1,9 +1,9 @@
-//! Journeys: the real binary before a real site (nginx and PHP-FPM), with real clients.
+//! Journeys: the real binary in front of a real site (nginx and PHP-FPM), with real clients.
 //!
-//! What is asserted is Evenkeel's own accounting (its decision log and metrics), compared with
-//! itself and with what clients saw, so that a slow machine changes no outcome. Journeys run one
-//! at a time. nginx and PHP-FPM must be there: `ci/test` installs them; without them a journey
-//! fails and says so.
+//! The tests check Evenkeel's own accounting (its decision log and metrics), compared with itself
+//! and with the answers that clients get, so that a slow machine does not change any result.
+//! Journeys run one at a time. They need nginx and PHP-FPM, which `ci/test` installs; without them
+//! a journey fails with a message.
 
 #[path = "journey/front/abuse.rs"]
 mod abuse;

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than anything here takes on the slowest machine; only a failing test waits so long.
+/// Longer than any step takes on the slowest machine; only a failing test waits that long.
 const LONG: Duration = Duration::from_secs(30);
 
 /// A running program; killed if a test forgets to end it.
@@ -38,7 +38,7 @@ impl Program {
         Program { child, log }
     }
 
-    /// The next line of the log that holds `what`; what comes before it is passed over.
+    /// The next log line that contains `what`; earlier lines are skipped.
     fn told(&mut self, what: &str) -> String {
         let mut all = String::new();
         loop {
@@ -52,7 +52,7 @@ impl Program {
         }
     }
 
-    /// Where the proxy and the admin door listen, as the first line says.
+    /// The addresses of the proxy and the admin door, from the first log line.
     fn addresses(&mut self) -> Vec<SocketAddr> {
         let line = self.told("proxy open");
         let words = line.split(|c: char| "[]= ,".contains(c));
@@ -76,7 +76,7 @@ impl Drop for Program {
     }
 }
 
-/// A backend that says when a request is there, and answers `hello` when it is told to.
+/// A backend that announces each request, and answers `hello` when the test asks for it.
 fn backend() -> (SocketAddr, Receiver<Sender<()>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -161,7 +161,7 @@ fn flags_are_enough_to_run_the_proxy() {
     assert_eq!(program.end().code(), Some(0));
 }
 
-/// In a terminal of its own, which `script` makes.
+/// Runs in a terminal of its own, which `script` provides.
 fn top_draws_and_leaves_the_terminal_as_it_was(admin: SocketAddr) {
     let top = format!("{} top --admin {admin}", env!("CARGO_BIN_EXE_evenkeel"));
     let mut terminal = Command::new("script")
@@ -284,9 +284,9 @@ fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
     program.told("configuration reloaded");
     assert!(get(admin, "/api/config").contains("cpus: 2\n"));
 
-    // Without a signal: it is looked at once a second.
+    // Without a signal: the file is checked once a second.
     configuration(folder.path(), address, "3");
-    // It may have come upon the one before by itself, just before the signal.
+    // The program may have noticed the previous change by itself, just before the signal.
     while !get(admin, "/api/config").contains("cpus: 3\n") {
         program.told("configuration reloaded");
     }
@@ -296,7 +296,8 @@ fn t26_a_faulty_reload_is_refused_and_the_next_good_one_works() {
     assert_eq!(program.end().code(), Some(0));
 }
 
-/// Decisions show a wait; the list of clients shows what they have waited, which is nothing.
+/// Decisions show a wait; the list of clients shows the time that they really waited, which is
+/// zero.
 #[test]
 fn in_shadow_nobody_waits_and_doctor_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -319,7 +320,8 @@ fn in_shadow_nobody_waits_and_doctor_says_so() {
     assert!(top.contains("\"wait_average\":0.0"), "{top}");
 }
 
-/// Else a debt would grow in shadow that could not when it is enforced, and be owed after that.
+/// Otherwise a debt would grow in shadow mode that could not grow when the limit is enforced, and
+/// would still be owed then.
 #[test]
 fn in_shadow_what_would_be_refused_is_told_once_and_owed_by_nobody() {
     let folder = tempfile::tempdir().expect("a folder");

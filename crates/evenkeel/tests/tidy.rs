@@ -1,9 +1,10 @@
-//! Keeps the house tidy: sizes, headers, arrows between modules, and what no source may contain.
+//! Checks the style of all sources: sizes, file headers, dependencies between modules, and banned
+//! words.
 //!
-//! A plain-text scan of every Rust file of the workspace, after comments and strings are blanked
-//! out (`tidy/source.rs`). It is a ratchet: the figures in `tidy/size.rs` may be lowered, not
-//! raised, and every exception stands in `tidy/allowed.rs` with its reason. It does not parse
-//! Rust and knows no types: what needs those is clippy's.
+//! It is a plain-text scan of every Rust file of the workspace, after comments and strings are
+//! blanked out (`tidy/source.rs`). It works as a ratchet: the figures in `tidy/size.rs` may be
+//! lowered but not raised, and every exception is in `tidy/allowed.rs` with its reason. It does not
+//! parse Rust and knows no types; rules that need types are left to clippy.
 
 #[path = "tidy/allowed.rs"]
 mod allowed;
@@ -18,7 +19,7 @@ mod source;
 
 use source::Source;
 
-/// Fails with one line per fault.
+/// Fails with one line for each fault.
 fn expect_none(faults: &[String]) {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }

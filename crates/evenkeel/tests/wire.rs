@@ -1,7 +1,7 @@
-//! The committed messages of other protocols are what their protos say.
+//! The committed messages of other protocols match their protos.
 //!
-//! `EVENKEEL_WRITE_WIRE=1 cargo test -p evenkeel --test wire` writes them anew; without it, this
-//! compares. No `protoc` is needed.
+//! `EVENKEEL_WRITE_WIRE=1 cargo test -p evenkeel --test wire` writes them again; without it, the
+//! test compares them. No `protoc` is needed.
 
 use prost_build::{Config, Module};
 use std::collections::BTreeMap;
@@ -17,17 +17,18 @@ const PROTOS: [&str; 5] = [
     "grpc/health/v1/health.proto",
 ];
 
-/// What we ask others for: it is not served, so reflection does not show it.
+/// Protocols that Evenkeel uses as a client. They are not served, so reflection does not show them.
 const ASKED: [&str; 2] =
     ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
-/// What a collector is told.
+/// The messages for an OpenTelemetry collector.
 const TOLD: [&str; 2] = [
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
     "opentelemetry/proto/collector/metrics/v1/metrics_service.proto",
 ];
 
-/// Packages that are served by another's messages: they are equal on the wire, as far as they go.
+/// Packages without messages of their own: their encoding is the same as that of v3, in the fields
+/// that they have.
 const SERVED_BY_V3: [&str; 4] = [
     "envoy.service.ratelimit.v2",
     "envoy.api.v2.core",

@@ -1,5 +1,5 @@
-//! What `check` calls good starts, and what does not start is named by `check`: both are asked
-//! about the same configurations, by the same user on the same machine.
+//! Configurations that `check` accepts must start, and `check` must name what prevents a start:
+//! both get the same configurations, as the same user on the same machine.
 
 use crate::{evenkeel, text};
 use std::fs;
@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const RULES: &str = "domain: a\ndescriptors:\n  - key: k\n    \
                      rate_limit: {unit: day, requests_per_unit: 1}\n";
 
-/// What configurations may name: a folder, and things in it.
+/// A folder with the files that configurations refer to.
 struct Ground {
     folder: tempfile::TempDir,
     _taken: (TcpListener, UdpSocket, UnixListener),
@@ -48,7 +48,7 @@ impl Ground {
         let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
         let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let file = UnixListener::bind(path("taken.sock")).expect("a socket");
-        // One that is left over from a program that is gone.
+        // A socket left over from a program that has ended.
         drop(UnixListener::bind(path("left.sock")).expect("a socket"));
         let ports = [
             ("TAKEN_TCP", tcp.local_addr().expect("bound").port().to_string()),
@@ -57,7 +57,7 @@ impl Ground {
         Ground { folder, _taken: (tcp, udp, file), ports }
     }
 
-    /// A file with this configuration, whose words in capitals are replaced.
+    /// Writes a file with this configuration, with words in capitals replaced.
     fn write(&self, text: &str) -> PathBuf {
         let folder = self.folder.path().display().to_string();
         let text = text.replace("DIR", &folder);
@@ -78,7 +78,7 @@ impl Drop for Started {
     }
 }
 
-/// Whether the program says that it is ready with this file, and what it says otherwise.
+/// Whether the program reports that it is ready with this file; otherwise its output.
 fn starts(config: &Path) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let herald = folder.path().join("notify");
@@ -105,16 +105,16 @@ fn starts(config: &Path) -> Result<(), String> {
     }
 }
 
-/// What makes the two differ on purpose: a port that another program has just now.
+/// The warning for the one intended difference: a port that another program uses at the moment.
 const OF_THE_MOMENT: &str = "another program has it just now";
 
-/// What is said where connections may need more files than may be open.
+/// The warning if connections may need more files than may be open.
 const OPEN_FILES: &str = "the limit on open files is too low";
 
-/// Configurations, and a word of what is said of each: a fault, or a warning where `check` and
-/// `serve` both take it; nothing where it is simply good.
+/// Configurations, each with a part of the message about it: an error, or a warning if both `check`
+/// and `serve` accept it. The text is empty if the configuration is valid without a warning.
 const CASES: [(&str, &str); 45] = [
-    // Good ones, of every door.
+    // Valid ones, for every door.
     ("proxy: {listen: '127.0.0.1:0', backend: 'http://127.0.0.1:1'}", ""),
     ("check: {listen: '127.0.0.1:0', syslog: 'udp://127.0.0.1:0'}", ""),
     ("line: {listen: 'unix://DIR/line.sock'}", ""),
@@ -128,7 +128,7 @@ const CASES: [(&str, &str); 45] = [
     ),
     ("line: {listen: '127.0.0.1:0'}\npeers: {listen: '127.0.0.1:0'}", ""),
     ("line: {listen: '127.0.0.1:0'}\nstate: {file: DIR/state}", ""),
-    // Addresses that are none of this machine's.
+    // Addresses that do not belong to this machine.
     ("proxy: {listen: '192.0.2.1:8888', backend: 'http://127.0.0.1:1'}", "no address of this"),
     ("check: {listen: '192.0.2.1:9971'}", "no address of this"),
     ("check: {listen: '127.0.0.1:0', syslog: 'udp://192.0.2.1:5514'}", "no address of this"),
@@ -153,18 +153,18 @@ const CASES: [(&str, &str); 45] = [
         "line: {listen: '127.0.0.1:0'}\npeers: {listen: '192.0.2.1:7946', secret_file: DIR/token}",
         "no address of this",
     ),
-    // Two for one.
+    // Two listeners on one address.
     (
         "proxy: {listen: ['[::]:TAKEN_TCP', '0.0.0.0:TAKEN_TCP'], backend: 'http://127.0.0.1:1'}",
         "two listeners want",
     ),
     ("line: {listen: ['unix://DIR/a.sock', 'unix://DIR/./a.sock']}", "two listeners want"),
-    // Files that are sockets.
+    // Unix sockets.
     ("line: {listen: 'unix://DIR/nowhere/line.sock'}", "make its folder first"),
     ("line: {listen: 'unix://DIR/plain'}", "a file that is no socket"),
     ("ratelimit: {rules: off, PORTS, grpc_unix: DIR/nowhere/grpc.sock}", "make its folder first"),
     ("ratelimit: {rules: off, PORTS, grpc_unix: DIR/plain}", "a file that is no socket"),
-    // Taken just now.
+    // Ports that are in use at the moment.
     ("proxy: {listen: '127.0.0.1:TAKEN_TCP', backend: 'http://127.0.0.1:1'}", OF_THE_MOMENT),
     ("check: {listen: '127.0.0.1:0', syslog: 'udp://127.0.0.1:TAKEN_UDP'}", OF_THE_MOMENT),
     ("line: {listen: 'unix://DIR/taken.sock'}", OF_THE_MOMENT),
@@ -206,7 +206,7 @@ const CASES: [(&str, &str); 45] = [
         "ratelimit: {rules: off, PORTS, prometheus: {listen: '127.0.0.1:0', mapper: DIR/none}}",
         "none",
     ),
-    // What a start takes with a warning.
+    // Configurations that start with a warning.
     ("ratelimit: {rules: DIR/later, PORTS}", "warning"),
     ("line: {listen: '127.0.0.1:0'}\nstate: {file: DIR/nowhere/state}", "warning"),
     (
@@ -233,7 +233,7 @@ fn check_calls_good_what_starts_and_nothing_else() {
 }
 
 impl Ground {
-    /// What `check` and a start with this configuration do not have in common.
+    /// Describes the case if `check` and a start with this configuration disagree.
     fn disagreement(&self, (case, said): (&str, &str)) -> Option<String> {
         let mut case =
             case.replace("PORTS", "grpc: '127.0.0.1:0', http: '127.0.0.1:0', debug: '127.0.0.1:0'");
@@ -243,7 +243,8 @@ impl Ground {
         let path = self.write(&case);
         let checked = evenkeel(&["check", &path.display().to_string()]);
         let all = text(&checked.stderr);
-        // How many files may be open is this machine's business, except where that is asked.
+        // The limit on open files depends on the machine, so its warning is ignored unless the case
+        // expects it.
         let is_asked = |line: &&str| said == OPEN_FILES || !line.contains(OPEN_FILES);
         let told: Vec<&str> = all.lines().filter(is_asked).collect();
         let told = told.join("\n");
@@ -258,7 +259,7 @@ impl Ground {
     }
 }
 
-/// Users other than root may not have ports below 1024, nor write everywhere.
+/// Users other than root may not use ports below 1024, nor write everywhere.
 #[test]
 fn check_says_what_this_user_may_not() {
     let ground = Ground::new();
@@ -285,7 +286,7 @@ fn check_says_what_this_user_may_not() {
         let checked = as_nobody(&["check"]);
         let told = text(&checked.stderr);
         if told.contains("setpriv") {
-            // The program lies where nobody may look.
+            // The program is in a folder that this user may not read.
             return;
         }
         assert!(!checked.status.success() && told.contains(said), "{case}\n{told}");

@@ -1,4 +1,4 @@
-//! `when` and `exempt`: which requests a limit is for, and which none is for.
+//! `when` and `exempt`: the requests that a limit applies to, and those that no limit applies to.
 
 use super::good;
 use evenkeel_config::{Found, check, parse};

@@ -1,4 +1,4 @@
-//! What the `proxy` section says of its clients' side: TLS, HTTP/2, and what is refused.
+//! The client side of the `proxy` section: TLS, HTTP/2, and configurations that are refused.
 
 use super::{faults, good};
 use evenkeel_config::settings::{ClientAddress, Proxy};

@@ -1,4 +1,4 @@
-//! The `peers` section: its defaults, its forms, and what is refused.
+//! The `peers` section: its defaults, its forms and its errors.
 
 use super::{faults, good};
 use evenkeel_config::settings::peers::{Join, Via};

@@ -1,7 +1,7 @@
-//! The JSON schema knows every key that the reader knows, takes every configuration that the reader
-//! takes, and refuses keys that there are not.
+//! The JSON schema has every key that the reader knows, accepts every configuration that the reader
+//! accepts, and refuses unknown keys.
 //!
-//! It is checked by the few rules of JSON schema that it is made of.
+//! A validator for the few keywords that the schema uses checks it.
 
 use super::good;
 use evenkeel_config::show::schema::{outline, schema};
@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Whether `value` is what `schema` says, and where it is not.
+/// Checks that `value` conforms to `schema`, and otherwise reports where it does not.
 fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     if let Some(ways) = schema["anyOf"].as_array() {
         let faults: Vec<_> = ways.iter().filter_map(|way| check(way, value, at).err()).collect();
@@ -50,7 +50,7 @@ fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// As an editor's parser has it: numbers and truth values are no text there.
+/// A node as an editor's YAML parser reads it: numbers and booleans are not texts.
 fn json(node: &Node) -> Value {
     match &node.value {
         tree::Value::Null => Value::Null,
@@ -71,7 +71,7 @@ fn fits(text: &str) -> Result<(), String> {
     check(&schema(), &json(&tree), "")
 }
 
-/// Every configuration of ours: the examples, and the blocks of guide and packages.
+/// Every configuration of this project: the examples, and the blocks in the guide and in packages.
 fn configurations() -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     for folder in ["examples", "packaging/debian", "packaging/container", "docs/guide"] {
@@ -88,7 +88,7 @@ fn configurations() -> Vec<(PathBuf, String)> {
             }
             let blocks =
                 text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-            // Files of others are read as they are, and have keys of their own.
+            // Files of other programs are read as they are, and have keys of their own.
             let foreign = path.ends_with("from-smockron.md");
             let whole = blocks.filter(|block| !block.starts_with("limits:") && !foreign);
             all.extend(whole.map(|block| (path.clone(), block.to_owned())));

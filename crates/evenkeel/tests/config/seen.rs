@@ -1,5 +1,4 @@
-//! What is told of what is seen: the sections `traces` and `metrics`, other names for figures; and
-//! what is wrong with `state`.
+//! Sections about observability: `traces` and `metrics`, renamed metrics; and errors in `state`.
 
 use super::{faults, good};
 use evenkeel_config::settings::otlp::Protocol;

@@ -1,4 +1,4 @@
-//! The `store` section, and the reference's variables that become it.
+//! The `store` section, and the reference server's variables that are converted to it.
 
 use super::{faults, good};
 use evenkeel_config::environment::from_environment;
@@ -76,7 +76,7 @@ fn each_of_these_is_faulty_in_store() {
     }
 }
 
-/// What variables make of the section; or what is wrong with them.
+/// The section made from variables, or the errors in them.
 fn by_variables(variables: &[(&str, &str)]) -> Result<Option<Store>, String> {
     let of = |name: &str| {
         let found = variables.iter().find(|(other, _)| *other == name);

@@ -1,4 +1,4 @@
-//! Configurations of other programs as ours runs them.
+//! Configurations of other programs as Evenkeel runs them.
 
 mod smockron;
 mod tempomat;

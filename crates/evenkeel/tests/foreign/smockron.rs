@@ -1,7 +1,7 @@
-//! The configuration of Smockron's master as ours runs it: its forms, word for word what is warned
-//! of, and that no file breaks the reading.
+//! The configuration of Smockron's master as Evenkeel runs it: its forms, the exact warnings, and
+//! arbitrary files, none of which may crash the parser.
 //!
-//! What its domains do then is with the master's tests (`tests/master`).
+//! The behaviour of its domains is tested with the master (`tests/master`).
 
 use evenkeel_config::settings::master::Master;
 use evenkeel_config::{Config, parse};
@@ -24,7 +24,7 @@ fn faults(text: &str) -> String {
     parse("default.yaml", text.as_bytes(), 4.0).expect_err("a fault").to_string()
 }
 
-/// What its own package came with, in meaning.
+/// The configuration that Smockron's package contains, in meaning.
 const DEFAULT: &str = "\
 server:
   listen: 0.0.0.0
@@ -38,7 +38,7 @@ statsd:
   host: localhost
 ";
 
-/// Hits a second of the only rule of the only domain, and its burst.
+/// The rate of the only rule of the only domain, in hits a second, and its burst.
 fn rule(text: &str) -> (f64, Cost) {
     let master = master(text);
     let [domain] = &master.domains[..] else { panic!("{text}") };
@@ -222,7 +222,7 @@ fn native_files_stay_native() {
     ] {
         assert!(read(native).warnings.is_empty(), "{native}");
     }
-    // A section too many in a native file is no reason to take it for another kind.
+    // An additional section does not turn a native file into one of another kind.
     let told = faults("proxy: {backend: 'http://127.0.0.1:80'}\ndomains: {}");
     assert!(told.contains("there is no key `domains`"), "{told}");
     assert!(faults("server: {port: 1}").contains("there is no key `server`"));

@@ -1,8 +1,8 @@
-//! A `tempomat.json` as ours runs it: the cases of its options, word for word what is warned of,
-//! and that no file breaks the reading.
+//! A `tempomat.json` as Evenkeel runs it: the cases of its options, the exact warnings, and
+//! arbitrary files, none of which may crash the parser.
 //!
-//! What its buckets do is with the models (`crates/core/tests/models/debt.rs`), what clients see
-//! with the journeys.
+//! The behaviour of its buckets is tested with the models (`crates/core/tests/models/debt.rs`), and
+//! the behaviour that clients see with the journeys.
 
 use evenkeel_config::settings::{CostSource, Lines, Proxy};
 use evenkeel_config::{Config, parse};
@@ -11,7 +11,7 @@ use evenkeel_core::limit::{Action, Part, Unit};
 use evenkeel_core::table::Table;
 use evenkeel_core::units::{Cost, Nanos};
 
-/// What the machine has.
+/// The number of CPUs of the machine.
 const CPUS: f64 = 4.0;
 
 fn read(text: &str) -> Config {
@@ -25,7 +25,7 @@ fn proxy(text: &str) -> Proxy {
     read(text).settings.proxy.expect("a proxy")
 }
 
-/// CPU-seconds a second of each limit.
+/// The rate of each limit in CPU-seconds a second.
 fn rates(text: &str) -> Vec<f64> {
     let rate = |algorithm: &Algorithm| match algorithm {
         Algorithm::Debt(debt) => debt.rate().per_second(),
@@ -108,7 +108,7 @@ fn t27_graphite_is_named_with_and_without_its_scheme() {
     }
 }
 
-/// T22 at the table: whatever `hashMaxLen` is, there are never more keys than that.
+/// T22 for the table: whatever `hashMaxLen` is, there are never more keys than that.
 #[test]
 fn t22_no_table_has_more_places_than_hash_max_len() {
     for length in [1, 2, 100, 1_000, 4_096, 4_097, 5_000, 6_143, 6_144, 10_000, 100_000] {
@@ -116,7 +116,7 @@ fn t22_no_table_has_more_places_than_hash_max_len() {
         assert_eq!(proxy.names_max, length);
         for limit in &proxy.limits {
             let table = Table::new(limit.keys_max, 1);
-            // A place is 16 bytes. Tables that drop the least of all are half empty on purpose.
+            // A place takes 16 bytes. Tables that rarely drop a key are half empty on purpose.
             let exact = limit.keys_max <= evenkeel_core::table::EXACT_KEYS_MAX;
             let places = if exact { limit.keys_max } else { table.bytes() / 16 };
             assert!(places <= length, "{length}: {places}");
@@ -210,7 +210,7 @@ fn it_is_known_by_its_keys() {
     }
 }
 
-/// A reload compares with what runs in its native form.
+/// A reload compares the file with the running configuration in its native form.
 #[test]
 fn t24_a_reload_changes_rates_and_proxies_and_keeps_where_it_listens() {
     let running = read(r#"{"slash32Share": 0.1, "listenPort": 1}"#);

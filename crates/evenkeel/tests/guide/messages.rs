@@ -1,11 +1,12 @@
-//! The guide has every message that the log can bear at the levels `warn` and `error`.
+//! The guide has every message that the program logs at the levels `warn` and `error`.
 
 use super::{below, root};
 use std::fs;
 
-/// Macros whose messages are looked for.
+/// The macros with such messages.
 const MACROS: [&str; 2] = ["tracing::warn!(", "tracing::error!("];
-/// So much of a message has to be there: some end with figures and keys.
+/// The number of bytes of a message that the page must contain; some messages end with figures and
+/// keys.
 const BYTES: usize = 48;
 
 /// The arguments of a macro, up to its closing parenthesis.
@@ -27,12 +28,12 @@ fn arguments(rest: &str) -> &str {
     rest
 }
 
-/// The last literal of the arguments, on one line.
+/// The last string literal of the arguments, on one line.
 fn message(arguments: &str) -> Option<String> {
     let literal = arguments.rsplit('"').nth(1)?;
     let lines = literal.split("\\\n").map(str::trim_start);
     let whole = lines.collect::<String>();
-    // What is filled in differs each time.
+    // The rest after the first placeholder differs each time.
     whole.split('{').next().map(str::to_owned)
 }
 
@@ -58,11 +59,12 @@ fn the_guide_has_every_warning_and_error() {
     let page = fs::read_to_string(root().join("docs/guide/messages.md")).expect("the page");
     let mut seen = 0;
     for (path, message) in messages() {
-        // Keys of the configuration stand in the page's code without marks of their own.
+        // The page has configuration keys in code blocks, without backticks.
         let plain = message.replace('`', "");
         let begins = plain.char_indices().map(|(at, _)| at).find(|at| *at >= BYTES);
         let begins = plain[..begins.unwrap_or(plain.len())].trim_end_matches([' ', ';']);
-        // What is said in full elsewhere, such as a fault with its place, has no text here.
+        // A message that only passes on another text, such as an error with its position, has no
+        // text of its own.
         if begins.len() < 8 {
             continue;
         }

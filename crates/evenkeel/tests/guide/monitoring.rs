@@ -1,7 +1,8 @@
-//! The dashboard and the alert rules in `examples/monitoring` name metrics that there are, and a
-//! real Prometheus, which scrapes a real Evenkeel, understands every one of their expressions.
+//! The dashboard and the alert rules in `examples/monitoring` use existing metrics, and a real
+//! Prometheus that scrapes a real Evenkeel accepts all of their expressions.
 //!
-//! What brings each alert about: `examples/monitoring/alerts.test.yaml`, which promtool plays here.
+//! The conditions that trigger each alert are in `examples/monitoring/alerts.test.yaml`, which
+//! promtool runs here.
 
 use super::root;
 use evenkeel_telemetry::metrics::{Kind, TABLE};
@@ -24,7 +25,7 @@ fn dashboard() -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Every expression of the dashboard, its variables filled in.
+/// Every expression of the dashboard, with its variables filled in.
 fn expressions() -> Vec<String> {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().expect("panels");
@@ -93,7 +94,7 @@ fn promtool_takes_the_rules_and_each_alert_comes_when_it_should() {
     alerts.for_each(|alert| assert!(tests.contains(&format!("name: {alert}\n")), "{alert}"));
 }
 
-/// A program that this test has started, and ends.
+/// A program that this test has started; killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -103,7 +104,7 @@ impl Drop for Running {
     }
 }
 
-/// A proxy before nothing, and its admin address.
+/// A proxy without a backend, and its admin address.
 fn evenkeel(folder: &Path) -> (Running, SocketAddr) {
     let config = folder.join("evenkeel.yaml");
     let text = "admin: {listen: 127.0.0.1:0}\nproxy: {listen: 127.0.0.1:0}\n";
@@ -138,7 +139,7 @@ fn prometheus(folder: &Path, evenkeel: SocketAddr) -> (Running, SocketAddr) {
     (Running(child), at)
 }
 
-/// What Prometheus answers; `None` while it does not.
+/// The answer of Prometheus; `None` while it does not answer.
 fn api(at: SocketAddr, path: &str) -> Option<serde_json::Value> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_read_timeout(Some(LONG)).ok()?;
@@ -179,7 +180,8 @@ fn a_real_prometheus_scrapes_and_understands_all() {
         let answer = until("an answer", || query(at, &expression));
         assert_eq!(answer["status"], "success", "{expression}: {answer}");
     }
-    // Each family is known by its kind and help, as the table has them.
+    // Prometheus knows each family with the type and the help text from Evenkeel's table of
+    // metrics.
     let metadata = until("metadata", || {
         let answer = api(at, "/api/v1/metadata?limit=1000")?;
         answer["data"]["evenkeel_up"].is_array().then_some(answer)

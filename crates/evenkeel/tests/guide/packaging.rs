@@ -1,5 +1,6 @@
-//! What `packaging` holds fits the program: the unit starts what there is, the configurations that
-//! packages, images and clusters begin with are accepted, and the guide says where things are.
+//! The content of `packaging` matches the program: the unit starts an existing command, the initial
+//! configurations of packages, images and clusters are accepted, and the guide names the right
+//! places.
 //!
 //! Units and scripts are read as text here; `packaging/debian/test` runs them on a clean Debian,
 //! and `ci/long` checks the manifests against the schemas of Kubernetes.
@@ -31,7 +32,7 @@ fn listens(config: &Config) -> Vec<SocketAddr> {
     config.settings.proxy.as_ref().expect("open").listen.clone()
 }
 
-/// The configuration that the manifests' ConfigMap holds, without its indentation.
+/// The configuration in the manifests' ConfigMap, without its indentation.
 fn config_map() -> String {
     let (_, rest) = MANIFESTS.split_once("  evenkeel.yaml: |\n").expect("a ConfigMap");
     let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
@@ -85,15 +86,15 @@ fn the_image_and_the_manifests_open_the_ports_that_their_configurations_name() {
         assert!(MANIFESTS.contains(&format!("containerPort: {}}}", at.port())), "{at}");
     }
     assert!(settings.peers.is_some());
-    // Kubernetes waits for the longest drain, and for what comes before it.
+    // Kubernetes waits for the longest drain and for the steps before it.
     let drain = settings.drain().as_secs();
     let grace = MANIFESTS.split("terminationGracePeriodSeconds: ").nth(1).expect("grace");
     let grace: u64 = grace.lines().next().unwrap_or_default().parse().expect("seconds");
     assert!(grace > drain + 5, "{grace} s for a drain of {drain} s");
 }
 
-/// The Debian package holds some files of ours; whatever page of them links to another file, that
-/// one is among them.
+/// The Debian package contains some documents of the repository. If one of them links to another
+/// file, that file is in the package too.
 #[test]
 fn links_of_packaged_documents_stay_within_the_package() {
     let list = include_str!("../../../../packaging/debian/documents");
@@ -108,7 +109,7 @@ fn links_of_packaged_documents_stay_within_the_package() {
     let packed = |path: &Path| files.iter().any(|file| file == path || file.starts_with(path));
     let mut seen = 0;
     for page in files.iter().filter(|path| path.extension().is_some_and(|kind| kind == "md")) {
-        // README is here for whoever has no sources; what it links to is on the web.
+        // This README is for readers without the sources; its links lead to the web.
         if page.ends_with("README.md") && !page.starts_with(root.join("docs")) {
             continue;
         }

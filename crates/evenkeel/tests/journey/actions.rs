@@ -1,5 +1,5 @@
-//! A crawler and a human before a page that burns CPU: who is held, delayed, refused, and what is
-//! said about it, to them and in log and metrics.
+//! A crawler and a human with a page that burns CPU: requests that are held, delayed or refused,
+//! and the reports about that in answers, log and metrics.
 
 use crate::client::Client;
 use crate::gate::Gate;
@@ -12,7 +12,7 @@ use std::time::Instant;
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
 
-/// Half a CPU for each address, and credit for three requests of the crawler.
+/// Half a CPU for each address, with a burst for three requests of the crawler.
 fn half_a_cpu(action: &str) -> String {
     format!(
         "  cpus: 1\n  cost: shared\n  action: {action}\n  max_delay: 20s\n  limits:\n    \
@@ -20,19 +20,19 @@ fn half_a_cpu(action: &str) -> String {
     )
 }
 
-/// The same, but a debt lasts for minutes.
+/// The same limits with a rate so low that a debt lasts for minutes.
 fn hardly_any_cpu(action: &str) -> String {
     half_a_cpu(action).replace("share: 50%", "share: 1%")
 }
 
-/// Asks for `count` pages of 80 ms CPU, one after the other; the statuses.
+/// Requests `count` pages of 80 ms CPU, one after the other, and returns the statuses.
 fn crawl(gate: &Gate, count: usize) -> Vec<u16> {
     let mut crawler = gate.client(CRAWLER);
     (0..count).map(|_| crawler.get("/page?ms=80").status).collect()
 }
 
-/// Crawls until two of its requests at least were decided on so: a crawler that is kept from asking
-/// for a while has credit again.
+/// Crawls until at least two requests got this verdict. More than one round may be needed, because
+/// a crawler that is kept waiting regains credit.
 fn crawl_until_twice(gate: &Gate, verdict: &str) {
     wait_for("two decisions", || {
         assert_eq!(crawl(gate, 8), [200; 8]);
@@ -41,8 +41,8 @@ fn crawl_until_twice(gate: &Gate, verdict: &str) {
     });
 }
 
-/// Asks as one human after the other until a page has cost less than there is credit for: it costs
-/// more where the backend stood still meanwhile.
+/// Sends requests as one human after the other until a page has cost less than the credit: it costs
+/// more if the backend stood still in the meantime.
 fn human_is_let_in(gate: &Gate) {
     let cost = || gate.metric("evenkeel_cost_seconds_total", &[]);
     let mut humans = (1..255).map(|n| format!("127.2.0.{n}"));
@@ -56,7 +56,7 @@ fn human_is_let_in(gate: &Gate) {
     assert!(about.is_empty(), "the human was limited: {about:?}");
 }
 
-/// What each line has to say, and that the metrics counted what was logged.
+/// Checks the content of each log line, and that the metrics have counted the logged decisions.
 fn lines_agree(gate: &Gate, verdict: &str, count: usize) {
     let labels = [("verdict", verdict), ("limit", "ip")];
     // A line is written a moment after its decision is counted.
@@ -83,7 +83,8 @@ fn hold_keeps_the_answers_of_who_is_in_debt() {
     for line in gate.decisions_about(CRAWLER, 2) {
         assert!(line.number("cost") >= 0.07, "{line:?}");
         assert_eq!(line.text("measured"), "shared");
-        // The level is what was left before; debt at half a CPU takes twice its size to refill.
+        // `level` is the value before the request; a debt at half a CPU takes twice its size to
+        // refill.
         let debt = line.number("cost") - line.number("level");
         assert!((line.number("wait") - 2.0 * debt).abs() < 0.01, "{line:?}");
     }
@@ -100,7 +101,7 @@ fn held_answers_of_any_size_begin_only_after_the_wait() {
         let answer = gate.client(CRAWLER).get("/page?ms=80&bytes=300000");
         assert_eq!(answer.body.len(), 300_000);
         let all = held();
-        // The last of so many lines is about this one, unless it had credit again.
+        // The last line is about this request, unless the crawler had credit again.
         (all > before).then(|| (answer, gate.decisions_about(CRAWLER, all as usize).pop()))
     });
     let last = last.expect("a decision");
@@ -124,7 +125,7 @@ fn delay_keeps_requests_from_the_backend() {
 fn reject_refuses_who_is_in_debt_and_says_when_to_come_back() {
     let site = Site::start(2);
     let gate = Gate::start(&site, &hardly_any_cpu("reject"));
-    // One request of several times the credit.
+    // One request that costs several times the credit.
     assert_eq!(gate.client(CRAWLER).get("/page?ms=1500").status, 200);
     assert_eq!(crawl(&gate, 3), [503; 3]);
     human_is_let_in(&gate);
@@ -177,7 +178,7 @@ fn clients_behind_a_trusted_proxy_are_told_apart() {
     assert_eq!(proxy.get_with("/page?ms=1", &from("192.0.2.2")).status, 200);
     let line = gate.decisions_about("192.0.2.1", 1).remove(0);
     assert_eq!(line.text("key"), "192.0.2.1");
-    // Who is not trusted names nobody but himself.
+    // A client that is not trusted cannot name another address.
     let mut liar = gate.client(CRAWLER);
     assert_eq!(liar.get_with("/page?ms=1500", &from("192.0.2.3")).status, 200);
     assert_eq!(liar.get_with("/page?ms=1", &from("192.0.2.4")).status, 503);
@@ -187,7 +188,7 @@ fn clients_behind_a_trusted_proxy_are_told_apart() {
 fn the_backend_may_state_the_cost_itself() {
     let site = Site::start(2);
     let stated = half_a_cpu("hold").replace("cost: shared", "cost: \"header:X-Cost\"");
-    // So little comes back that it is in debt however long the page takes.
+    // The rate is so low that the crawler is in debt however long the page takes.
     let stated = stated.replace("share: 50%", "share: 10%");
     let gate = Gate::start(&site, &stated);
     let mut crawler = gate.client(CRAWLER);
@@ -201,7 +202,7 @@ fn the_backend_may_state_the_cost_itself() {
     gate.wait_for_metric("evenkeel_cost_header_faults_total", &[], 1.0);
 }
 
-/// A crawler with two dozen connections that are never idle, and a human who asks ten times.
+/// A crawler with two dozen connections that are never idle, and a human who sends ten requests.
 #[test]
 fn a_queue_lets_the_human_pass_and_serves_the_crawler_as_well() {
     const CONNECTIONS: usize = 24;
@@ -231,7 +232,7 @@ fn a_queue_lets_the_human_pass_and_serves_the_crawler_as_well() {
         asked.into_iter().map(|(_, passed)| passed).collect()
     });
     passed.sort_unstable();
-    // Behind all who came before, a score of the crawler's pages would be served first.
+    // In a plain FIFO, about twenty of the crawler's pages would be served before the human's.
     assert!(passed[passed.len() / 2] < CONNECTIONS / 2, "{passed:?}");
     assert!(served.load(Ordering::Relaxed) >= CONNECTIONS / 2, "it got nothing");
     let waited = gate.metric("evenkeel_decisions_total", &[("verdict", "queue")]);

@@ -1,32 +1,32 @@
-//! A client of HTTP/1.1 with an address of its own: all of 127.0.0.0/8 is this machine.
+//! An HTTP/1.1 client with an address of its own: all of 127.0.0.0/8 is this machine.
 //!
-//! Written by hand on a blocking socket, so that it can also do what no proper client does: go
-//! away, not read, send three requests at once.
+//! It is written by hand on a blocking socket, so that it can also do what no correct client does:
+//! disconnect early, not read, or send three requests at once.
 
 use socket2::{Domain, Socket, Type};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// One connection, opened when it is needed.
+/// One connection, which is opened on demand.
 pub struct Client {
     address: Ipv4Addr,
     port: u16,
     connection: Option<BufReader<TcpStream>>,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// From before the request was sent until the body was there.
+    /// The time from just before the request was sent until the whole body had arrived.
     pub took: Duration,
 }
 
 impl Answer {
-    /// The first value of a header, by lower-case name.
+    /// The first value of a header, given its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
@@ -38,18 +38,18 @@ impl Answer {
 }
 
 impl Client {
-    /// A client at `address` that asks what listens on `port`.
+    /// A client at `address` for the server on `port`.
     pub fn new(address: &str, port: u16) -> Client {
         let address = address.parse().expect("an address");
         Client { address, port, connection: None }
     }
 
-    /// `GET target`.
+    /// Sends `GET target` and reads the answer.
     pub fn get(&mut self, target: &str) -> Answer {
         self.ask(&format!("GET {target} HTTP/1.1\r\nHost: site\r\n\r\n"))
     }
 
-    /// `GET target` with header lines, each ended by CRLF.
+    /// Sends `GET target` with header lines, each of which ends with CRLF.
     pub fn get_with(&mut self, target: &str, headers: &str) -> Answer {
         self.ask(&format!("GET {target} HTTP/1.1\r\nHost: site\r\n{headers}\r\n"))
     }
@@ -61,8 +61,8 @@ impl Client {
         self.read(started)
     }
 
-    /// Asks once on a connection of its own. The head of the answer, unless the server is gone
-    /// before it is complete.
+    /// Sends one request over a new connection. Returns the head of the answer; `None` if the
+    /// server is gone before the head is complete.
     pub fn try_ask(&self, request: &str) -> Option<Answer> {
         let mut stream = TcpStream::from(self.socket().ok()?);
         stream.write_all(request.as_bytes()).ok()?;
@@ -75,7 +75,7 @@ impl Client {
         Some(Answer { status, headers, body: Vec::new(), took: Duration::ZERO })
     }
 
-    /// A socket of this client that is connected.
+    /// A connected socket with the client's address.
     fn socket(&self) -> std::io::Result<Socket> {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -84,13 +84,13 @@ impl Client {
         Ok(socket)
     }
 
-    /// Sends bytes and reads nothing.
+    /// Sends bytes without reading.
     pub fn send(&mut self, bytes: &str) {
         let connection = self.connect();
         connection.get_mut().write_all(bytes.as_bytes()).expect("an open connection");
     }
 
-    /// Opens the connection if there is none.
+    /// Returns the connection; opens it if there is none.
     pub fn connect(&mut self) -> &mut BufReader<TcpStream> {
         if self.connection.is_none() {
             let stream = TcpStream::from(self.socket().expect("a listener"));
@@ -101,12 +101,12 @@ impl Client {
         self.connection.as_mut().expect("a connection")
     }
 
-    /// Goes away, whatever is under way.
+    /// Disconnects, even with a request in flight.
     pub fn close(&mut self) {
         self.connection = None;
     }
 
-    /// Reads one answer to a request sent at `started`.
+    /// Reads the answer to a request sent at `started`.
     pub fn read(&mut self, started: Instant) -> Answer {
         let connection = self.connect();
         let (status, headers) = head(connection);

@@ -1,7 +1,8 @@
-//! The law of conservation on the wire: under `shared` all charges together are what the virtual
-//! clock says the backend has worked, whatever clients do meanwhile.
+//! The law of conservation on the wire: with `shared`, the sum of all charges equals the time that
+//! the virtual clock counts as work of the backend, whatever clients do.
 //!
-//! At about 10, 100 and 400 % load, with idle sockets, slow readers, aborts and pipelining.
+//! It is tested at about 10, 100 and 400 % load, with idle sockets, slow readers, aborts and
+//! pipelining.
 
 use crate::gate::Gate;
 use crate::process::wait_for;
@@ -16,12 +17,12 @@ const BOUNDLESS: &str = "  cpus: 1\n  cost: shared\n  action: hold\n  \
                          - {name: ip, by: ip/32, share: 100%, burst: 1h}\n";
 const PAGE: &str = "/page?ms=20";
 
-/// One after the other, at one tenth of the time.
+/// Sends requests one after the other, so that the backend works a tenth of the time.
 fn light(gate: &Gate) {
     let mut client = gate.client("127.1.0.1");
     for _ in 0..5 {
         client.get("/page?ms=5");
-        // A page that takes time and no CPU, asked for by nobody else: work at n = 1.
+        // A page that takes time but no CPU, with no other request: work at n = 1.
         client.get("/page?sleep=20");
     }
 }
@@ -37,7 +38,7 @@ fn steady(gate: &Gate, parallel: usize, each: usize) {
     });
 }
 
-/// Goes away while the backend works, or just after if nobody saw that it does.
+/// Disconnects while the backend works, or just afterwards if that was not visible in time.
 fn abort(gate: &Gate) {
     let done = || gate.metric("evenkeel_request_cost_seconds_count", &[]);
     let before = done();
@@ -48,7 +49,7 @@ fn abort(gate: &Gate) {
     client.close();
 }
 
-/// Reads a little of a big answer, then lets it stand until the end of the test, then the rest.
+/// Reads a little of a large answer, then nothing while `others` runs, then the rest.
 fn slow_reader(gate: &Gate, others: impl FnOnce()) {
     const BYTES: usize = 8_000_000;
     let mut client = gate.client("127.22.0.1");
@@ -60,7 +61,7 @@ fn slow_reader(gate: &Gate, others: impl FnOnce()) {
     client.connect().read_exact(&mut rest).expect("the rest of the answer");
 }
 
-/// Three requests in one write; three answers, in their order.
+/// Sends three requests in one write, and expects three answers in order.
 fn pipeline(gate: &Gate) {
     let mut client = gate.client("127.23.0.1");
     let one = |ms: u32| format!("GET /page?ms={ms} HTTP/1.1\r\nHost: site\r\n\r\n");
@@ -76,7 +77,7 @@ fn law_holds(gate: &Gate, load: &str) {
     let (charged, busy) = wait_for(&format!("as much charged as worked at {load}"), || {
         let charged = gate.metric("evenkeel_cost_seconds_total", &[]);
         let busy = gate.metric("evenkeel_cpu_busy_seconds_total", &[]);
-        // To the rounding of the text of the metrics and of nanoseconds.
+        // Equal up to the rounding of the metrics' text and of nanoseconds.
         ((charged - busy).abs() < 1e-4).then_some((charged, busy))
     });
     println!("{load}: charged {charged:.6} CPU-s, busy {busy:.6} CPU-s");
@@ -120,7 +121,7 @@ fn a_slow_reader_pays_for_the_backend_and_not_for_its_own_line() {
     let (begun, mut waited) = (Instant::now(), 0.0);
     slow_reader(&gate, || {
         let started = Instant::now();
-        // Meanwhile somebody else works for a while; long enough to show.
+        // In the meantime, another client's request works long enough to show.
         gate.client("127.1.0.1").get("/page?sleep=1500");
         waited = started.elapsed().as_secs_f64();
     });
@@ -131,10 +132,10 @@ fn a_slow_reader_pays_for_the_backend_and_not_for_its_own_line() {
         let row = rows.iter().find(|row| row["key"] == client);
         row.and_then(|row| row["cpu_total"].as_f64()).expect("a client")
     };
-    // Two that work at once would share what there is, and halve each other's charges.
+    // If both worked at once, they would share the time, and each would be charged half.
     let (slow, other) = (charged("127.22.0.1"), charged("127.1.0.1"));
     assert!(other > 1.2, "somebody else was charged {other} CPU-s, the slow one {slow}");
-    // Before and after the slow reader stands still it reads as fast as it can.
+    // Before and after its pause, the slow reader reads as fast as it can.
     let read = begun.elapsed().as_secs_f64() - waited;
     assert!(slow < read + 0.75, "charged {slow} CPU-s in {read} s of {waited} s more");
 }

@@ -1,5 +1,5 @@
-//! A server that keeps its own front: nginx, HAProxy, Caddy or Apache as `examples` has them,
-//! PHP-FPM behind them, and Evenkeel beside them, which they ask.
+//! A server that keeps its own front: nginx, HAProxy, Caddy or Apache as configured in `examples`,
+//! with PHP-FPM behind it and Evenkeel beside it, which it asks.
 
 use crate::client::Client;
 use crate::gate::{Line, decisions, evenkeel, lines, metric};
@@ -16,7 +16,7 @@ const APACHE_LUA: &str = include_str!("../../../../examples/apache/evenkeel.lua"
 const CADDY: &str = include_str!("../../../../examples/caddy/Caddyfile");
 
 const CHECK: &str = "    location = /.evenkeel/check {";
-/// Files of nginx's own that it asks about.
+/// Static files of nginx that it asks Evenkeel about.
 const FILES: &str = "    location /files/ {
         auth_request /.evenkeel/check;
         auth_request_set $evenkeel_id $upstream_http_x_evenkeel_id;
@@ -25,11 +25,11 @@ const FILES: &str = "    location /files/ {
 
 ";
 
-/// A front, and Evenkeel if it lives.
+/// A front, and its Evenkeel while it runs.
 pub struct Front {
-    /// Where clients come in.
+    /// The port for clients.
     pub port: u16,
-    /// Where Evenkeel is asked.
+    /// The port of the check door.
     pub check: u16,
     pub site: Site,
     _server: Running,
@@ -38,18 +38,18 @@ pub struct Front {
     admin: u16,
 }
 
-/// Where everything listens, and its folder.
+/// The ports of all listeners, and the folder for files.
 struct Ports {
     front: u16,
     check: u16,
     syslog: u16,
     home: String,
-    /// Whether Evenkeel answers late where clients have to wait.
+    /// Whether Evenkeel delays its answer if a client has to wait.
     waits: bool,
 }
 
 impl Ports {
-    /// A configuration out of `examples`, with these ports in place of its own.
+    /// A configuration from `examples`, with these ports in place of its own.
     fn within(&self, text: &str) -> String {
         text.replace("127.0.0.1:9971", &format!("127.0.0.1:{}", self.check))
             .replace("127.0.0.1:5514", &format!("127.0.0.1:{}", self.syslog))
@@ -103,7 +103,7 @@ fn caddy(ports: &Ports, site: &Site) -> Running {
         .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", site.port));
     let text = format!("{{\n\tadmin off\n}}\n{text}");
     let mut command = Command::new(program("caddy"));
-    // It keeps files of its own at home.
+    // Caddy keeps files of its own in this folder.
     command.env("HOME", &ports.home).args(["run", "--adapter", "caddyfile", "--config"]);
     command.arg(ports.write("Caddyfile", &text));
     Running::start(command, &site.folder.path().join("caddy.log"), ports.front)
@@ -140,17 +140,17 @@ impl Front {
         Front::start(nginx, proxy)
     }
 
-    /// HAProxy in front of a whole site.
+    /// HAProxy in front of a complete site.
     pub fn haproxy(proxy: &str) -> Front {
         Front::start(haproxy, proxy)
     }
 
-    /// Caddy, likewise.
+    /// Caddy in front of a complete site.
     pub fn caddy(proxy: &str) -> Front {
         Front::start(caddy, proxy)
     }
 
-    /// Apache, likewise.
+    /// Apache in front of a complete site.
     pub fn apache(proxy: &str) -> Front {
         Front::start(apache, proxy)
     }
@@ -173,17 +173,17 @@ impl Front {
         front
     }
 
-    /// Evenkeel dies, without time for a last word.
+    /// Kills Evenkeel with SIGKILL, so that it cannot finish anything.
     pub fn kill(&mut self) {
         self.gate.take().expect("it lives").kill();
     }
 
-    /// Evenkeel hangs: it is there, and answers nothing.
+    /// Stops Evenkeel: its ports stay open, but it does not answer.
     pub fn stop(&self) {
         self.gate.as_ref().expect("it lives").signal(rustix::process::Signal::STOP);
     }
 
-    /// Evenkeel starts.
+    /// Starts Evenkeel again.
     pub fn revive(&mut self) {
         let mut command = evenkeel();
         command.args(["serve", "--config", &self.command]);
@@ -205,23 +205,23 @@ impl Front {
         })
     }
 
-    /// Notices of blocks so far, of this life.
+    /// The notices about blocked clients since the last start.
     pub fn notices(&self) -> Vec<Line> {
         let is = |line: &Line| line.text("message") == "client blocked";
         lines(&self.log()).into_iter().filter(is).collect()
     }
 
-    /// All that Evenkeel has written.
+    /// Everything that Evenkeel has written.
     pub fn log(&self) -> String {
         self.gate.as_ref().map(Running::output).unwrap_or_default()
     }
 
-    /// A metric of Evenkeel now.
+    /// The current value of a metric of Evenkeel.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         metric(self.admin, name, labels)
     }
 
-    /// Waits until so many passes are settled by reports.
+    /// Waits until this number of admitted requests is settled by reports.
     pub fn wait_for_reports(&self, count: f64) {
         let settled = || self.metric("evenkeel_check_reports_total", &[("result", "settled")]);
         wait_for("reports", || (settled() >= count).then_some(()));

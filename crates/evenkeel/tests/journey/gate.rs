@@ -1,4 +1,4 @@
-//! The gate: the real binary before a site, its decision log and its metrics.
+//! The gate: the real binary in front of a site, its decision log and its metrics.
 
 use crate::client::Client;
 use crate::process::{Running, free_port, wait_for};
@@ -16,11 +16,11 @@ pub fn evenkeel() -> Command {
 /// A running Evenkeel.
 pub struct Gate {
     pub process: Running,
-    /// Where clients come in.
+    /// The port for clients.
     pub port: u16,
-    /// Where it can be watched.
+    /// The port of the admin door.
     pub admin: u16,
-    /// Its configuration.
+    /// The path of its configuration.
     pub config: PathBuf,
     site: u16,
 }
@@ -44,14 +44,15 @@ impl Line {
 }
 
 impl Gate {
-    /// `evenkeel serve` with these lines in its section `proxy`.
+    /// Starts `evenkeel serve` with these lines in its section `proxy`.
     pub fn start(site: &Site, proxy: &str) -> Gate {
         Gate::start_with(site, "evenkeel.yaml", |port, admin| {
             written(port, admin, site.port, proxy)
         })
     }
 
-    /// `evenkeel serve` with this file; `text` is told where to listen for clients and for admin.
+    /// Starts `evenkeel serve` with this file. `text` gets the ports for clients and for the admin
+    /// door.
     pub fn start_with(site: &Site, file: &str, text: impl Fn(u16, u16) -> String) -> Gate {
         let (port, admin) = (free_port(), free_port());
         let config = site.folder.path().join(file);
@@ -62,12 +63,12 @@ impl Gate {
         Gate { process, port, admin, config, site: site.port }
     }
 
-    /// Starts the program that has ended once more, with the same configuration.
+    /// Starts the program again after it has ended, with the same configuration.
     pub fn start_again(&mut self) {
         self.run(evenkeel());
     }
 
-    /// The same, where another program starts it: one that runs what its arguments are.
+    /// Starts the program again through another one, which runs its arguments as a command.
     pub fn start_under(&mut self, mut command: Command) {
         command.arg(evenkeel().get_program());
         self.run(command);
@@ -79,7 +80,7 @@ impl Gate {
         self.process = Running::start(command, &log, self.port);
     }
 
-    /// Writes another section `proxy`, and does not tell.
+    /// Writes another section `proxy` without a signal to the program.
     pub fn write(&self, proxy: &str) {
         let text = written(self.port, self.admin, self.site, proxy);
         let aside = self.config.with_extension("aside");
@@ -106,7 +107,7 @@ impl Gate {
         })
     }
 
-    /// A metric now: the sum of all its series that carry all of `labels`.
+    /// The current value of a metric: the sum of all its series that have all of `labels`.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         metric(self.admin, name, labels)
     }
@@ -116,24 +117,24 @@ impl Gate {
         wait_for(name, || (self.metric(name, labels) >= at_least).then_some(()));
     }
 
-    /// Waits until the backend works on nothing.
+    /// Waits until the backend has no request to work on.
     pub fn wait_until_idle(&self) {
         wait_for("an idle backend", || {
             (self.metric("evenkeel_working_requests", &[]) == 0.0).then_some(())
         });
     }
 
-    /// A page of the admin address.
+    /// A page of the admin door.
     pub fn admin_page(&self, path: &str) -> String {
         admin_page(self.admin, path)
     }
 
-    /// What `evenkeel doctor` says of it.
+    /// The output of `evenkeel doctor`.
     pub fn doctor(&self) -> Output {
         self.doctor_with(&[])
     }
 
-    /// The same with more flags.
+    /// The output of `evenkeel doctor` with more flags.
     pub fn doctor_with(&self, flags: &[&str]) -> Output {
         let admin = format!("127.0.0.1:{}", self.admin);
         evenkeel().args(["doctor", "--admin", &admin]).args(flags).output().expect("the binary")
@@ -147,13 +148,13 @@ fn written(port: u16, admin: u16, backend: u16, proxy: &str) -> String {
     )
 }
 
-/// What the admin address on this port answers.
+/// A page of the admin door on this port.
 fn admin_page(admin: u16, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{admin}\r\n\r\n");
     Client::new("127.0.0.1", admin).ask(&request).text()
 }
 
-/// A metric now: the sum of all its series that carry all of `labels`.
+/// The current value of a metric: the sum of all its series that have all of `labels`.
 pub fn metric(admin: u16, name: &str, labels: &[(&str, &str)]) -> f64 {
     let text = admin_page(admin, "/metrics");
     let series = text.lines().filter(|line| {
@@ -177,7 +178,7 @@ pub fn decisions(log: &str) -> Vec<Line> {
     lines(log).into_iter().filter(|line| line.has("verdict")).collect()
 }
 
-/// The fields of a log line, wherever the format keeps them.
+/// The fields of a log line, wherever the format has them.
 fn fields(line: Value) -> Line {
     match line.get("fields") {
         Some(fields) => Line(fields.clone()),

@@ -1,4 +1,4 @@
-//! A gate's life: reload, a faulty reload, drain, a dead backend, and being watched.
+//! The life of a gate: reload, a faulty reload, drain, a dead backend, and monitoring.
 
 use crate::gate::{Gate, evenkeel};
 use crate::process::wait_for;
@@ -22,7 +22,7 @@ fn a_reload_changes_the_limits_and_forgives_no_debt() {
     let site = Site::start(2);
     let gate =
         Gate::start(&site, &limits("1%", "hold").replace("max_delay: 60s", "max_delay: 10ms"));
-    // In debt for two minutes, and let go at once.
+    // A debt for two minutes, but the answer is released at once.
     assert_eq!(gate.client(CRAWLER).get("/page?ms=1500").status, 200);
     gate.write(&limits("1%", "reject"));
     gate.process.signal(Signal::HUP);
@@ -36,7 +36,7 @@ fn a_reload_changes_the_limits_and_forgives_no_debt() {
     assert_eq!(gate.client(CRAWLER).get("/page?ms=1").status, 503, "the old one stays");
     wait_for("the fault in the log", || gate.process.output().contains("acton").then_some(()));
 
-    // It looks at its file by itself, too, and may have read the first one twice.
+    // The program also checks its file by itself, and may have read the first version twice.
     let before = gate.metric("evenkeel_config_reloads_total", &[("result", "ok")]);
     gate.write("  limits: []\n");
     gate.process.signal(Signal::HUP);
@@ -94,7 +94,7 @@ fn a_dead_backend_is_said_to_be_dead_and_costs_nobody_much() {
 #[test]
 fn who_watches_sees_the_crawler_first() {
     let site = Site::start(2);
-    // Stated, so that a backend that stands still makes nobody's page dearer.
+    // The backend states the costs, so that a backend that stands still does not increase any.
     let stated = format!("  cost: \"header:X-Cost\"\n{}", limits("50%", "hold"));
     let gate = Gate::start(&site, &stated);
     gate.client("127.2.0.1").get("/page?stated=5ms");
@@ -112,7 +112,7 @@ fn who_watches_sees_the_crawler_first() {
 #[test]
 fn the_example_is_sound_and_a_fault_is_named_with_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
-    // The folder of its socket is made by the unit of systemd.
+    // The systemd unit creates the folder for the socket.
     let example = include_str!("../../../../examples/evenkeel.yaml");
     let here = example.replace("/run/evenkeel", &folder.path().display().to_string());
     let path = folder.path().join("example.yaml");

@@ -1,6 +1,6 @@
 //! Processes that end with the test that started them, free ports, and waiting with a deadline.
 //!
-//! The one place in the tests that sleeps: between two looks at what is waited for.
+//! This is the only place in the tests that sleeps: between two checks of a condition.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything takes on a slow, busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Looks again and again until there is something to return.
+/// Calls `look` repeatedly until it returns a value.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -26,12 +26,12 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port of loopback that nobody listens on. None of those that the system gives away by itself,
-/// where another test could be handed it before it is used.
+/// A free port of loopback. It is outside of the range from which the system assigns ports, so that
+/// no other test gets it before it is used.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        // Programs that run beside this one begin elsewhere.
+        // Other processes that run at the same time begin with another port.
         let begin = (std::process::id() % 100) as u16 * 100;
         let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 10_000;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -40,14 +40,14 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A running program; killed, by its id, when dropped.
+/// A running program; killed by its process id when dropped.
 pub struct Running {
     child: Child,
     log: PathBuf,
 }
 
 impl Running {
-    /// Starts `command` with both outputs in a file and waits until it listens on `port`.
+    /// Starts `command` with both outputs in a file, and waits until it listens on `port`.
     pub fn start(mut command: Command, log: &Path, port: u16) -> Running {
         let file = File::create(log).expect("a log file");
         let same = file.try_clone().expect("a log file");
@@ -63,17 +63,17 @@ impl Running {
         running
     }
 
-    /// Its process id.
+    /// The process id of the program.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// The exit status of the program, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child")
     }
 
-    /// All that it has written so far.
+    /// Everything that the program has written so far.
     pub fn output(&self) -> String {
         let mut text = Vec::new();
         let mut file = File::open(&self.log).expect("its log");
@@ -81,7 +81,7 @@ impl Running {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Sends it a signal by name.
+    /// Sends a signal to the program.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let id = i32::try_from(self.child.id()).expect("a process id");
         let id = rustix::process::Pid::from_raw(id).expect("a process id");
@@ -90,7 +90,7 @@ impl Running {
 }
 
 impl Running {
-    /// Ends it at once, without a last word.
+    /// Kills the program with SIGKILL, so that it cannot finish anything.
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("its end");
@@ -99,7 +99,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // SIGTERM lets servers end their workers; what does not heed it is killed.
+        // SIGTERM lets servers end their workers; a program that ignores it is killed.
         if self.ended().is_none() {
             self.signal(rustix::process::Signal::TERM);
             let end = Instant::now() + Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! The site behind the gate: nginx and PHP-FPM, as Debian ships them, with a page that burns CPU.
+//! The site behind the gate: Debian's nginx and PHP-FPM, with a page that burns CPU.
 
 use crate::process::{Running, free_port};
 use std::fs;
@@ -8,25 +8,26 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
-/// Journeys run one at a time: they measure.
+/// Journeys run one at a time, because they measure.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A running site. `/?ms=N` burns N ms of CPU, `?sleep=N` only takes N ms, `?bytes=N` is that big.
+/// A running site. `/?ms=N` burns N ms of CPU, `?sleep=N` takes N ms without CPU, and `?bytes=N`
+/// has N bytes.
 pub struct Site {
-    /// Where it listens, on loopback.
+    /// The port of the site, on loopback.
     pub port: u16,
-    /// Where PHP listens.
+    /// The port of PHP-FPM.
     pub php_port: u16,
-    /// For files of the test.
+    /// A folder for files of the test.
     pub folder: TempDir,
-    // In this order: nginx ends before what it asks, and the turn is passed on last.
+    // The order matters: nginx ends before PHP-FPM, which it calls, and the lock is released last.
     nginx: Option<Running>,
     _php: Running,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Site {
-    /// Starts one that works on `workers` requests at a time.
+    /// Starts a site that works on `workers` requests at a time.
     pub fn start(workers: usize) -> Site {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = open_folder();
@@ -38,7 +39,7 @@ impl Site {
         Site { port, php_port, folder, nginx: Some(nginx), _php: php, _turn: turn }
     }
 
-    /// Nobody listens any more.
+    /// Stops nginx, so that the port has no listener.
     pub fn die(&mut self) {
         self.nginx = None;
     }
@@ -52,7 +53,7 @@ pub fn open_folder() -> TempDir {
     folder
 }
 
-/// PHP-FPM, for so many requests at a time.
+/// Starts PHP-FPM for `workers` requests at a time.
 pub fn php(folder: &Path, port: u16, workers: usize) -> Running {
     let root = rustix::process::geteuid().is_root();
     let user = if root { "user = www-data\ngroup = www-data" } else { "" };
@@ -79,7 +80,7 @@ fn nginx(folder: &Path, port: u16, php_port: u16) -> Running {
     start_nginx(folder, "nginx", &server, port)
 }
 
-/// nginx with this in its `http` section; its files in `folder` are called after `name`.
+/// Starts nginx with this text in its `http` section; its files in `folder` are named after `name`.
 pub fn start_nginx(folder: &Path, name: &str, http: &str, port: u16) -> Running {
     let home = folder.display();
     let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -103,7 +104,7 @@ pub fn start_nginx(folder: &Path, name: &str, http: &str, port: u16) -> Running 
     Running::start(command, &folder.join(format!("{name}.log")), port)
 }
 
-/// A program by the beginning of its name: Debian's php-fpm carries its version.
+/// The path of a program, given the beginning of its name: Debian's php-fpm carries its version.
 pub fn program(name: &str) -> PathBuf {
     let folders = ["/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"];
     let all = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();

@@ -1,4 +1,4 @@
-//! Debts outlive the program: killed under load, with a damaged snapshot, on a full disk.
+//! Debts outlive the program: after a kill under load, with a damaged snapshot, and on a full disk.
 
 use crate::client::Client;
 use crate::gate::Gate;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-/// Whoever costs 100 s owes for a quarter of an hour.
+/// With these limits, a cost of 100 s makes a debt of a quarter of an hour.
 fn settings(state: &Path) -> String {
     format!(
         "  cpus: 1\n  cost: \"header:X-Cost\"\n  action: reject\n  max_delay: 0s\n  limits:\n    \
@@ -32,7 +32,7 @@ fn run_up_debts(gate: &Gate, debtors: u8) {
     gate.wait_until_idle();
 }
 
-/// Waits for a snapshot that was begun after this was called.
+/// Waits for a snapshot that begins after this call.
 fn wait_for_snapshot(gate: &Gate) {
     let written = [("result", "ok")];
     let before = gate.metric("evenkeel_state_writes_total", &written);
@@ -66,7 +66,7 @@ fn killed_under_load_it_knows_all_debts_but_those_of_the_last_moment() {
     assert!(gate.metric("evenkeel_state_restored_keys", &[]) >= 20.0);
 }
 
-/// Asks on one connection after the other for pages that cost little, until the server is gone.
+/// Requests cheap pages, each over a new connection, until the server is gone.
 fn load(from: &str, port: u16, stop: &AtomicBool, served: &AtomicU64) {
     while !stop.load(Relaxed) {
         let page = "GET /page?stated=1us HTTP/1.1\r\nHost: site\r\n\r\n";
@@ -114,7 +114,7 @@ fn a_full_disk_stops_nobody() {
     let mut gate = Gate::start(&site, &settings(&path));
     gate.process.signal(Signal::TERM);
     wait_for("its end", || gate.process.ended());
-    // A disk of one page that is full; where that is not allowed, files that may not grow.
+    // A full disk of one page; where mounting is not allowed, a limit on the size of files.
     let disk = "mount -t tmpfs -o size=4k none \"$0\" && head -c 4096 /dev/zero >\"$0/filler\"";
     let mounted = |rest: &str| {
         let mut command = Command::new("unshare");

@@ -1,9 +1,9 @@
-//! The table of Tempomat's description, on the wire: one CPU-second a second, requests one after
-//! the other on 1, 2 and 3 connections. In the long run the rate is what the limit says, and each
-//! request waits for as many others as there are beside it: 0, 1, 2 times what it costs.
+//! The table in Tempomat's description, on the wire: one CPU-second a second, with requests one
+//! after the other on 1, 2 and 3 connections. In the long run the rate is that of the limit, and
+//! each request waits for the others beside it: 0, 1 or 2 times its cost.
 //!
-//! The original's requests took a second; these take a fifth of one (asleep, so that the machine's
-//! speed does not matter), and everything is compared with what Evenkeel itself charged.
+//! The original's requests took a second. These take a fifth of one, asleep, so that the machine's
+//! speed does not matter. Everything is compared with Evenkeel's own charges.
 
 use crate::gate::Gate;
 use crate::site::Site;
@@ -14,9 +14,9 @@ const CLIENT: &str = "127.1.0.1";
 const LIMIT: &str = "  cpus: 1\n  cost: wall\n  action: hold\n  limits:\n    \
                      - {name: ip, by: ip/32, share: 100%, burst: 100ms}\n";
 
-/// Asks on `parallel` connections for about four seconds, when the credit is gone. Returns how long
-/// requests took (each connection's first left out: nobody was before it), what each was charged,
-/// and how many there were a second.
+/// Sends requests on `parallel` connections for about four seconds after the credit is used up.
+/// Returns how long requests took (without the first one of each connection, which has none before
+/// it), the charge of each, and their number a second.
 fn run(gate: &Gate, parallel: usize) -> (f64, f64, f64) {
     let rounds = 20 / parallel;
     ask(gate, parallel, 2);
@@ -46,7 +46,7 @@ fn t6_one_two_three_in_parallel_wait_zero_one_two_times_the_cost() {
     let site = Site::start(4);
     let gate = Gate::start(&site, LIMIT);
     for parallel in 1..=3 {
-        // In one run of three the machine may have stood still: that says nothing of the limit.
+        // In one run of three the machine may have stood still, which says nothing about the limit.
         let fitting = (0..3).filter(|_| fits(&gate, parallel)).take(2).count();
         assert_eq!(fitting, 2, "{parallel} in parallel");
     }
@@ -57,8 +57,8 @@ fn fits(gate: &Gate, parallel: usize) -> bool {
     let waited = (took - cost) / cost;
     let expected = parallel as f64 - 1.0;
     println!("{parallel} in parallel: {waited:.2} waits, {rate:.2} requests/s, cost {cost:.3} s");
-    // One CPU-second a second, whatever the parallelism; one connection alone loses the time
-    // that its client takes between two requests.
+    // One CPU-second a second, whatever the parallelism; a single connection loses the time that
+    // its client takes between two requests.
     let room = if parallel == 1 { 0.3 } else { 0.15 };
     (waited - expected).abs() < 0.25 && (rate * cost - 1.0).abs() < room
 }

@@ -1,4 +1,5 @@
-//! Tempomat at home: its file, its Graphite lines, its doctor, its SIGHUP, before a real site.
+//! Evenkeel in Tempomat's place: its file, its Graphite lines, its doctor and its SIGHUP, with a
+//! real site.
 
 use crate::gate::{Gate, evenkeel};
 use crate::process::{Running, free_port, wait_for};
@@ -13,7 +14,7 @@ use std::process::Command;
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
 
-/// A file as puppet would write it, with `more` keys.
+/// A file in the form that Puppet would write, with the keys `more`.
 fn file(site: u16, port: u16, admin: u16, more: &Value) -> String {
     let mut file = json!({
         "backend": format!("http://127.0.0.1:{site}"),
@@ -37,13 +38,13 @@ fn start(site: &Site, more: Value) -> Gate {
     Gate::start_with(site, "tempomat.json", |port, admin| file(site.port, port, admin, &more))
 }
 
-/// Asks through a trusted proxy, as clients reach a Tempomat behind a balancer.
+/// Sends a request through a trusted proxy, as clients reach a Tempomat behind a load balancer.
 fn ask(gate: &Gate, client: &str, page: &str) -> u16 {
     let from = format!("X-Forwarded-For: {client}\r\nUser-Agent: crawler\r\n");
     gate.client("127.0.0.1").get_with(page, &from).status
 }
 
-/// On the wire, with T3 and T8 on the way.
+/// On the wire, including T3 and T8.
 #[test]
 fn t24_t25_t27_t29_its_file_runs_unchanged_with_graphite_doctor_and_sighup() {
     let site = Site::start(40);
@@ -62,7 +63,7 @@ fn t24_t25_t27_t29_its_file_runs_unchanged_with_graphite_doctor_and_sighup() {
         assert!(line.starts_with(&format!("a.{host}.{name} 0 ")), "{line}");
     }
 
-    // Nobody is held while there is credit: 30 CPU-seconds.
+    // Requests are not held while there is credit: 30 CPU-seconds.
     assert_eq!(ask(&gate, CRAWLER, "/page?sleep=50"), 200);
     gate.wait_until_idle();
     assert_eq!(gate.decisions().len(), 0);
@@ -86,7 +87,7 @@ fn t24_t25_t27_t29_its_file_runs_unchanged_with_graphite_doctor_and_sighup() {
         Some(next()).filter(|line| line.starts_with(&format!("a.{host}.Slash32 1 ")))
     });
     assert_eq!(line.split(' ').count(), 3, "{line}");
-    // The client has more than its share of an address, and less than that of an agent.
+    // The client exceeds the share of an address, but not that of a user agent.
     let agent = wait_for("the agents of that second", || {
         Some(next()).filter(|line| line.contains(".UserAgent "))
     });
@@ -94,7 +95,7 @@ fn t24_t25_t27_t29_its_file_runs_unchanged_with_graphite_doctor_and_sighup() {
     doctor_has_its_columns(&gate);
 }
 
-/// A larger share for those who are logged in, in place of that of their address.
+/// A larger share for clients with a session, in place of the share of their address.
 #[test]
 fn a_session_has_a_share_of_its_own_in_place_of_its_address() {
     let site = Site::start(2);
@@ -128,7 +129,7 @@ fn a_session_has_a_share_of_its_own_in_place_of_its_address() {
     assert_eq!((counted("ip"), counted("session")), (1.0, 1.0));
 }
 
-/// Forty pages at once of nine tenths of a second each: more than there is credit for.
+/// Requests forty pages at once, each of nine tenths of a second: more than the credit.
 fn crawl(gate: &Gate) {
     let page = format!(
         "GET /page?sleep=900 HTTP/1.1\r\nHost: site\r\nUser-Agent: crawler\r\n\
@@ -183,7 +184,7 @@ fn t22_a_flood_of_clients_stays_within_hash_max_len() {
     }
 }
 
-/// Something that takes connections and nothing else, where Graphite should be.
+/// A server that only accepts connections, in place of Graphite.
 #[test]
 fn a_black_hole_in_place_of_graphite_stalls_nobody() {
     let site = Site::start(2);
@@ -199,8 +200,8 @@ fn a_black_hole_in_place_of_graphite_stalls_nobody() {
     assert_eq!(ask(&gate, HUMAN, "/page?sleep=1"), 200);
 }
 
-/// As people look at it: who is there, and who comes later. Of a line that changes `watch` writes
-/// only what is different, so the two have no letter in common.
+/// The doctor under `watch`, with one client from the start and one that comes later. `watch`
+/// writes only the changed characters of a line, so the two names have no letter in common.
 #[test]
 fn watch_shows_the_doctor_again_and_again() {
     let site = Site::start(2);
@@ -222,7 +223,7 @@ fn watch_shows_the_doctor_again_and_again() {
     shows("ZZZZZZZZZZZZ");
 }
 
-/// Graphite's own receiver writes what it is sent, to be read with Graphite's own tool.
+/// Graphite's own receiver stores the lines, and Graphite's own tool reads them.
 #[test]
 fn carbon_keeps_its_lines() {
     let site = Site::start(2);

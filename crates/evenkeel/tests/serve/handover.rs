@@ -1,4 +1,4 @@
-//! Sockets that are handed in, and processes that take each other's place while clients ask.
+//! Sockets that are handed in, and processes that replace each other while clients send requests.
 
 #[path = "handover/doors.rs"]
 mod doors;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A backend that answers every request with `hello`, at once.
+/// A backend that answers every request with `hello` at once.
 fn backend() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -46,7 +46,7 @@ fn read_head(stream: &mut TcpStream) -> Option<String> {
     String::from_utf8(head).ok()
 }
 
-/// Starts the program on a socket of ours, as systemd would.
+/// Starts the program with this socket, as systemd would.
 fn start_on(listener: &TcpListener, config: &Path) -> Program {
     let passed = fcntl_dupfd_cloexec(listener, 300).expect("a descriptor");
     fcntl_setfd(&passed, FdFlags::empty()).expect("a flag");
@@ -62,19 +62,19 @@ fn configuration(folder: &Path, text: &str) -> PathBuf {
     path
 }
 
-/// Sends a signal to a process that this test has started, or that has taken one's place.
+/// Sends a signal to a process that this test has started, or to a successor of one.
 fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
     assert!(sent.expect("a signal").success());
 }
 
-/// The process that a line of the log tells of.
+/// The process id in a line of the log.
 fn told_pid(line: &str) -> u32 {
     let pid = line.split("pid=").nth(1).expect("a pid");
     pid.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("a number")
 }
 
-/// Ends the last process, whatever becomes of the test.
+/// Ends the last process when dropped, even if the test fails.
 struct Last(u32);
 
 impl Drop for Last {
@@ -83,7 +83,7 @@ impl Drop for Last {
     }
 }
 
-/// Clients that ask without pause, and count what they are not answered.
+/// Clients that send requests without a pause, and count those without an answer.
 struct Crowd {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -92,7 +92,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Every second client keeps its connection, as far as it is let.
+    /// Starts `count` clients. Every second one keeps its connection, as far as the program allows.
     fn start(count: usize, address: SocketAddr) -> Crowd {
         let mut crowd = Crowd {
             stop: Arc::default(),
@@ -115,7 +115,7 @@ impl Crowd {
         crowd
     }
 
-    /// Until so many more were answered.
+    /// Waits until this number of further requests was answered.
     fn go_on(&self, count: usize) {
         let (begun, before) = (Instant::now(), self.answered.load(Ordering::Relaxed));
         while self.answered.load(Ordering::Relaxed) < before + count {
@@ -131,13 +131,13 @@ impl Crowd {
     }
 }
 
-/// Whoever asks nothing for longer, because it is kept from it, may find that a process which is
-/// replaced has closed its connection.
+/// If a client is delayed for longer than this between two requests, a process that is being
+/// replaced may have closed its connection.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// How many requests were answered on one connection; `None` if one was not.
+/// The number of requests answered on one connection; `None` if one got no answer.
 fn answered_on_one(address: SocketAddr, requests: usize, stop: &AtomicBool) -> Option<usize> {
-    // When it began to connect, or asked the last time.
+    // The time of connecting, or of the last request.
     let mut last = Instant::now();
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(LONG)).expect("a timeout");
@@ -175,7 +175,7 @@ fn a_hundred_reloads_and_ten_replacements_lose_no_request() {
     let path = configuration(folder.path(), &text);
     let mut program = start_on(&listener, &path);
     program.told("proxy open");
-    // From here on only the program has it.
+    // From here on, only the program has this socket.
     drop(listener);
     let mut last = Last(program.child.id());
     let crowd = Crowd::start(6, address);
@@ -212,7 +212,7 @@ fn a_successor_that_cannot_start_changes_nothing() {
     program.signal("USR2");
     program.told("not replaced: this process goes on");
     assert!(get(address, "/").ends_with("hello"));
-    // It can be tried again.
+    // The replacement can be tried again.
     fs::write(&path, text).expect("saved");
     program.signal("USR2");
     let last = Last(told_pid(&program.told("a successor opens its doors")));
@@ -268,7 +268,7 @@ fn a_socket_in_another_form_of_the_address_is_named() {
     }
 }
 
-/// What the program tells the service manager, each message once.
+/// Waits until the service manager gets this message; each message is sent once.
 pub fn notices(manager: &UnixDatagram, what: &str) {
     manager.set_read_timeout(Some(LONG)).expect("a timeout");
     let mut all = Vec::new();
@@ -307,7 +307,7 @@ fn the_watchdog_hears_the_program_and_then_its_successor() {
     program.signal("USR2");
     let successor = Last(told_pid(&program.told("a successor opens its doors")));
     notices(&manager, &format!("MAINPID={}", successor.0));
-    // Who speaks from here on is the successor: the other one ends.
+    // After the other process has ended, all messages come from the successor.
     assert!(program.end().success());
     while manager.set_nonblocking(true).is_ok() && manager.recv(&mut [0; 256]).is_ok() {}
     manager.set_nonblocking(false).expect("it waits again");

@@ -1,12 +1,11 @@
-//! Backends that speak another version of HTTP than the configuration says: the log tells what to
-//! write.
+//! Backends with another HTTP version than configured: the log names the correct setting.
 
 use super::{Program, get};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-/// A backend that says `answer` to whatever it hears, and listens on.
+/// A backend that sends `answer` on every connection, and keeps listening.
 fn backend(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");

@@ -1,8 +1,7 @@
-//! A thread of any door that hangs keeps the program from telling the watchdog that all is well; an
-//! idle program tells it.
+//! If a thread of any door hangs, the program no longer informs the watchdog; an idle program does.
 //!
-//! A thread is hung from outside, by a debugger that stops it and no other (ptrace, which takes
-//! root or a system that lets programs of one user look at each other).
+//! The test stops a single thread from outside, with a debugger (ptrace, which needs root or a
+//! system that lets programs of one user trace each other).
 
 use super::handover::notices;
 use super::{LONG, Program};
@@ -13,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// Stops the thread whose id it is given, says so, and holds it until its input ends.
+/// Stops the thread with the given id, prints a line, and holds the thread until its input ends.
 const DEBUGGER: &str = "
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -26,7 +25,7 @@ print('stopped', flush=True)
 sys.stdin.read()
 ";
 
-/// Every door, and none of them asked for anything.
+/// A configuration with every door; none of them gets a request.
 const CONFIG: &str = "
 admin: {listen: 127.0.0.1:0}
 proxy: {listen: 127.0.0.1:0, backend: http://127.0.0.1:9}
@@ -49,7 +48,7 @@ impl Drop for Debugger {
     }
 }
 
-/// Stops the first thread of the program that is called so.
+/// Stops the first thread of the program with this name.
 fn hang(program: &Program, name: &str) -> Debugger {
     let tasks = format!("/proc/{}/task", program.child.id());
     let tasks = fs::read_dir(tasks).expect("it runs").map(|task| task.expect("a thread").path());
@@ -87,11 +86,11 @@ fn a_hung_thread_is_told_of(name: &str, door: &str) {
         notices(&manager, "WATCHDOG=1");
     }
     let debugger = hang(&program, name);
-    // On a busy machine another one may have been late before.
+    // On a busy machine, another thread may have been late before.
     let quoted = format!("\"{door}\"");
     while !program.told("the watchdog is told nothing").contains(&quoted) {}
     drop(debugger);
-    // It goes round again, and so does what is told of it.
+    // The thread runs again, and so the watchdog is informed again.
     while manager.set_nonblocking(true).is_ok() && manager.recv(&mut [0; 256]).is_ok() {}
     manager.set_nonblocking(false).expect("it waits again");
     manager.set_read_timeout(Some(LONG)).expect("a timeout");

@@ -1,7 +1,7 @@
 //! The exceptions, each with its reason, in one place.
 //!
-//! A path ending in a slash stands for everything below it. An exception that is not needed any
-//! more is a fault.
+//! A path ending in a slash stands for everything below it. An exception that is no longer needed
+//! is a fault.
 
 use crate::banned;
 use crate::source::Source;
@@ -27,7 +27,7 @@ const ALLOWED: [(&str, &str, &str); 13] = [
     ("outside", "crates/config/src/", "it is what reads files and the environment"),
 ];
 
-/// Whether `path` is excepted from `rule`.
+/// Whether `path` has an exception from `rule`.
 pub fn allowed(rule: &str, path: &str) -> bool {
     ALLOWED.iter().any(|(name, allowed, _)| *name == rule && matches(path, allowed))
 }
@@ -36,7 +36,7 @@ fn matches(path: &str, allowed: &str) -> bool {
     path == allowed || (allowed.ends_with('/') && path.starts_with(allowed))
 }
 
-/// The exceptions that nothing needs.
+/// The exceptions that are no longer needed.
 pub fn stale(sources: &[Source]) -> Vec<String> {
     let needed = |rule: &str, allowed: &str| {
         let mut below = sources.iter().filter(|s| matches(&s.path, allowed));

@@ -9,8 +9,8 @@ use crate::allowed::allowed;
 use crate::source::{Source, root};
 use std::fs;
 
-/// The core's modules, each with those it may use; an entry may only name entries above it, so
-/// no circle can be written.
+/// The core's modules, each with those that it may use. An entry may only name entries above it, so
+/// a cycle is impossible.
 const CORE: [(&str, &[&str]); 13] = [
     ("units", &[]),
     ("key", &[]),
@@ -88,7 +88,7 @@ pub fn faults(sources: &[Source]) -> Vec<String> {
     faults
 }
 
-/// The module a file belongs to: its first folder, or its name.
+/// The module that a file belongs to: its first folder, or its name.
 fn module(path: &str) -> &str {
     path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
 }
@@ -131,7 +131,7 @@ fn door_fault(path: &str, line: &str) -> Option<String> {
     Some(format!("`{own}` may not use `{other}`: what both need belongs below them"))
 }
 
-/// That `#![no_std]` stands and `std` comes in for tests and the model checker only.
+/// Checks that the core has `#![no_std]`, and uses `std` for tests and the model checker only.
 pub fn std_in_core(sources: &[Source]) -> Vec<String> {
     let root = "crates/core/src/lib.rs";
     let lib = sources.iter().find(|s| s.path == root).expect("the core's root");

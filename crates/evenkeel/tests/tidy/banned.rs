@@ -1,24 +1,24 @@
-//! What no source may contain, and what to use in its place.
+//! Words that no source may contain, and their replacements.
 //!
-//! Words are looked for in code only: comments and strings are blanked out before. What clippy
-//! refuses anyway (`unwrap_used`, `todo`) is here as well where the message should name the
-//! house's own way.
+//! Words are searched in code only: comments and strings are blanked out before. Some words that
+//! clippy refuses anyway (`unwrap_used`, `todo`) are also here, so that the message can name the
+//! project's own replacement.
 
 use crate::allowed::allowed;
 use crate::source::Source;
 
-/// Where a word is banned.
+/// The files in which a word is banned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
-    /// In what is shipped.
+    /// Shipped code.
     Shipped,
-    /// In the core's and the binary's tests.
+    /// Tests of the core and of the binary's crate.
     Tests,
-    /// Everywhere.
+    /// All files.
     All,
 }
 
-/// A word, where it is banned, the rule's name, and what to use in its place.
+/// A word, the files in which it is banned, the name of the rule, and the replacement.
 const BANNED: [(&str, Where, &str, &str); 24] = [
     ("Instant::now(", Where::Shipped, "clock", "`clock::Clock::now`, or `now` as an argument"),
     ("SystemTime::now(", Where::Shipped, "clock", "`clock::Clock::now`"),
@@ -46,10 +46,10 @@ const BANNED: [(&str, Where, &str, &str); 24] = [
     ("dead_code", Where::All, "allow", "delete what nobody uses"),
 ];
 
-/// Words that stand in comments, so they are looked for in the text as written.
+/// Words that appear in comments, so they are searched in the text as written.
 const NOTES: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
-/// `fuzz/run` finds harnesses by name and sets their time.
+/// `fuzz/run` finds harnesses by name, and sets the time that they run.
 fn harnesses(source: &Source) -> Vec<String> {
     let mut function = "";
     let mut faults = Vec::new();
@@ -92,7 +92,7 @@ fn words(source: &Source) -> Vec<String> {
     faults
 }
 
-/// Whether `text` contains `word`, and not as the end of a longer word.
+/// Whether `text` contains `word`, but not as the end of a longer word.
 fn contains_word(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let before = text[..at].chars().next_back();
@@ -112,7 +112,7 @@ fn notes(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// Whether a file contains a word of the rule at all.
+/// Whether a file contains a word of the rule anywhere.
 pub fn occurs(rule: &str, source: &Source) -> bool {
     let words = BANNED.iter().filter(|(_, _, name, _)| *name == rule);
     words.into_iter().any(|(word, ..)| source.code.iter().any(|line| contains_word(line, word)))

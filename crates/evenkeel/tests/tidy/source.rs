@@ -1,25 +1,25 @@
-//! A Rust file as the scans see it: its lines as written, and again with comments, strings and
-//! character literals blanked out, so that prose and messages cannot trip a rule.
+//! A Rust file as the scans see it: its lines as written, and the same lines with comments, strings
+//! and character literals blanked out, so that prose and messages cannot trigger a rule.
 //!
-//! It splits a file at its `#[cfg(test)]`: what stands before is code, the rest is tests. It
-//! does not parse: braces and words are all that the scans need.
+//! A file is divided at its `#[cfg(test)]`: the part before is code, the rest is tests. This module
+//! does not parse; the scans need braces and words only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// One Rust file of the workspace.
 pub struct Source {
-    /// From the root of the workspace, with forward slashes.
+    /// The path from the root of the workspace, with forward slashes.
     pub path: String,
-    /// As written.
+    /// The lines as written.
     pub lines: Vec<String>,
-    /// With comments, strings and characters blanked out; as many lines.
+    /// The same lines with comments, strings and character literals blanked out.
     pub code: Vec<String>,
-    /// How many lines stand before the file's tests; none where the whole file is a test.
+    /// The number of lines before the file's tests; zero if the whole file is a test.
     pub code_lines: usize,
 }
 
-/// The workspace's root.
+/// The root of the workspace.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("a workspace")
 }
@@ -41,7 +41,7 @@ impl Source {
         Source::new(&name.replace('\\', "/"), &text)
     }
 
-    /// From a path and a text.
+    /// A source from a path and a text.
     pub fn new(path: &str, text: &str) -> Source {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let code: Vec<String> = blank(text).lines().map(str::to_owned).collect();
@@ -53,7 +53,7 @@ impl Source {
         Source { path: path.to_owned(), lines, code, code_lines }
     }
 
-    /// Whether this is part of what is shipped, not a test or a benchmark.
+    /// Whether this file is shipped, as opposed to a test or a benchmark.
     pub fn is_shipped(&self) -> bool {
         !in_tests(&self.path)
     }
@@ -93,7 +93,7 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// Replaces comments and the insides of strings and characters by spaces; keeps line ends.
+/// Replaces comments and the content of strings and characters by spaces; line ends stay.
 pub fn blank(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
@@ -115,7 +115,7 @@ pub fn blank(text: &str) -> String {
     out
 }
 
-/// Where the comment, string or character that begins at `at` ends; `None` if none begins.
+/// The end of the comment, string or character that begins at `at`; `None` if none begins there.
 fn token(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = &bytes[at..];
     match rest {
@@ -134,7 +134,7 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 }
 
 fn word_before(bytes: &[u8], at: usize) -> bool {
-    // The `b` of `br"..."` is no word of its own.
+    // The `b` of `br"..."` belongs to the string.
     let before = at.checked_sub(1).map(|at| bytes[at]);
     before.is_some_and(|b| b != b'b' && (b.is_ascii_alphanumeric() || b == b'_'))
 }
@@ -160,7 +160,7 @@ fn raw(bytes: &[u8]) -> Option<usize> {
     Some(find(&bytes[start..], &close).map_or(bytes.len(), |end| start + end + close.len()))
 }
 
-/// A character literal, and not a lifetime: one character between two quotes.
+/// The length of a character literal: one character between two quotes, as opposed to a lifetime.
 fn character(bytes: &[u8]) -> Option<usize> {
     let close = (2..=5).find(|at| bytes.get(*at) == Some(&b'\''))?;
     let inside = std::str::from_utf8(&bytes[1..close]).ok()?;

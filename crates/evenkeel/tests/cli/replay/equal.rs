@@ -1,11 +1,11 @@
-//! A replay decides as the running proxy does: the same requests go through the proxy's engine in
-//! the proxy's way (a task for each request that awaits its turn, keys from HTTP headers), on a
-//! clock that both share, and every decision is compared.
+//! A replay decides like the running proxy: the same requests pass through the proxy's engine in
+//! the same way as in the proxy (a task for each request that awaits its turn, keys from HTTP
+//! headers), on a clock that both share, and every decision is compared.
 //!
-//! What is compared: of each request whether it was refused, by which limit, how long it waited and
-//! when its answer went out, to the nanosecond; afterwards what every bucket of every limit holds,
-//! and the counters of decisions. Both sides have the same processors to work on; everything
-//! else is driven twice, independently.
+//! For each request, the test compares whether it was refused, by which limit, how long it waited
+//! and when its answer was sent, to the nanosecond. Afterwards it compares the content of every
+//! bucket of every limit, and the counters of decisions. Both sides have the same processors to
+//! work on; everything else runs twice, independently.
 
 use evenkeel_config::settings::{ClientAddress, Proxy};
 use evenkeel_core::classify::Attributes;
@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// The requests of a made-up log of an hour, with what each needs.
+/// The requests of a synthetic log of eight minutes, with the work that each needs.
 fn requests(seed: u64) -> Vec<Was> {
     let mut log = Vec::new();
     let about = sample::Options { lines: 6_000, days: 1, seed };
@@ -43,7 +43,8 @@ fn requests(seed: u64) -> Vec<Was> {
     let mut entries = Vec::new();
     for (place, line) in lines.iter().enumerate() {
         let mut entry = format.read(line).expect("a request").entry(&trust).expect("an address");
-        // A day in eight minutes, so that people and robots meet; no two at the same moment.
+        // A day is compressed into eight minutes, so that people and robots meet. No two requests
+        // come at the same time.
         let after = entry.start.since(sample::BEGINS).0 / 180;
         entry.start = sample::BEGINS.plus(Nanos(after + place as u64 % 997));
         entry.took = None;
@@ -66,7 +67,7 @@ fn settings(text: &str) -> Proxy {
     config.settings.proxy.expect("a proxy")
 }
 
-/// What became of a request, as both sides can tell it.
+/// The result of a request, as far as both sides have it.
 #[derive(Clone, Debug, PartialEq)]
 struct Told {
     refused_by: Option<String>,
@@ -106,7 +107,7 @@ fn replayed(settings: &Proxy, requests: &[Was]) -> (Vec<Told>, Arc<Engine>, BTre
     (outcomes.iter().map(told).collect(), Arc::clone(play.engine()), counted)
 }
 
-/// A request as the proxy sees it.
+/// A request in the form that the proxy sees.
 struct Seen {
     client: IpAddr,
     head: Parts,
@@ -151,15 +152,15 @@ impl Attributes for Seen {
     }
 }
 
-/// A world in which time passes when everybody waits.
+/// A simulated world, in which time passes when all tasks wait.
 struct World {
     lane: Lane,
     now: Cell<Time>,
-    /// When whom to wake.
+    /// The tasks to wake, by time.
     timers: RefCell<BTreeMap<(Time, u64), usize>>,
     planned: Cell<u64>,
     processors: RefCell<Processors>,
-    /// Requests whose work is done.
+    /// Whether the work of each request is done.
     done: RefCell<Vec<bool>>,
     waiting: Cell<usize>,
     expire: Cell<Time>,
@@ -198,7 +199,7 @@ impl World {
     }
 }
 
-/// The way of a request through the proxy, step by step as `doors/proxy/exchange` takes it.
+/// The path of a request through the proxy, step by step as in `doors/proxy/exchange`.
 async fn journey(world: Rc<World>, task: usize, was: Was) {
     world.until(task, was.entry.start).await;
     let mut waited = Nanos::ZERO;
@@ -239,7 +240,7 @@ async fn journey(world: Rc<World>, task: usize, was: Was) {
     world.tell(task, None, waited);
 }
 
-/// Notes who is to go on.
+/// A waker that records its task.
 struct Bell(usize, Arc<Mutex<Vec<usize>>>);
 
 impl Wake for Bell {
@@ -256,7 +257,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    /// It goes on, and whoever it wakes after it.
+    /// Continues a task, and then all tasks that it wakes.
     fn go(&mut self, task: usize) {
         let waker = Waker::from(Arc::new(Bell(task, Arc::clone(&self.rung))));
         if let Some(journey) = &mut self.all[task]
@@ -331,7 +332,7 @@ fn due(world: &World, now: Time) -> Option<usize> {
     Some(first.remove())
 }
 
-/// The counters of decisions that kept somebody waiting, by verdict, limit and shadow.
+/// The counters of decisions with a wait or a refusal, by verdict, limit and shadow.
 fn decisions(watch: &Watch) -> BTreeMap<String, u64> {
     let text = evenkeel_telemetry::prometheus::text(watch.registry(), &[]);
     let word = |line: &str, name: &str| {
@@ -423,7 +424,7 @@ fn limits_in_shadow_stop_nobody_and_are_counted_alike() {
     for (limit, verdict) in [("crawlers", "queue"), ("logins", "reject"), ("slow", "hold")] {
         assert!(noted.contains_key(&format!("{verdict} {limit} true")), "{noted:?}");
     }
-    // A client in credit that waits is told of by its first limit, and it does wait.
+    // A client in credit that waits is reported with its first limit, and it really waits.
     assert!(noted.contains_key("queue net false"), "{noted:?}");
     assert!(!noted.contains_key("reject logins false"), "{noted:?}");
 }

@@ -1,4 +1,5 @@
-//! Crawlers, swarms and people in a made-up log: found and named, and people left alone.
+//! Crawlers, swarms and people in a synthetic log: the report finds and names robots, and leaves
+//! people alone.
 
 use evenkeel_core::units::Nanos;
 use evenkeel_lab::replay::people::Kind;
@@ -10,7 +11,7 @@ use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// What a replay is asked to do with these logs.
+/// The options of a replay of these logs.
 pub fn options(logs: Vec<PathBuf>) -> Options {
     Options {
         logs,
@@ -25,7 +26,7 @@ pub fn options(logs: Vec<PathBuf>) -> Options {
     }
 }
 
-/// The report on one log, which takes a while to play.
+/// The report on one log, which is computed once because it takes a while.
 fn planted() -> &'static Report {
     static REPORT: OnceLock<Report> = OnceLock::new();
     REPORT.get_or_init(play)
@@ -61,14 +62,15 @@ fn who_was_planted_is_found_and_people_are_left_alone() {
         assert_eq!(found.agent, swarm.agent);
     }
     assert_eq!(report.swarms.len(), 2, "{:?}", report.swarms);
-    // The crawler with many connections keeps the site busy, and is the one who waits.
+    // The crawler with many connections keeps the site busy, and its requests are the ones that
+    // wait.
     let storm = report.clients.iter().find(|one| one.address.to_string() == PLANTED[0].name);
     let storm = storm.expect("it would have waited");
     assert!(storm.fate.queued > 1_000 && storm.fate.waited_seconds > 100.0, "{storm:?}");
     let people = row(Kind::People);
     assert!(people.clients > 300, "{people:?}");
     assert_eq!((people.affected, people.fate.refused), (0, 0), "{people:?}");
-    // What they would have felt: in the busiest minute their pages come sooner than they did.
+    // The effect on people: in the busiest minute, their pages come earlier than they did.
     let busiest = &report.busiest;
     assert!(busiest.load > 0.7 && busiest.people.requests > 5, "{busiest:?}");
     assert!(busiest.people.with.p95 * 3.0 < busiest.people.without.p95, "{busiest:?}");

@@ -1,10 +1,10 @@
 //! The proxy on real sockets and a replay of the log that it would have left: every decision is the
 //! same.
 //!
-//! Times pass on the real clock here, so what is compared must not hang on a millisecond: budgets
-//! come back so slowly that nothing comes back during the test, and the backend says what each
-//! request costs. Compared is of each request whether it was refused, by which limit and with which
-//! status, and the `Retry-After` to a minute.
+//! Times pass on the real clock, so the comparison must not depend on milliseconds: budgets refill
+//! so slowly that nothing is refilled during the test, and the backend states the cost of each
+//! request. For each request, the test compares whether it was refused, by which limit and with
+//! which status, and the `Retry-After` to a minute.
 
 use evenkeel_config::settings::Proxy;
 use evenkeel_core::key::Seed;
@@ -40,7 +40,7 @@ fn settings(backend: SocketAddr) -> Proxy {
     config.settings.proxy.expect("a proxy")
 }
 
-/// Answers everything on all connections; each request costs what its query says.
+/// Answers every request on all connections; the query of a request states its cost.
 fn serve(backend: TcpListener) {
     std::thread::spawn(move || {
         for stream in backend.incoming() {
@@ -66,7 +66,7 @@ fn answer(stream: TcpStream) {
     }
 }
 
-/// One request and what came back: status, Retry-After, body.
+/// Sends one request and returns the status, the Retry-After and the body.
 fn ask(wire: &mut BufReader<TcpStream>, request: &str) -> (u16, Option<u64>, String) {
     wire.get_mut().write_all(request.as_bytes()).expect("it is sent");
     let (mut status, mut retry, mut length) = (0, None, 0);
@@ -158,7 +158,8 @@ fn replayed(settings: &Proxy, log: &str) -> Vec<Outcome> {
     let mut last = evenkeel_core::units::Time::ZERO;
     for line in &lines {
         let mut entry = format.read(line).expect("a request").entry(&trust).expect("an address");
-        // In the order in which they were sent; the log's clock is only as fine as a millisecond.
+        // Keeps the order in which requests were sent, because the log's clock is only as fine as a
+        // millisecond.
         entry.start = entry.start.max(last.plus(Nanos(100)));
         entry.took = Some(Nanos(50));
         last = entry.start;

@@ -1,4 +1,4 @@
-//! The program itself: packed logs, standard input, faults, and what its reports have.
+//! The program itself: compressed logs, standard input, errors, and the content of its reports.
 
 use evenkeel_lab::replay::sample;
 use flate2::Compression;
@@ -14,7 +14,7 @@ fn evenkeel(arguments: &[&str], input: Option<&[u8]>) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // It may end before it has read all.
+    // The program may end before it has read everything.
     let _ = stdin.write_all(input.unwrap_or_default());
     drop(stdin);
     child.wait_with_output().expect("it ends")
@@ -61,7 +61,7 @@ fn a_log_is_the_same_however_it_comes() {
     assert_eq!(report(&packed, None), want);
     assert_eq!(report(&zstd, None), want);
     assert_eq!(report("-", Some(&whole)), want);
-    // Cut in two, and named in the wrong order.
+    // One log in two files, named in the wrong order.
     let (first, second) = halves(&whole);
     let first = save(folder.path(), "a.log", first);
     let second = save(folder.path(), "b.log", second);
@@ -124,7 +124,7 @@ fn limits_in_shadow_stop_nobody_and_say_whom_they_would_have_met() {
     assert!(std::fs::read_to_string(&page).expect("a page").contains(told));
 }
 
-/// A log in two, between two seconds: those of one second are spread over it.
+/// Divides a log between two seconds, because entries of one second are spread over it.
 fn halves(log: &[u8]) -> (&[u8], &[u8]) {
     let stamp = |line: &[u8]| {
         let text = String::from_utf8_lossy(line).into_owned();
@@ -148,7 +148,7 @@ fn lines_that_cannot_be_read_are_told_and_not_fatal() {
     let lines = bytes.iter().filter(|b| **b == b'\n').count() as u64;
     let cut = bytes.iter().position(|b| *b == b'\n').expect("a line") + 1;
     bytes.splice(cut..cut, b"not a \x1b[2J line\xff\n\n".iter().copied());
-    // A time that cannot be: a century ahead.
+    // An impossible time, a century in the future.
     bytes.extend(
         b"192.0.2.1 - - [01/Oct/2126:00:00:00 +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"\n",
     );
@@ -223,7 +223,7 @@ fn the_page_stands_on_its_own() {
     for never in ["<script", "<img", "<link", "http-equiv=\"refresh", "url(", "@import"] {
         assert!(!html.contains(never), "the page has {never}");
     }
-    // Nothing is fetched; names of strangers are words.
+    // The page loads nothing from elsewhere; names from the log appear as plain text.
     let elsewhere = html.matches("http").count() - html.matches("http-equiv").count();
     let in_names = html.matches("https://bot.example/").count();
     let namespace = html.matches("http://www.w3.org/2000/svg").count();

@@ -1,5 +1,5 @@
-//! What nobody should send to the check door and its access log: it goes on, and charges nobody for
-//! it.
+//! Invalid input for the check door and its access log: the door keeps working, and charges no
+//! client for it.
 
 use crate::client::Client;
 use crate::door::Door;
@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 const LIMIT: &str = "  cpus: 1\n  action: reject\n  limits:\n    \
                      - {name: ip, by: ip/32, share: 10%, burst: 1s}\n";
 
-/// Sends lines as programs do that log over syslog.
+/// Sends log lines over syslog.
 struct Log(UdpSocket);
 
 impl Log {
@@ -24,12 +24,12 @@ impl Log {
     }
 }
 
-/// Lines that were read so far, whatever became of them.
+/// The number of lines read so far, valid or not.
 fn lines_read(door: &Door) -> f64 {
     door.metric("evenkeel_check_reports_total", &[])
 }
 
-/// Bytes of no meaning, the same in each run.
+/// Meaningless bytes, the same in each run.
 fn noise(length: usize, seed: &mut u64) -> Vec<u8> {
     let mut next = || {
         *seed ^= *seed << 13;
@@ -57,7 +57,7 @@ fn garbage_in_the_access_log_settles_nothing() {
         vec![b'='; 65_000],
         format!("{}id={id}", "id=".repeat(20_000)).into_bytes(),
     ]);
-    // Each is read before the next is sent, so that none is lost.
+    // Each line is read before the next is sent, so that none is lost.
     for (read, line) in (1_i32..).zip(&lines) {
         log.send(line);
         wait_for("a line to be read", || (lines_read(&door) >= read.into()).then_some(()));
@@ -66,7 +66,7 @@ fn garbage_in_the_access_log_settles_nothing() {
     assert_eq!(door.metric("evenkeel_check_reports_total", &[("result", "settled")]), 0.0);
     assert_eq!(door.metric("evenkeel_cost_seconds_total", &[]), 0.0);
 
-    // What is true counts, and once.
+    // A valid line counts, and only once.
     for _ in 0..5 {
         log.send(format!("evenkeel id={id} time=0.5 cost=\"12ms\"").as_bytes());
     }
@@ -77,7 +77,7 @@ fn garbage_in_the_access_log_settles_nothing() {
     assert_eq!(door.ask("192.0.2.1").status, 204);
 }
 
-/// A client decides how long its headers are, and with them a line that has them all.
+/// A client determines the length of its headers, and thus that of a log line with all of them.
 #[test]
 fn a_line_as_long_as_a_datagram_can_be_is_read_to_its_end() {
     let door = Door::start(LIMIT);
@@ -118,7 +118,7 @@ fn who_sends_half_a_question_or_none_keeps_nobody_from_asking() {
         format!("GET /check HTTP/1.1\r\nX-Real-IP: 192.0.2.1\r\nA: {}\r\n", "x".repeat(70_000));
     let answer = Client::new("127.0.0.1", door.port).try_ask(&huge);
     assert!(answer.is_none_or(|answer| answer.status == 431), "it is beyond a bound");
-    // Slow is not wrong: it ends its question, and is answered.
+    // A slow client is not an error: it completes its question and gets an answer.
     let last = slow.last_mut().expect("one of them");
     let answered = last.ask("9\r\nHost: t\r\n\r\n");
     assert_eq!(answered.status, 204);

@@ -1,5 +1,5 @@
-//! nginx, HAProxy, Caddy or Apache keep the front, Evenkeel is asked: who is refused, what arrives
-//! at the client, and that a dead Evenkeel harms nobody.
+//! nginx, HAProxy, Caddy or Apache as the front, which asks Evenkeel: refusals, the answer that
+//! reaches the client, and a dead Evenkeel, which must not stop any request.
 
 use crate::front::Front;
 use crate::process::wait_for;
@@ -7,16 +7,16 @@ use std::time::Instant;
 
 const CRAWLER: &str = "127.1.0.1";
 const HUMAN: &str = "127.2.0.1";
-/// What a client may claim of itself and its request.
+/// Headers by which a client may lie about itself and its request.
 const FORGED: &str = "X-Real-IP: 192.0.2.7\r\nX-Forwarded-For: 192.0.2.7\r\n\
                       Forwarded: for=192.0.2.7\r\nX-Original-URI: /else\r\n\
                       X-Forwarded-Uri: /else\r\nX-Original-Method: HEAD\r\n\
                       X-Forwarded-Method: HEAD\r\nX-Evenkeel-Id: 1-1\r\n";
-/// What Evenkeel says to who likes JSON, and a front hands on.
+/// The beginning of Evenkeel's answer to a client that accepts JSON, which a front passes on.
 const OURS: &str = "{\"status\":503,\"limit\":\"ip\",\"retry_after\":";
 
-/// A tenth of a CPU for each address, and credit for one page of the crawler: a debt lasts longer
-/// than what is asked while it does.
+/// A tenth of a CPU for each address, with a burst for one page of the crawler, so that a debt
+/// lasts longer than the following requests take.
 fn a_tenth(action: &str) -> String {
     format!(
         "  cpus: 1\n  action: {action}\n  max_delay: 20s\n  limits:\n    \
@@ -46,7 +46,7 @@ fn the_crawler_is_blocked_and_told_when_to_come_back() {
         "plain\n",
         "what costs nothing is not asked about"
     );
-    // The charge is the time that nginx had the request from PHP, out of its access log.
+    // The charge is the upstream time of PHP in nginx's access log.
     let charged = front.metric("evenkeel_cost_seconds_total", &[]);
     assert!(charged >= 1.4, "{charged}");
     wait_for("the last report", || (front.metric("evenkeel_check_open", &[]) == 0.0).then_some(()));
@@ -68,7 +68,7 @@ fn p11_a_dead_evenkeel_harms_nobody() {
         assert!(answers.iter().all(|answer| answer.header("retry-after").is_none()));
     }
     front.revive();
-    // nginx asks again within five seconds.
+    // nginx tries it again within five seconds.
     wait_for("a question", || {
         assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200);
         (front.metric("evenkeel_requests_total", &[("door", "check")]) >= 1.0).then_some(())
@@ -76,8 +76,8 @@ fn p11_a_dead_evenkeel_harms_nobody() {
     front.wait_for_reports(1.0);
 }
 
-/// The same with a front that has no PHP of its own. Whoever is refused and likes JSON gets a
-/// text of this kind, with these words.
+/// Tests the same with a front without PHP of its own. A refused client that accepts JSON gets a
+/// text of this kind with these words.
 fn blocked_and_then_dead(mut front: Front, kind_of_text: &str, words: &str) {
     let mut crawler = front.client(CRAWLER);
     assert_eq!(crawler.get("/page?ms=1500").text(), "burnt 1500 ms\n");
@@ -100,8 +100,8 @@ fn blocked_and_then_dead(mut front: Front, kind_of_text: &str, words: &str) {
     all_pass(&front);
 }
 
-/// A crawler in debt does not come through with what the front takes and Evenkeel does not, or what
-/// is too long to be asked about.
+/// A crawler in debt cannot pass with input that the front accepts and Evenkeel does not, or that
+/// is too long for a question.
 fn no_way_round(front: &Front) {
     let mut headers: Vec<String> =
         ["X-A: \u{1}\r\n", "User-Agent: \u{1}\r\n", "Cookie: \u{7f}\r\n"].map(Into::into).into();
@@ -121,7 +121,7 @@ fn all_pass(front: &Front) {
     }
 }
 
-/// Twelve megabytes to a client that takes three seconds cost about nothing, and a page costs the
+/// Twelve megabytes to a client that takes three seconds cost almost nothing, and a page costs the
 /// time that it runs.
 fn reading_slowly_costs_nothing(front: &Front, large: &str) {
     let charged = || front.metric("evenkeel_cost_seconds_total", &[]);
@@ -170,7 +170,7 @@ fn apache_asks_and_reports() {
 #[test]
 fn p13_a_request_that_nginx_redirects_within_itself_counts_once() {
     let front = Front::nginx(&a_tenth("reject"));
-    // By `try_files` to /index.php; and that page asked for by name.
+    // Through `try_files` to /index.php, and the same page by its name.
     for (count, target) in ["/some/page?ms=1", "/index.php?ms=1"].into_iter().enumerate() {
         assert_eq!(front.client(HUMAN).get(target).status, 200);
         front.wait_for_reports(count as f64 + 1.0);
@@ -178,7 +178,7 @@ fn p13_a_request_that_nginx_redirects_within_itself_counts_once() {
     assert_eq!(front.metric("evenkeel_requests_total", &[("door", "check")]), 2.0);
 }
 
-/// `/` is redirected to a file, and what is not there to the same.
+/// `/` is redirected to a file, and a missing page to the same file.
 #[test]
 fn p13_a_request_that_apache_redirects_within_itself_counts_once() {
     let front = Front::apache(&a_tenth("reject"));
@@ -190,7 +190,7 @@ fn p13_a_request_that_apache_redirects_within_itself_counts_once() {
     assert_eq!(front.metric("evenkeel_requests_total", &[("door", "check")]), 2.0);
 }
 
-/// Whatever the client says of its request, what counts is what the front has seen.
+/// What the front has seen counts, whatever the client claims about its request.
 #[test]
 fn a_limit_in_requests_refuses_with_429() {
     for front in [Front::nginx, Front::haproxy, Front::caddy, Front::apache] {
@@ -228,8 +228,7 @@ fn who_is_held_waits_before_the_request_runs() {
     assert_eq!(front.client(HUMAN).get("/page?ms=1").status, 200);
 }
 
-/// In debt for half a minute, or longer if the page took longer, and Evenkeel dies when hardly any
-/// of it is over.
+/// A debt of at least half a minute; Evenkeel dies near its beginning.
 #[test]
 fn who_waits_is_served_when_evenkeel_dies() {
     let proxy = a_tenth("hold").replace("share: 10%", "share: 5%");
@@ -275,7 +274,7 @@ fn stonehenge(front: &Front) {
     for _ in 0..3 {
         let refused = crawler.get_with("/page?ms=1", agent);
         let after = refused.header("retry-after").and_then(|after| after.parse::<u64>().ok());
-        // The window, less what is over of it by now.
+        // The window, less the time that has passed.
         let left = 15_u64.saturating_sub(begun.elapsed().as_secs())..=15;
         assert!(refused.status == 503 && after.is_some_and(|s| left.contains(&s)), "P3: {after:?}");
     }

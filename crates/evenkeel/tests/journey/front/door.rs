@@ -1,4 +1,5 @@
-//! Evenkeel with its check door and nothing before or behind it: asked by hand, as a front asks.
+//! Evenkeel with its check door and without a front or a backend: the tests send the questions of a
+//! front.
 
 use crate::client::{Answer, Client};
 use crate::gate::{Line, decisions, evenkeel, metric};
@@ -6,27 +7,28 @@ use crate::process::{Running, free_port, wait_for};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// The door, and the program behind it if it lives.
+/// The check door, and its program while it runs.
 pub struct Door {
     gate: Option<Running>,
-    /// For files of the test.
+    /// A folder for files of the test.
     pub folder: TempDir,
     config: PathBuf,
-    /// Where it is asked.
+    /// The port of the check door.
     pub port: u16,
-    /// Where it reads access logs.
+    /// The port for access logs.
     pub syslog: u16,
-    /// Where it can be watched.
+    /// The port of the admin door.
     pub admin: u16,
 }
 
 impl Door {
-    /// With these lines in its section `proxy`, and whatever sections follow it.
+    /// Starts the program with these lines in its section `proxy`; they may begin further sections.
     pub fn start(proxy: &str) -> Door {
         Door::start_with("", |_| proxy.to_owned())
     }
 
-    /// The same, and these keys in the section `check`; `proxy` is told the folder of the test.
+    /// Starts the program with these keys in the section `check`. `proxy` gets the folder of the
+    /// test.
     pub fn start_with(check: &str, proxy: impl Fn(&Path) -> String) -> Door {
         let folder = tempfile::tempdir().expect("a folder");
         let [port, syslog, admin] = [(); 3].map(|()| free_port());
@@ -43,7 +45,7 @@ impl Door {
         door
     }
 
-    /// Starts the program.
+    /// Starts the program again.
     pub fn revive(&mut self) {
         let mut command = evenkeel();
         command.arg("serve").arg("--config").arg(&self.config);
@@ -51,7 +53,7 @@ impl Door {
         self.gate = Some(Running::start(command, &log, self.port));
     }
 
-    /// Ends it at once, without a last word.
+    /// Kills the program with SIGKILL, so that it cannot finish anything.
     pub fn kill(&mut self) {
         self.gate.take().expect("it lives").kill();
     }
@@ -67,25 +69,25 @@ impl Door {
         Client::new("127.0.0.1", self.port).get_with(target, &about)
     }
 
-    /// Tells what a pass took; the status of the answer.
+    /// Reports the cost of an admitted request, and returns the status of the answer.
     pub fn report(&self, query: &str) -> u16 {
         Client::new("127.0.0.1", self.port).ask(&report(query)).status
     }
 
-    /// The id of a pass for `client`.
+    /// Asks for `client`, and returns the id of the admitted request.
     pub fn pass(&self, client: &str) -> String {
         let passed = self.ask(client);
         assert_eq!(passed.status, 204, "{client}: {}", passed.text());
         passed.header("x-evenkeel-id").expect("an id").to_owned()
     }
 
-    /// A request of `client` runs and costs so much.
+    /// Asks for `client`, and reports this cost.
     pub fn spend(&self, client: &str, cost: &str) {
         let id = self.pass(client);
         assert_eq!(self.report(&format!("id={id}&cost={cost}")), 204);
     }
 
-    /// A metric now.
+    /// The current value of a metric.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         metric(self.admin, name, labels)
     }
@@ -95,7 +97,7 @@ impl Door {
         wait_for(name, || (self.metric(name, labels) >= at_least).then_some(()));
     }
 
-    /// All that the program has written in this life.
+    /// Everything that the program has written since its last start.
     pub fn log(&self) -> String {
         self.gate.as_ref().map(Running::output).unwrap_or_default()
     }
@@ -110,7 +112,7 @@ impl Door {
     }
 }
 
-/// The request that tells what a pass took.
+/// The request that reports the cost of an admitted request.
 pub fn report(query: &str) -> String {
     format!("POST /report?{query} HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n")
 }

@@ -1,5 +1,5 @@
-//! The check door itself, as a front of one's own would ask it: answers in all forms, reports,
-//! waiting, and what nobody should send.
+//! The check door, asked as a hand-written front would ask it: answers in all forms, reports,
+//! waiting, and invalid input.
 
 use crate::client::Client;
 use crate::door::Door;
@@ -63,14 +63,14 @@ fn a_refusal_comes_in_the_form_that_the_client_accepts() {
     }
 }
 
-/// The one who waits has the only place; who comes next is told when to come again, and of which
-/// limit. The same under each action that waits.
+/// The first client takes the only place for waiting. The next one gets the time after which it may
+/// return, and the name of the limit. This holds for each action that waits.
 #[test]
 fn who_finds_no_place_to_wait_in_is_refused_with_a_reason() {
     for (action, keys) in [("hold", ""), ("delay", ""), ("queue", "  queue: {concurrency: 1}\n")] {
         let proxy = |_: &_| format!("{keys}  max_delay: 60s\n{}", LIMIT.replace("reject", action));
         let door = Door::start_with(", waiting_max: 1", proxy);
-        // Under `queue` only who is in debt waits, and only while as many run as can.
+        // With `queue`, only a client in debt waits, and only while all slots are used.
         door.spend("192.0.2.1", "3s");
         let running = door.pass("192.0.2.9");
         let mut first = Client::new("127.0.0.1", door.port);
@@ -90,7 +90,7 @@ fn who_finds_no_place_to_wait_in_is_refused_with_a_reason() {
             assert_eq!(door.report(&format!("id={id}&cost=1ms")), 204);
         }
         match action {
-            // There is room again: nobody waits until the debt is paid.
+            // A slot is free again, so the client does not wait until its debt is paid.
             "queue" => assert_eq!(first.read(started).status, 204),
             _ => {
                 first.close();

@@ -1,5 +1,5 @@
-//! nginx as a gatekeeper without a module: it asks the check door of a Evenkeel that keeps a
-//! master's orders, as `examples/nginx/gatekeeper.conf` has it.
+//! nginx as a gatekeeper without a module: it asks the check door of an Evenkeel that receives a
+//! master's orders, as in `examples/nginx/gatekeeper.conf`.
 
 use crate::client::Client;
 use crate::gate::{evenkeel, metric};
@@ -10,7 +10,7 @@ use std::fs;
 const NGINX: &str = include_str!("../../../../../examples/nginx/gatekeeper.conf");
 const KEEPER: &str = include_str!("../../../../../examples/gatekeeper.yaml");
 
-/// nginx, the Evenkeel that it asks, and the master of that one.
+/// nginx, the Evenkeel that it asks, and the master of that Evenkeel.
 struct Stage {
     port: u16,
     admin: u16,
@@ -99,6 +99,6 @@ fn nginx_keeps_the_gate_and_harms_nobody_when_its_gatekeeper_is_dead() {
         assert_eq!(stage.client(client).get("/page?ms=1").status, 200, "{client}");
     }
     stage.revive();
-    // It is told what is in force, and nginx asks again within five seconds.
+    // The new process gets the orders in force, and nginx tries it again within five seconds.
     wait_for("a refusal", || (stage.client(held).get("/page?ms=1").status == 503).then_some(()));
 }

@@ -1,5 +1,5 @@
-//! Clients by name: who is exempt, who counts together, and who only says so. With a name server of
-//! our own, and Evenkeel asked by hand about clients of many addresses.
+//! Clients by name: exempt clients, clients that are counted together, and clients with forged
+//! names. The test has a name server of its own, and asks Evenkeel about clients of many addresses.
 
 use crate::door::Door;
 use crate::process::wait_for;
@@ -11,7 +11,7 @@ use std::thread;
 const PTR: u16 = 12;
 const A: u16 = 1;
 
-/// A name server: `(address, its name, the address that the name has)`.
+/// The records of the name server: an address, its name, and the address of that name.
 const ZONE: [(&str, &str, &str); 6] = [
     ("192.0.2.1", "x.googlebot.com", "192.0.2.1"),
     ("192.0.2.2", "Y.GoogleBot.com", "192.0.2.2"),
@@ -21,7 +21,8 @@ const ZONE: [(&str, &str, &str); 6] = [
     ("192.0.2.6", "x.stonehenge.com", "198.51.100.9"),
 ];
 
-/// Answers what is asked, unless it is mute; counts what is asked. It ends with the test process.
+/// A name server that answers queries unless it is mute, and counts them. It ends with the test
+/// process.
 struct NameServer {
     port: u16,
     asked: Arc<AtomicUsize>,
@@ -46,7 +47,7 @@ impl NameServer {
     }
 }
 
-/// A DNS answer (RFC 1035, 4): the question again, and one record or none such.
+/// A DNS answer (RFC 1035, 4): the question, and one record or none.
 fn answer(query: &[u8]) -> Vec<u8> {
     let mut labels = Vec::new();
     let mut at = 12;
@@ -63,7 +64,8 @@ fn answer(query: &[u8]) -> Vec<u8> {
     let mut answer = [&query[..2], &[0x84, code, 0, 1, 0, count, 0, 0, 0, 0]].concat();
     answer.extend_from_slice(&query[12..end]);
     if let Some(data) = data {
-        // The name of the question, the kind, the class, five minutes.
+        // A pointer to the name in the question, the type, the class, and a time to live of five
+        // minutes.
         answer.extend_from_slice(&[0xc0, 12]);
         answer.extend_from_slice(&kind.to_be_bytes());
         answer.extend_from_slice(&[0, 1, 0, 0, 1, 44]);
@@ -95,7 +97,7 @@ fn data(labels: &[String], kind: u16) -> Option<Vec<u8>> {
     }
 }
 
-/// A limit that anybody reaches with one request of a second.
+/// A limit that one request of a second exceeds.
 fn throttle(server: &NameServer) -> Door {
     Door::start(&format!(
         "  exempt: [\"host:*.stonehenge.com\"]\n  \
@@ -110,7 +112,7 @@ fn looked_up(door: &Door, result: &str, count: f64) {
     door.wait_for_metric("evenkeel_host_lookups_total", &[("result", result)], count);
 }
 
-/// How the check door answers from some moment on: a name takes effect just after it is found.
+/// Waits until the check door answers with this status: a name takes effect just after it is found.
 fn comes_to(door: &Door, client: &str, status: u16) {
     wait_for(client, || (door.ask(client).status == status).then_some(()));
 }
@@ -119,24 +121,26 @@ fn comes_to(door: &Door, client: &str, status: u16) {
 fn p8_p14_names_count_only_if_they_lead_back() {
     let server = NameServer::start(false);
     let throttle = throttle(&server);
-    // The first request counts by address; when the name is known, what it owes goes with it.
+    // The first request counts by address; once the name is known, its debt moves to the name.
     throttle.spend("192.0.2.1", "2s");
     looked_up(&throttle, "confirmed", 1.0);
     comes_to(&throttle, "192.0.2.2", 403);
     comes_to(&throttle, "192.0.2.1", 403);
-    // It claims to be googlebot's, and the name leads elsewhere: it counts by address.
+    // The name claims to be googlebot's but leads to another address, so the client counts by
+    // address.
     assert_eq!(throttle.ask("192.0.2.3").status, 204);
     looked_up(&throttle, "forged", 1.0);
     throttle.spend("192.0.2.3", "500ms");
     assert_eq!(throttle.ask("192.0.2.3").status, 204);
-    // Exempt from when the name is known, whatever it costs.
+    // Exempt as soon as the name is known, whatever its requests cost.
     assert_eq!(throttle.ask("192.0.2.4").status, 204);
     looked_up(&throttle, "confirmed", 3.0);
     throttle.spend("192.0.2.4", "5s");
     comes_to(&throttle, "192.0.2.4", 204);
     (0..3).for_each(|_| throttle.spend("192.0.2.4", "5s"));
     assert_eq!(throttle.ask("192.0.2.4").status, 204);
-    // The domain itself has no label before it; who claims a name is not exempt; who has none.
+    // None of these is exempt: the domain itself without a label before it, a forged name, and no
+    // name.
     for (index, client) in ["192.0.2.5", "192.0.2.6", "192.0.2.7"].into_iter().enumerate() {
         assert_eq!(throttle.ask(client).status, 204);
         looked_up(&throttle, ["other", "forged", "other"][index], [1.0, 2.0, 2.0][index]);

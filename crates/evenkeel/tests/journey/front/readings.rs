@@ -1,9 +1,9 @@
-//! Conditions hold however a request is spelled: whatever a real backend serves as the limited
-//! resource, the limit has counted.
+//! Conditions apply however a request is spelled: if a real backend serves a spelling as the
+//! limited resource, the limit has counted it.
 //!
-//! nginx decodes all, merges slashes and resolves dots. The site in Node says which frameworks
-//! would serve a target as `/login`; each reads targets in its own way (`readings.js`). A spelling
-//! is counted if a plain request for the same resource is refused afterwards.
+//! nginx decodes everything, merges slashes and resolves dots. The Node site reports which
+//! frameworks would serve a target as `/login`; each reads targets in its own way (`readings.js`).
+//! A spelling was counted if a plain request for the same resource is refused afterwards.
 
 use crate::client::Client;
 use crate::door::Door;
@@ -61,7 +61,7 @@ const TARGETS: [&str; 44] = [
     "http://site/%2flogin",
 ];
 
-/// A limit that lets one request of each address pass.
+/// A limit that admits one request for each address.
 fn one_for(when: &str) -> String {
     format!(
         "  limits:\n    - {{name: logins, by: ip/32, when: {{{when}}}, rate: 1/h, burst: 1, \
@@ -69,9 +69,9 @@ fn one_for(when: &str) -> String {
     )
 }
 
-/// Sends each head, from an address of its own, where it is served as the limited resource, a
-/// plain head must be refused afterwards. Returns those that were served and not counted, and how
-/// many were served.
+/// Sends each head from an address of its own. If it is served as the limited resource, a plain
+/// head must be refused afterwards. Returns the heads that were served but not counted, and the
+/// number of those served.
 fn uncounted<'a>(
     port: u16,
     plain: &str,
@@ -97,7 +97,7 @@ fn head(target: &str, host: &str, more: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n")
 }
 
-/// nginx with these servers, and Evenkeel before it.
+/// nginx with these servers, and Evenkeel in front of it.
 fn before_nginx(site: &Site, servers: &str, when: &str) -> (Running, Gate) {
     let port = free_port();
     let http = servers.replace("PORT", &port.to_string());
@@ -204,7 +204,7 @@ fn what_nginx_serves_for_a_cookie_has_been_counted() {
     assert!(escaped.is_empty(), "{escaped:#?}");
 }
 
-/// A front asks about the same requests. What nginx would serve is known from the tests above.
+/// A front asks about the same requests. The tests above show what nginx would serve.
 #[test]
 fn the_check_door_counts_the_same_spellings() {
     let limits = "  limits:\n    \

@@ -1,8 +1,8 @@
-//! What a crash loses: killed while clients are charged, it knows all that was charged before the
-//! last snapshot was begun, and nothing that never was.
+//! The effect of a crash: after a kill while clients are charged, the program knows all charges
+//! from before the last snapshot began, and none that never happened.
 //!
-//! Counted, not timed: every charge is one CPU-second, the rate is so small that nothing of it is
-//! paid meanwhile, and the moment of a snapshot is what stands in it.
+//! The test counts instead of measuring time: every charge is one CPU-second, the rate is so low
+//! that nothing is paid in the meantime, and the time of a snapshot is read from the snapshot.
 
 use crate::client::Client;
 use crate::door::{Door, report};
@@ -15,8 +15,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const CLIENTS: u8 = 4;
 
-/// A hundredth of a CPU-second each second comes back. What is decided does not matter, but that
-/// nothing would be refused: that would not be charged.
+/// A hundredth of a CPU-second is paid each second. No request may be refused, because a refused
+/// one would not be charged; apart from that the decisions do not matter.
 fn settings(folder: &Path) -> String {
     format!(
         "  cpus: 1\n  action: hold\n  max_delay: 1d\n  shadow: true\n  limits:\n    \
@@ -30,20 +30,21 @@ fn client(n: u8) -> String {
     format!("192.0.2.{n}")
 }
 
-/// Now, as snapshots have it.
+/// The present in the form of snapshots, in nanoseconds since the Unix epoch.
 fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     u64::try_from(now.as_nanos()).expect("before 2554")
 }
 
-/// Charges of one client: when each was known to be done, and how many were begun.
+/// The charges of one client: the time at which each was confirmed, and the number of charges
+/// begun.
 #[derive(Default)]
 struct Charged {
     done: Vec<u64>,
     begun: usize,
 }
 
-/// Charges `client` a CPU-second after the other until nobody answers.
+/// Charges `client` one CPU-second after the other until the program is gone.
 fn charge(port: u16, client: &str, all: &AtomicUsize) -> Charged {
     let mut charged = Charged::default();
     let door = Client::new("127.0.0.1", port);
@@ -60,13 +61,14 @@ fn charge(port: u16, client: &str, all: &AtomicUsize) -> Charged {
     }
 }
 
-/// When the snapshot was begun: after its kind, version, number of limits and seed.
+/// The time at which the snapshot began, which follows its kind, version, number of limits and
+/// seed.
 fn begun(state: &Path) -> u64 {
     let bytes = fs::read(state).expect("a snapshot");
     u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes"))
 }
 
-/// What a client owes, in whole CPU-seconds.
+/// The debt of a client, in whole CPU-seconds.
 fn owed(door: &Door, client: &str) -> usize {
     let before = door.log().lines().filter(|line| line.contains(client)).count();
     assert_eq!(before, 0, "nothing was decided before");
@@ -106,15 +108,15 @@ fn killed_while_clients_are_charged_it_loses_what_came_after_the_last_snapshot()
         known += owed;
         done += charged.done.len();
     }
-    // What is missing is what came after; nothing says that anything has to be.
+    // Only charges after the snapshot may be missing; none of them has to be.
     let after: usize =
         charged.iter().map(|c| c.done.iter().filter(|at| **at >= begun).count()).sum();
     assert!(done <= known + after, "{done} done, {known} known, {after} after the snapshot");
     println!("{done} done, {known} known, {after} done after the last snapshot was begun");
 }
 
-/// Killed between two snapshots with nothing charged meanwhile, it loses nothing at all; and again
-/// and again.
+/// If it is killed between two snapshots with no charge in the meantime, it loses nothing, however
+/// often.
 #[test]
 fn killed_many_times_it_forgives_nothing() {
     let mut door = Door::start_with("", settings);

@@ -1,4 +1,4 @@
-//! Every door but the proxy's: its sockets go to the successor, and whoever asks is answered.
+//! Every door but the proxy's: its sockets go to the successor, and every question gets an answer.
 
 use super::super::{LONG, Program};
 use super::{Last, configuration, signal, told_pid};
@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// These doors close a connection on which nothing was asked as soon as they are handed over: who
-/// is kept for longer between connecting and asking may find it closed.
+/// When they are handed over, these doors close a connection without a question at once. A client
+/// that is delayed for longer than this between connecting and asking may find its connection
+/// closed.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The first number that sockets are handed in under; no other test uses these.
+/// The first file descriptor for sockets that are handed in; no other test uses these numbers.
 const FIRST_FD: i32 = 400;
 
-/// Starts the program on sockets of ours, as systemd would.
+/// Starts the program with these sockets, as systemd would.
 fn start_on_all(listeners: &[TcpListener], config: &Path) -> Program {
     let passed: Vec<_> = (FIRST_FD..)
         .zip(listeners)
@@ -39,10 +40,10 @@ fn start_on_all(listeners: &[TcpListener], config: &Path) -> Program {
     Program::spawn(&mut command)
 }
 
-/// What one client does again and again: connects, asks once, and says whether it was answered.
+/// One exchange of a client: it connects, asks once, and returns whether it got an answer.
 type Asks = fn(&str) -> Option<()>;
 
-/// Sends `question` to a port and reads until `enough` says that it is an answer.
+/// Sends `question` to a port and reads until `enough` accepts the answer.
 fn exchange(at: &str, question: &[u8], enough: fn(&[u8]) -> bool) -> Option<()> {
     let connect = || {
         let stream = TcpStream::connect(at).ok()?;
@@ -52,7 +53,8 @@ fn exchange(at: &str, question: &[u8], enough: fn(&[u8]) -> bool) -> Option<()> 
     exchange_on(connect, question, enough)
 }
 
-/// The same on what `connect` opens. Who was kept from asking for too long asks again.
+/// Does the same on the stream that `connect` opens. A client that was delayed for too long tries
+/// again.
 fn exchange_on<S: Read + Write>(
     connect: impl Fn() -> Option<S>,
     question: &[u8],
@@ -117,14 +119,14 @@ fn asks_json(at: &str) -> Option<()> {
     })
 }
 
-/// HTTP/2 as far as its settings, and the answer to a ping.
+/// Starts an HTTP/2 connection up to SETTINGS, and waits for the answer to a ping.
 fn asks_grpc(at: &str) -> Option<()> {
     let question = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
                      \0\0\x08\x06\0\0\0\0\0question";
     exchange(at, question, |answer| answer.windows(8).any(|word| word == b"question"))
 }
 
-/// The greeting of ZeroMQ.
+/// Exchanges the greeting of ZeroMQ.
 fn asks_master(at: &str) -> Option<()> {
     let mut greeting = [0; 64];
     (greeting[0], greeting[9], greeting[10]) = (0xff, 0x7f, 3);
@@ -132,7 +134,7 @@ fn asks_master(at: &str) -> Option<()> {
     exchange(at, &greeting, |answer| answer.len() >= 64)
 }
 
-/// A configuration with every door, at these addresses, with this file.
+/// A configuration with every door, at these addresses and with this Unix socket.
 fn every_door(folder: &Path, at: &[String], file: &str) -> String {
     let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let syslog = datagrams.local_addr().expect("bound");
@@ -151,7 +153,7 @@ fn every_door(folder: &Path, at: &[String], file: &str) -> String {
     )
 }
 
-/// How many were answered, and how many were not, of each kind of question.
+/// The number of questions of each kind with an answer and without one.
 #[derive(Debug, Default)]
 struct Counts {
     answered: [AtomicUsize; 8],
@@ -159,7 +161,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Until each was answered ten times more.
+    /// Waits until questions of each kind got ten more answers.
     fn go_on(&self) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let before: Vec<usize> = self.answered.iter().map(load).collect();
@@ -171,7 +173,7 @@ impl Counts {
     }
 }
 
-/// Ends what the clients do, whatever becomes of the test.
+/// Stops the clients when dropped, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -192,7 +194,7 @@ fn every_door_is_handed_over_and_no_question_is_lost() {
     let path = configuration(folder.path(), &text);
     let mut program = start_on_all(&ports, &path);
     program.told("check open");
-    // From here on only the program has them.
+    // From here on, only the program has these sockets.
     drop(ports);
     let mut last = Last(program.child.id());
     let asks: [(Asks, &str); 8] = [
