@@ -313,7 +313,7 @@ impl Book {
         stream.waker.iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Returns the pending messages of a stream, for at most [`ACTIONS_MAX`] buckets; the next call
+    /// Returns the pending messages of a stream, for at most `ACTIONS_MAX` buckets; the next call
     /// returns further ones. If there are none, `waker` is woken when there are.
     pub fn tell(&mut self, stream: u64, waker: &Waker, moment: Moment) -> Vec<BucketAction> {
         let mut actions = Vec::new();
