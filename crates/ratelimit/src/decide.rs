@@ -63,7 +63,7 @@ pub enum Package {
 /// Counters of the service as a whole, beside the metrics of each rule.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Requests received.
+    /// Requests received, with or without a decision.
     pub requests: Counter,
     /// Requests that got no decision.
     pub errors: AtomicU64,

@@ -99,7 +99,7 @@ impl Calls {
         Ok(Calls { decider, quotas, pieces: Arc::default(), tracer, health, reflection })
     }
 
-    /// Answers one call.
+    /// Answers one call. A failed call gives a response too, with its gRPC status in the headers.
     pub async fn answer(&self, request: Request<Incoming>, room: &RoomOf) -> Response<Body> {
         let path = request.uri().path();
         if let Some((method, package)) = METHODS.iter().find(|(method, _)| *method == path) {

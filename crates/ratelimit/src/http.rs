@@ -57,7 +57,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Whether all conditions hold.
+    /// Whether the service is healthy: it is not draining, and has the rules and the store that it
+    /// needs.
     #[must_use]
     pub fn is_good(&self, decider: &Decider) -> bool {
         let domains = || decider.rules.load().as_ref().map_or(0, |rules| rules.domains());
@@ -69,9 +70,9 @@ impl Health {
 /// The purpose of a port.
 #[derive(Clone, Debug)]
 pub enum Site {
-    /// `/json` and `/healthcheck`.
+    /// Decisions at `/json`, and health checks at `/healthcheck`.
     Json,
-    /// `/rlconfig` and `/stats`.
+    /// The rules in force at `/rlconfig`, and the metrics at `/stats`.
     Debug,
     /// Metrics at this path. The second field renames them; without it they have the reference
     /// server's names.

@@ -152,7 +152,7 @@ fn whole(text: &str) -> Option<i128> {
     Some(if text.starts_with('-') { -number } else { number })
 }
 
-/// An answer as JSON.
+/// Converts an answer to protobuf's JSON form, in which fields that are zero are left out.
 #[must_use]
 pub fn response(response: &Response) -> Value {
     let mut all = Map::new();
@@ -199,7 +199,7 @@ fn code(code: Code) -> &'static str {
     code.as_str_name()
 }
 
-/// Dynamic metadata as JSON.
+/// Converts dynamic metadata to JSON.
 #[must_use]
 pub fn metadata(data: &prost_types::Struct) -> Value {
     let fields = data.fields.iter().map(|(key, one)| (key.clone(), value(one)));

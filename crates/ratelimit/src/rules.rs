@@ -111,7 +111,7 @@ impl Limit {
 pub struct Rule {
     /// The domain and the keys with their values, separated by dots.
     pub path: Box<str>,
-    /// The limit; `None`: unlimited.
+    /// The limit; `None` if the rule allows everything (`unlimited`).
     pub limit: Option<Limit>,
     /// The name by which other rules refer to it in `replaces`.
     pub name: Option<Box<str>>,

@@ -288,7 +288,7 @@ impl Running {
         self.reload.notify_one();
     }
 
-    /// Reads the rules again.
+    /// Reads the rules again; the settings for answers stay.
     pub fn reload_rules(&self) {
         self.reload.notify_one();
     }

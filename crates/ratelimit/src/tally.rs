@@ -19,9 +19,9 @@ pub const OTHER: &str = "other";
 /// The metrics of one path.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Hits requested.
+    /// Hits of all requests, apart from hits that are given back.
     pub total_hits: AtomicU64,
-    /// Hits over the limit.
+    /// Hits over the limit, also in shadow mode.
     pub over_limit: AtomicU64,
     /// Hits within the limit, above the near-limit ratio.
     pub near_limit: AtomicU64,

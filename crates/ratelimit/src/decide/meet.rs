@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The limit or rule that applies to a descriptor.
 pub enum Met<'r> {
-    /// No limit.
+    /// Neither a limit nor a rule applies.
     Free,
     /// A rule that allows everything.
     Unlimited(&'r Rule),
@@ -45,7 +45,7 @@ pub struct Limited<'r> {
 
 /// The place where the metrics of a limit are kept.
 enum Figures<'r> {
-    /// In the rule.
+    /// The metrics of the rule that the limit comes from.
     Rule(&'r Tally),
     /// Under a path that depends on the request.
     Other(Arc<Tally>),

@@ -23,9 +23,9 @@ const NAME: &str = "ratelimit";
 /// The health of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The service is healthy.
+    /// The service can be called.
     Serving,
-    /// The service is not healthy now.
+    /// The service should not be called now, for example without rules or without a store.
     NotServing,
     /// The service shuts down and will not be healthy again; streams end.
     Ending,
@@ -84,7 +84,7 @@ enum Look {
 }
 
 impl Watching {
-    /// Watches `name`.
+    /// Watches the status of the service `name`; the first status is sent at once.
     pub(super) fn new(name: String, state: Receiver<State>) -> Watching {
         Watching { name, said: None, state: Look::At(state), closed: false }
     }

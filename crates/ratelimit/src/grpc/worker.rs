@@ -52,13 +52,13 @@ pub enum Phase {
 
 /// State that all threads share.
 pub struct House {
-    /// The gRPC services.
+    /// The gRPC services that connections may call.
     pub calls: Calls,
     /// The store that counts for all instances, if there is one.
     pub store: Option<Arc<Store>>,
     /// Connections open now, over all threads.
     pub open: Gauge,
-    /// Connections accepted.
+    /// Connections accepted since the start, over all threads.
     pub accepted: Counter,
     /// Connections closed at once because there were too many.
     pub shed: Counter,

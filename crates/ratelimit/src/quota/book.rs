@@ -36,7 +36,7 @@ const ACTIONS_MAX: usize = 1_000;
 /// A moment by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// The monotonic time.
+    /// The monotonic time, by which assignments expire.
     pub steady: Time,
     /// The system's time, which windows follow.
     pub wall: Time,

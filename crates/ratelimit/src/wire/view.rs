@@ -268,7 +268,7 @@ impl<'a> Source<'a> {
         Ok(taken)
     }
 
-    /// Skips an unknown field.
+    /// Skips an unknown field. `depth` is the number of groups around it, at most `GROUPS_MAX`.
     pub(super) fn skip(&mut self, field: u32, kind: Kind, depth: usize) -> Read<()> {
         match kind {
             Kind::Number => self.varint().map(|_| ()),

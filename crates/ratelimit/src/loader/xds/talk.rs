@@ -133,7 +133,7 @@ impl Stream {
         }
     }
 
-    /// Sends a message.
+    /// Queues a message for sending; waits while four messages are queued.
     pub async fn send(&self, request: &DiscoveryRequest) -> Result<(), TalkError> {
         self.outgoing.send(framed(request)).await.map_err(|_| TalkError::Ended)
     }
