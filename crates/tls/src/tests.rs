@@ -2,13 +2,13 @@
 //! them.
 
 use super::live::Live;
-use super::{Ends, nobody_in_particular, peers, peers_by_secret, server};
+use super::{Ends, nobody_in_particular, peers, peers_by_secret, provider, server};
 use evenkeel_config::source::files::{File, Files};
 use evenkeel_core::units::{SECOND, Time};
 use evenkeel_telemetry::metrics::TLS_RELOADS;
 use evenkeel_telemetry::registry::Registry;
 use evenkeel_testing::authority::{Authority, Wish};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,6 +40,28 @@ fn meet(server: Arc<ServerConfig>, client: Arc<ClientConfig>) -> [Result<(), Str
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async { tokio::join!(accept, connect) }).into()
+}
+
+#[test]
+fn connections_between_two_of_ours_are_safe_from_recordings_and_a_quantum_computer() {
+    let authority = Authority::new();
+    let (server, client) = (peer(&authority, "a").server, peer(&authority, "b").client);
+    let (near, far) = tokio::io::duplex(16 * 1024);
+    let name = nobody_in_particular();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let (served, connected) = runtime.block_on(async {
+        let connect = TlsConnector::from(client).connect(name, far);
+        tokio::join!(TlsAcceptor::from(server).accept(near), connect)
+    });
+    let (served, connected) = (served.expect("served"), connected.expect("connected"));
+    for group in [
+        served.get_ref().1.negotiated_key_exchange_group(),
+        connected.get_ref().1.negotiated_key_exchange_group(),
+    ] {
+        assert_eq!(group.map(|group| group.name()), Some(NamedGroup::X25519MLKEM768));
+    }
+    // What backends, stores, collectors and brokers are offered first.
+    assert_eq!(provider().kx_groups[0].name(), NamedGroup::X25519MLKEM768);
 }
 
 #[test]
@@ -204,7 +226,7 @@ fn an_expired_certificate_is_used_when_it_is_all_there_is() {
 
 #[test]
 fn fuzz_pem() {
-    bolero::check!().for_each(|bytes: &[u8]| {
+    evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
         let file = |name: &str| File { path: name.into(), bytes: bytes.to_vec() };
         let files = [file("cert"), file("key"), file("ca")];
         let error = peers(&files).map(|_| ()).expect_err("no certificate by chance").to_string();
