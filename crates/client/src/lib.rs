@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn fuzz_whatever_a_door_sends_is_an_answer_to_somebody_or_a_failure() {
-        bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(asked, bytes)| {
+        evenkeel_fuzz::fuzz().with_type::<(u8, Vec<u8>)>().for_each(|(asked, bytes)| {
             // Make answers frequent.
             let bytes: Vec<u8> =
                 bytes.iter().map(|byte| b"OK\nNO\nx"[usize::from(byte % 7)]).collect();

@@ -1,7 +1,6 @@
 //! Fuzz tests for everything in this crate that parses untrusted bytes. Under `cargo test` each
 //! test runs for a second; `fuzz/run` runs one for the time that it is given.
 
-use bolero::check;
 use evenkeel_core::bucket::{Algorithm, debt::Debt};
 use evenkeel_core::classify::{self, Attributes, normal_path};
 use evenkeel_core::key::{KeyHash, NAME_BYTES_MAX, Seed};
@@ -10,6 +9,7 @@ use evenkeel_core::meter::estimate::fold;
 use evenkeel_core::meter::header_cost;
 use evenkeel_core::replica::{Event, Replica, Settings, Shared, Told};
 use evenkeel_core::units::{Cost, Nanos, Rate, Share, Time, Weight};
+use evenkeel_fuzz::fuzz;
 use std::net::{IpAddr, Ipv4Addr};
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
@@ -54,7 +54,7 @@ fn limit(by: Vec<Part>) -> Limit {
 
 #[test]
 fn fuzz_units() {
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         if let Ok(length) = text.parse::<Nanos>() {
             let written = length.to_string();
@@ -93,7 +93,7 @@ fn fuzz_units_of_likely_pieces() {
         "d",
         "-",
     ];
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         let _ = text.parse::<Nanos>();
         let _ = text.parse::<Share>();
@@ -108,7 +108,7 @@ fn fuzz_units_of_likely_pieces() {
 
 #[test]
 fn fuzz_header_cost() {
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         if let Ok(Some(cost)) = header_cost(bytes) {
             assert!(cost <= HOUR);
         }
@@ -143,7 +143,7 @@ fn fuzz_header_cost_of_likely_pieces() {
         ":",
         "\"cpu\":",
     ];
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 24]).collect();
         if let Ok(Some(cost)) = header_cost(text.as_bytes()) {
             assert!(cost <= HOUR, "{text}");
@@ -229,7 +229,7 @@ fn resolve(path: &str) -> String {
 
 #[test]
 fn fuzz_paths() {
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         path_is_normal(&format!("/{}", String::from_utf8_lossy(bytes)));
         path_is_normal(&String::from_utf8_lossy(bytes));
     });
@@ -241,7 +241,7 @@ fn fuzz_paths_of_likely_pieces() {
         "/", "//", ".", "..", "%2e", "%5c", "%2f", "%", "%25", ";", "login", "%6C", "%zz", "ß",
         "\\", "/../",
     ];
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         path_is_normal(&path);
         path_is_normal(&format!("/{path}"));
@@ -262,7 +262,7 @@ fn fuzz_keys_and_names() {
         Part::Vhost,
     ];
     let (limit, seed) = (limit(parts), Seed([3; 16]));
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let request = Request { path: &text, value: bytes };
         assert_eq!(
@@ -281,7 +281,7 @@ fn fuzz_cookies() {
     let (limit, seed) = (limit(vec![Part::Cookie("session".into())]), Seed([3; 16]));
     let hash = |value: &[u8]| classify::hash(&limit, &seed, &Request { path: "/", value });
     let plain = hash(b"session=abc");
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let after = [b"session=abc; ", bytes].concat();
         assert_eq!(hash(&after), plain);
         let named = bytes.windows(7).any(|window| window == b"session");
@@ -302,7 +302,7 @@ fn route_is_folded(path: &str) {
 
 #[test]
 fn fuzz_routes() {
-    check!().for_each(|bytes: &[u8]| route_is_folded(&String::from_utf8_lossy(bytes)));
+    fuzz().for_each(|bytes: &[u8]| route_is_folded(&String::from_utf8_lossy(bytes)));
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn fuzz_routes_of_likely_pieces() {
         "\u{df}",
         "123e4567-e89b-12d3-a456-426614174000",
     ];
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let path: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         route_is_folded(&path);
     });
@@ -394,34 +394,32 @@ fn fuzz_what_peers_say() {
     let said = [frames(true), frames(false)];
     let kinds = |frames: &[Vec<u8>]| (1..=8).filter(|k| frames.iter().any(|f| f[1] == *k)).count();
     assert_eq!((kinds(&said[0]), kinds(&said[1])), (8, 7), "a group acknowledges nothing");
-    check!().with_type::<(bool, Vec<u8>, Vec<(u8, u8, u8)>)>().for_each(
-        |(reliable, raw, edits)| {
-            let mut hearer = replica(2, *reliable);
-            hearer.handle_up(0, START);
-            let mut hear = |bytes: &[u8]| {
-                let mut told = |told: Told<'_>| match told {
-                    Told::Charge { limit, .. } | Told::Short { limit, .. } => assert!(limit < 2),
-                    Told::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
-                };
-                let _ = hearer.handle_frame(0, bytes, START, &mut told);
+    fuzz().with_type::<(bool, Vec<u8>, Vec<(u8, u8, u8)>)>().for_each(|(reliable, raw, edits)| {
+        let mut hearer = replica(2, *reliable);
+        hearer.handle_up(0, START);
+        let mut hear = |bytes: &[u8]| {
+            let mut told = |told: Told<'_>| match told {
+                Told::Charge { limit, .. } | Told::Short { limit, .. } => assert!(limit < 2),
+                Told::Name { limit, name, .. } => assert!(limit < 2 && name.len() <= 120),
             };
-            hear(raw);
-            let frames = &said[usize::from(!*reliable)];
-            for (index, frame) in frames.iter().enumerate() {
-                let mut frame = frame.clone();
-                for (which, place, value) in edits {
-                    if usize::from(*which) % frames.len() == index {
-                        let place = usize::from(*place) % frame.len();
-                        frame[place] = *value;
-                        frame.truncate(frame.len() - usize::from(*value == 0));
-                    }
+            let _ = hearer.handle_frame(0, bytes, START, &mut told);
+        };
+        hear(raw);
+        let frames = &said[usize::from(!*reliable)];
+        for (index, frame) in frames.iter().enumerate() {
+            let mut frame = frame.clone();
+            for (which, place, value) in edits {
+                if usize::from(*which) % frames.len() == index {
+                    let place = usize::from(*place) % frame.len();
+                    frame[place] = *value;
+                    frame.truncate(frame.len() - usize::from(*value == 0));
                 }
-                hear(&frame);
             }
-            hearer.handle_timeout(START.plus(Nanos::from_secs(5)));
-            while hearer.poll_event().is_some() {}
-            assert!(std::iter::from_fn(|| hearer.poll_transmit()).count() < 100);
-            assert!(hearer.peers(START).len() <= 3);
-        },
-    );
+            hear(&frame);
+        }
+        hearer.handle_timeout(START.plus(Nanos::from_secs(5)));
+        while hearer.poll_event().is_some() {}
+        assert!(std::iter::from_fn(|| hearer.poll_transmit()).count() < 100);
+        assert!(hearer.peers(START).len() <= 3);
+    });
 }

@@ -452,7 +452,7 @@ fn t26_a_changed_file_is_seen_a_faulty_one_refused_and_the_next_good_one_taken()
 
 #[test]
 fn fuzz_any_bytes_are_read_or_refused() {
-    bolero::check!().for_each(|bytes: &[u8]| {
+    evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
         if let Ok(config) = parse("t.yaml", bytes, 4.0) {
             let again = parse("shown", config.native.as_bytes(), 4.0);
             assert_eq!(again.expect("what is shown is good").native, config.native);
@@ -505,7 +505,7 @@ fn fuzz_any_words_are_read_or_refused() {
         "\"",
         "#",
     ];
-    bolero::check!().for_each(|bytes: &[u8]| {
+    evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| WORDS[usize::from(*b) % WORDS.len()]).collect();
         if let Ok(config) = parse("t.yaml", text.as_bytes(), 4.0) {
             let again = parse("shown", config.native.as_bytes(), 4.0);

@@ -465,40 +465,48 @@ mod tests {
             "\t",
         ];
         let trusted = ["127.0.0.1/32", "10.0.0.0/8"].map(|n| n.parse().expect("a network"));
-        bolero::check!().with_type::<(Vec<u8>, u8, bool)>().for_each(|(bytes, way, likely)| {
-            let forged = match likely {
-                true => bytes.iter().flat_map(|b| PIECES[usize::from(*b) % 16].bytes()).collect(),
-                false => bytes.clone(),
-            };
-            for (name, written, own) in [
-                ("forwarded", ClientAddress::Forwarded, "for=203.0.113.66"),
-                ("forwarded", ClientAddress::Forwarded, "for=\"203.0.113.66:1\";host=\"a,\\\"\""),
-                ("forwarded", ClientAddress::Forwarded, "for=203.0.113.66, for=10.0.0.7"),
-                ("x-forwarded-for", ClientAddress::XForwardedFor, "203.0.113.66"),
-                ("x-forwarded-for", ClientAddress::XForwardedFor, "203.0.113.66:7,10.0.0.7"),
-            ] {
-                let lines = match way % 2 {
-                    0 => vec![[&forged, &b", "[..], own.as_bytes()].concat()],
-                    _ => vec![forged.clone(), own.as_bytes().to_vec()],
+        evenkeel_fuzz::fuzz().with_type::<(Vec<u8>, u8, bool)>().for_each(
+            |(bytes, way, likely)| {
+                let forged = match likely {
+                    true => {
+                        bytes.iter().flat_map(|b| PIECES[usize::from(*b) % 16].bytes()).collect()
+                    }
+                    false => bytes.clone(),
                 };
-                let mut headers = HeaderMap::new();
-                for line in lines {
-                    let Ok(value) = HeaderValue::from_bytes(&line) else { return };
-                    headers.append(name, value);
+                for (name, written, own) in [
+                    ("forwarded", ClientAddress::Forwarded, "for=203.0.113.66"),
+                    (
+                        "forwarded",
+                        ClientAddress::Forwarded,
+                        "for=\"203.0.113.66:1\";host=\"a,\\\"\"",
+                    ),
+                    ("forwarded", ClientAddress::Forwarded, "for=203.0.113.66, for=10.0.0.7"),
+                    ("x-forwarded-for", ClientAddress::XForwardedFor, "203.0.113.66"),
+                    ("x-forwarded-for", ClientAddress::XForwardedFor, "203.0.113.66:7,10.0.0.7"),
+                ] {
+                    let lines = match way % 2 {
+                        0 => vec![[&forged, &b", "[..], own.as_bytes()].concat()],
+                        _ => vec![forged.clone(), own.as_bytes().to_vec()],
+                    };
+                    let mut headers = HeaderMap::new();
+                    for line in lines {
+                        let Ok(value) = HeaderValue::from_bytes(&line) else { return };
+                        headers.append(name, value);
+                    }
+                    let trust = Trust::new(&trusted, &written);
+                    let front = match way % 3 {
+                        0 => trust.client_of_front(ip("10.0.0.1"), &headers),
+                        _ => trust.client(ip("10.0.0.1"), &headers),
+                    };
+                    assert_eq!(front, ip("203.0.113.66"), "{headers:?}");
+                    if name == "forwarded" {
+                        let closed = closed_forwarded(&headers).join(&b", "[..]);
+                        assert!(closed.ends_with(own.as_bytes()), "{headers:?}");
+                        assert!(SplitRight::new(&closed, b',').all(|element| element.is_some()));
+                    }
                 }
-                let trust = Trust::new(&trusted, &written);
-                let front = match way % 3 {
-                    0 => trust.client_of_front(ip("10.0.0.1"), &headers),
-                    _ => trust.client(ip("10.0.0.1"), &headers),
-                };
-                assert_eq!(front, ip("203.0.113.66"), "{headers:?}");
-                if name == "forwarded" {
-                    let closed = closed_forwarded(&headers).join(&b", "[..]);
-                    assert!(closed.ends_with(own.as_bytes()), "{headers:?}");
-                    assert!(SplitRight::new(&closed, b',').all(|element| element.is_some()));
-                }
-            }
-        });
+            },
+        );
     }
 
     #[test]
@@ -513,7 +521,7 @@ mod tests {
     #[test]
     fn fuzz_whatever_is_written_the_answer_is_an_address_that_was_there_or_the_peer() {
         let trusted: Vec<IpNet> = vec!["127.0.0.1/32".parse().expect("a network")];
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
             for (name, written) in [
                 ("x-forwarded-for", ClientAddress::XForwardedFor),

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn fuzz_any_accept_header_gets_some_form() {
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let _ = form_of(bytes);
             let _ = weight(bytes);
         });

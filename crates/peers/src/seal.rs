@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn fuzz_sealed_messages() {
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let mut b = end(2, SECRET, "c");
             assert!(b.open(bytes, NOW).is_err());
             // A valid head before random bytes.

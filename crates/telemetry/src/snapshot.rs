@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn fuzz_any_query_is_read_or_refused_and_what_is_written_is_read_back() {
-        bolero::check!().with_type::<String>().for_each(|text| {
+        evenkeel_fuzz::fuzz().with_type::<String>().for_each(|text| {
             if let Ok(query) = Query::parse(text) {
                 assert_eq!(Query::parse(&query.encoded()), Ok(query));
             }

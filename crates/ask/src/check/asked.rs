@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn fuzz_any_question_is_about_some_request() {
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
             let mut headers = HeaderMap::new();
             for name in ["x-original-uri", "x-original-host", "x-forwarded-method"] {

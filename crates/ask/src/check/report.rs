@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn fuzz_lines_and_queries() {
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             sound(line(bytes));
             sound(query(&String::from_utf8_lossy(bytes)));
         });
@@ -374,7 +374,7 @@ mod tests {
             "12ms",
             "&",
         ];
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
             sound(line(text.as_bytes()));
             sound(query(&text));

@@ -87,14 +87,17 @@ mod tests {
 
     #[test]
     fn fuzz_however_the_bytes_arrive_the_tags_are_the_same() {
-        bolero::check!().with_type::<(Vec<u8>, Vec<u8>, u8)>().for_each(|(input, pieces, max)| {
-            // Make newlines frequent.
-            let input: Vec<u8> =
-                input.iter().map(|byte| if byte % 7 == 0 { b'\n' } else { *byte }).collect();
-            let mut pieces: Vec<usize> = pieces.iter().map(|piece| usize::from(*piece)).collect();
-            pieces.push(1);
-            let max = usize::from(*max);
-            assert_eq!(cut(&input, max, &pieces), split(&input, max));
-        });
+        evenkeel_fuzz::fuzz().with_type::<(Vec<u8>, Vec<u8>, u8)>().for_each(
+            |(input, pieces, max)| {
+                // Make newlines frequent.
+                let input: Vec<u8> =
+                    input.iter().map(|byte| if byte % 7 == 0 { b'\n' } else { *byte }).collect();
+                let mut pieces: Vec<usize> =
+                    pieces.iter().map(|piece| usize::from(*piece)).collect();
+                pieces.push(1);
+                let max = usize::from(*max);
+                assert_eq!(cut(&input, max, &pieces), split(&input, max));
+            },
+        );
     }
 }

@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn fuzz_any_bytes_are_commands_or_a_fault_and_never_half_read() {
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let mut words = Vec::new();
             let mut rest = bytes;
             while let Ok(Some(used)) = command(rest, &mut words) {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn fuzz_what_a_client_frames_is_read_back() {
-        bolero::check!().with_type::<Vec<Vec<u8>>>().for_each(|sent| {
+        evenkeel_fuzz::fuzz().with_type::<Vec<Vec<u8>>>().for_each(|sent| {
             let mut frame = Vec::new();
             let mut reply = Reply::new(&mut frame, 2);
             reply.array(sent.len());

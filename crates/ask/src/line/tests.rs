@@ -313,7 +313,7 @@ fn replies_wait_for_their_reader_and_none_is_lost() {
 fn fuzz_any_bytes_are_answered_by_either_protocol() {
     let stages = Mutex::new([Stage::lines("rate: 1/s"), Stage::resp("rate: 1/s")]);
     let shells = ["", "*3\r\n$8\r\nTHROTTLE\r\n", "CL.THROTTLE ", "MULTI\r\n", "CLIENT "];
-    bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(shell, bytes)| {
+    evenkeel_fuzz::fuzz().with_type::<(u8, Vec<u8>)>().for_each(|(shell, bytes)| {
         let input = [shells[usize::from(*shell) % shells.len()].as_bytes(), bytes].concat();
         let mut stages = stages.lock().expect("no harness before failed");
         for stage in &mut *stages {

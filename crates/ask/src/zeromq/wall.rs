@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn fuzz_any_time_is_read_or_refused_and_what_is_read_can_be_sent() {
-        bolero::check!().with_type::<(i64, Vec<u8>)>().for_each(|(step, frame)| {
+        evenkeel_fuzz::fuzz().with_type::<(i64, Vec<u8>)>().for_each(|(step, frame)| {
             let wall = Wall { now: Time(0), step: *step };
             if let Some(time) = wall.time(frame) {
                 assert!(wall.millis_before(time) <= wall.millis(time));

@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn fuzz_whatever_the_files_say_nothing_breaks() {
-        bolero::check!().with_type::<String>().for_each(|text| {
+        evenkeel_fuzz::fuzz().with_type::<String>().for_each(|text| {
             let _ = (usage(text), path(text));
             let line = format!("1 2 0:3 {text} - cgroup2 cgroup2 rw");
             let _ =

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn fuzz_whatever_the_tables_say_nothing_breaks() {
-        bolero::check!().with_type::<(String, u16)>().for_each(|(text, port)| {
+        evenkeel_fuzz::fuzz().with_type::<(String, u16)>().for_each(|(text, port)| {
             let _ = (listed(text, LISTENS, *port), bound_to(text, "/a"));
         });
     }

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn fuzz_any_address_is_read_or_refused_and_what_is_written_is_read_back() {
-        bolero::check!().with_type::<String>().for_each(|text| {
+        evenkeel_fuzz::fuzz().with_type::<String>().for_each(|text| {
             if let Ok(address) = remote(text) {
                 assert_eq!(remote(&address.to_string()), Ok(address));
             }

@@ -144,7 +144,7 @@ fn glob(text: &str) -> Result<Pattern, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bolero::check;
+    use evenkeel_fuzz::fuzz;
 
     fn told(text: &str, name: &str) -> Option<String> {
         let rules = parse("map.yaml", text.as_bytes()).unwrap_or_else(|faults| panic!("{faults}"));
@@ -202,6 +202,6 @@ mappings:
 
     #[test]
     fn fuzz_mapping_files() {
-        check!().for_each(|bytes: &[u8]| _ = parse("map.yaml", bytes));
+        fuzz().for_each(|bytes: &[u8]| _ = parse("map.yaml", bytes));
     }
 }

@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn fuzz_no_host_is_ours_but_an_address_or_a_name_we_know() {
-        bolero::check!().with_type::<String>().for_each(|host| {
+        evenkeel_fuzz::fuzz().with_type::<String>().for_each(|host| {
             if guard().is_ours(host) {
                 let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
                 let lower = host.to_ascii_lowercase();

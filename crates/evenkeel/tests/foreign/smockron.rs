@@ -233,7 +233,7 @@ fn native_files_stay_native() {
 
 #[test]
 fn fuzz_any_values_are_read_or_refused() {
-    bolero::check!().with_type::<(u8, String, i64)>().for_each(|(key, text, number)| {
+    evenkeel_fuzz::fuzz().with_type::<(u8, String, i64)>().for_each(|(key, text, number)| {
         for value in [serde_json::json!(text), serde_json::json!(number), serde_json::json!([text])]
         {
             let rule = serde_json::json!({"rate": "1/s", "burst": 1});

@@ -236,7 +236,7 @@ fn fuzz_any_values_are_read_or_refused() {
         "hashMaxLen",
         "delayThresholdSec",
     ];
-    bolero::check!().with_type::<(u8, String, f64)>().for_each(|(key, text, number)| {
+    evenkeel_fuzz::fuzz().with_type::<(u8, String, f64)>().for_each(|(key, text, number)| {
         let key = KEYS[usize::from(*key) % KEYS.len()];
         for value in [serde_json::json!(text), serde_json::json!(number)] {
             let file = serde_json::json!({ key: value, "graphitePrefix": "a" }).to_string();

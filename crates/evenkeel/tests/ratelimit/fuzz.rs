@@ -1,8 +1,8 @@
 //! Fuzz harnesses for the inputs of the service: rule files, requests and JSON.
 
 use crate::ask::{C1, Service, file};
-use bolero::check;
 use bytes::Bytes;
+use evenkeel_fuzz::fuzz;
 use evenkeel_ratelimit::decide::{Package, Room};
 use evenkeel_ratelimit::json;
 use evenkeel_ratelimit::rules::pattern::Pattern;
@@ -30,7 +30,7 @@ fn rules_are_read(bytes: &[u8]) {
 
 #[test]
 fn fuzz_rules() {
-    check!().for_each(|bytes: &[u8]| rules_are_read(bytes));
+    fuzz().for_each(|bytes: &[u8]| rules_are_read(bytes));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn fuzz_rules_of_likely_pieces() {
         "unit_multiplier: 2",
         "calendar: true",
     ];
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 32]).collect();
         rules_are_read(text.as_bytes());
         rules_are_read(format!("domain: d\ndescriptors:\n- key: k\n  {text}").as_bytes());
@@ -99,7 +99,7 @@ fn request_is_read(service: &Service, bytes: &[u8]) {
 #[test]
 fn fuzz_requests() {
     let service = std::panic::AssertUnwindSafe(Service::new(C1));
-    check!().for_each(|bytes: &[u8]| request_is_read(&service, bytes));
+    fuzz().for_each(|bytes: &[u8]| request_is_read(&service, bytes));
 }
 
 /// Builds requests from likely fields, valid and nearly valid, with correct nesting.
@@ -132,7 +132,7 @@ fn fuzz_requests_of_likely_pieces() {
         b"\x12\x7f",
     ];
     let service = std::panic::AssertUnwindSafe(Service::new(C1));
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let of = |bytes: &[u8]| -> Vec<u8> {
             bytes.iter().flat_map(|b| PIECES[usize::from(*b) % 24]).copied().collect()
         };
@@ -181,7 +181,7 @@ fn body_is_read(service: &Service, bytes: &[u8], cut: usize) {
 #[test]
 fn fuzz_framed_requests() {
     let service = std::panic::AssertUnwindSafe(Service::new(C1));
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let cut = bytes.first().copied().unwrap_or_default();
         body_is_read(&service, bytes, cut.into());
         // Also tries the bytes as the message of a valid frame, and of a frame with one wrong bit
@@ -196,7 +196,7 @@ fn fuzz_framed_requests() {
 
 #[test]
 fn fuzz_json() {
-    check!().for_each(|bytes: &[u8]| _ = json::request(bytes));
+    fuzz().for_each(|bytes: &[u8]| _ = json::request(bytes));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn fuzz_json_of_likely_pieces() {
         "\"HOUR\"",
         "null",
     ];
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|b| PIECES[usize::from(*b) % 16]).collect();
         let _ = json::request(text.as_bytes());
     });
@@ -237,7 +237,7 @@ fn covers_slowly(pattern: &[u8], text: &[u8]) -> bool {
 /// A pattern matches the same texts as a slow reference matcher that tries the stars one by one.
 #[test]
 fn fuzz_patterns() {
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let letters = |bytes: &[u8]| -> String {
             bytes.iter().take(8).map(|b| char::from(b"*ab"[usize::from(*b) % 3])).collect()
         };

@@ -57,7 +57,7 @@ fn harnesses(source: &Source) -> Vec<String> {
         if line.trim_start().starts_with("fn ") {
             function = line.trim();
         }
-        let harness = contains_word(line, "check!()");
+        let harness = contains_word(line, "fuzz()");
         if harness && (!function.starts_with("fn fuzz_") || line.contains("with_iterations")) {
             let place = format!("{}:{}", source.path, index + 1);
             faults.push(format!("{place}: a harness is named `fuzz_..` and sets no iterations"));

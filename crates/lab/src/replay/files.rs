@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn fuzz_packed_logs() {
-        bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(kind, bytes)| {
+        evenkeel_fuzz::fuzz().with_type::<(u8, Vec<u8>)>().for_each(|(kind, bytes)| {
             let magic: &[u8] = match kind % 3 {
                 0 => &[0x1f, 0x8b, 8],
                 1 => &[0x28, 0xb5, 0x2f, 0xfd],

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn fuzz_frames_and_greetings() {
-        bolero::check!().for_each(|bytes: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
             let mut read = BytesMut::from(bytes);
             while let Ok(Some(frame)) = take(&mut read, 64) {
                 assert!(frame.len() <= 64);

@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn fuzz_a_preface_is_the_same_however_it_comes() {
-        bolero::check!().for_each(|input: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|input: &[u8]| {
             let Some((form, rest)) = input.split_first() else { return };
             let bytes = match form % 4 {
                 0 => [b"PROXY TCP4 ", rest].concat(),

@@ -208,7 +208,7 @@ mod tests {
             b"t: u\r\n",
             b"\xff",
         ];
-        bolero::check!().for_each(|input: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|input: &[u8]| {
             let Some((at, input)) = input.split_first() else { return };
             let bytes = input.iter().flat_map(|b| pieces[usize::from(*b) % 12]);
             let bytes: Vec<u8> = bytes.copied().collect();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn fuzz_what_is_put_in_chunks_comes_out_of_them() {
-        bolero::check!().for_each(|input: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|input: &[u8]| {
             let mut body = Vec::new();
             for data in input.split(|b| *b == 0).filter(|data| !data.is_empty()) {
                 body.extend_from_slice(format!("{:X}\r\n", data.len()).as_bytes());

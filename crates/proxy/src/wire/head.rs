@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn fuzz_what_is_written_is_read_back() {
         type Lines = Vec<(Vec<u8>, Vec<u8>)>;
-        bolero::check!().with_type::<(String, Lines, Vec<u8>)>().for_each(
+        evenkeel_fuzz::fuzz().with_type::<(String, Lines, Vec<u8>)>().for_each(
             |(target, lines, other)| {
                 request(&format!("/{target}"), lines).iter().for_each(is_read_back);
                 let _ = unwritten(other);
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn fuzz_a_head_is_the_same_however_it_comes_and_never_ambiguous() {
-        bolero::check!().for_each(|input: &[u8]| {
+        evenkeel_fuzz::fuzz().for_each(|input: &[u8]| {
             let Some((at, input)) = input.split_first() else { return };
             let bytes = pieces(input);
             let at = usize::from(*at) % (bytes.len() + 1);

@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn fuzz_whatever_a_server_answers_is_read_whole_or_refused() {
-        bolero::check!().with_type::<(Vec<i64>, u8)>().for_each(|(numbers, count)| {
+        evenkeel_fuzz::fuzz().with_type::<(Vec<i64>, u8)>().for_each(|(numbers, count)| {
             let value = Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
             let count = usize::from(*count);
             let fits = numbers.len() >= 2 + 3 * count && numbers[..2].iter().all(|n| *n >= 0);

@@ -180,7 +180,7 @@ fn nonsense_ends_the_connection() {
 
 #[test]
 fn fuzz_any_bytes_are_read_alike_in_one_piece_and_in_many() {
-    bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|(publisher, bytes)| {
+    evenkeel_fuzz::fuzz().with_type::<(bool, Vec<u8>)>().for_each(|(publisher, bytes)| {
         let (ours, theirs) = match publisher {
             true => (Role::Publisher, Role::Subscriber),
             false => (Role::Subscriber, Role::Publisher),
@@ -195,7 +195,7 @@ fn fuzz_any_bytes_are_read_alike_in_one_piece_and_in_many() {
 
 #[test]
 fn fuzz_any_message_is_read_back() {
-    bolero::check!().with_type::<Vec<Vec<u8>>>().for_each(|parts| {
+    evenkeel_fuzz::fuzz().with_type::<Vec<Vec<u8>>>().for_each(|parts| {
         let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
         let size = parts.iter().map(|part| part.len() + 9).sum::<usize>();
         if (1..=PARTS_MAX).contains(&parts.len()) && size < 1_000 {

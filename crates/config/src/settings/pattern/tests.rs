@@ -1,5 +1,5 @@
 use super::*;
-use bolero::check;
+use evenkeel_fuzz::fuzz;
 
 fn found(pattern: &str, text: &str) -> Option<Vec<String>> {
     let pattern = Pattern::new(pattern).unwrap_or_else(|why| panic!("{pattern}: {why}"));
@@ -90,7 +90,7 @@ fn no_name_takes_long() {
 
 #[test]
 fn fuzz_patterns() {
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let (pattern, name) = text.split_once('\n').unwrap_or((&text, "ratelimit.a_b.hits"));
         if let Ok(pattern) = Pattern::new(pattern)

@@ -378,7 +378,7 @@ fn a_secret_is_not_what_the_master_is_told() {
 
 #[test]
 fn fuzz_orders_in_any_order_hold_until_the_latest_of_them() {
-    bolero::check!().with_type::<Vec<(u8, u16)>>().for_each(|orders| {
+    evenkeel_fuzz::fuzz().with_type::<Vec<(u8, u16)>>().for_each(|orders| {
         let keeper = keeper_of(&settings());
         let mut latest = [0_u64; 4];
         for (name, until) in orders {

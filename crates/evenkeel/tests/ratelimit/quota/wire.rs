@@ -1,8 +1,8 @@
 //! Streams of the rate limit quota service over real sockets, and hostile input on them.
 
 use crate::program::{Grpc, Server, Stream, http, wait_for};
-use bolero::check;
 use bucket_action::BucketAction as Action;
+use evenkeel_fuzz::fuzz;
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_response::bucket_action;
 use evenkeel_ratelimit::wire::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
 use evenkeel_ratelimit::wire::quota::{
@@ -149,7 +149,7 @@ fn many_streams_are_refused_and_their_places_come_back() {
 /// This decoder reads the same reports from arbitrary bytes as the generated messages.
 #[test]
 fn fuzz_reports() {
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let (view, message) = (Reports::decode(bytes), RateLimitQuotaUsageReports::decode(bytes));
         let Ok(view) = view else { return };
         // Compares known fields only: an unknown field may be malformed for one decoder and not for
@@ -177,7 +177,7 @@ fn fuzz_reports() {
 
 #[test]
 fn fuzz_frames() {
-    check!().with_type::<(Vec<Vec<u8>>, u8)>().for_each(|(messages, size)| {
+    fuzz().with_type::<(Vec<Vec<u8>>, u8)>().for_each(|(messages, size)| {
         let mut bytes = Vec::new();
         for message in messages {
             bytes.push(0);

@@ -125,7 +125,7 @@ fn fuzz_lines_of_logs() {
         sample("FRONT"),
         sample("FIELDS"),
     ];
-    bolero::check!().with_type::<(u8, Vec<(u16, u8)>, Vec<u8>)>().for_each(
+    evenkeel_fuzz::fuzz().with_type::<(u8, Vec<(u16, u8)>, Vec<u8>)>().for_each(
         |(seed, edits, tail)| {
             let mut bytes = seeds[usize::from(*seed) % seeds.len()].as_bytes().to_vec();
             for (place, byte) in edits {

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::rules::read::{Options, read_trees};
     use crate::tally::Tallies;
-    use bolero::check;
+    use evenkeel_fuzz::fuzz;
 
     fn resource(value: Vec<u8>) -> Any {
         Any { type_url: super::super::TYPE_URL.to_owned(), value }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn fuzz_resources() {
-        check!().for_each(|bytes: &[u8]| {
+        fuzz().for_each(|bytes: &[u8]| {
             if let Ok(trees) = trees(&[resource(bytes.to_vec())]) {
                 let _ = read_trees(trees, Options::default(), &Tallies::default());
             }

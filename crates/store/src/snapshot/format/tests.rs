@@ -142,7 +142,7 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn fuzz_any_bytes_are_a_snapshot_or_refused() {
-    bolero::check!().for_each(|bytes: &[u8]| {
+    evenkeel_fuzz::fuzz().for_each(|bytes: &[u8]| {
         for bytes in [bytes.to_vec(), sealed(bytes)] {
             if let Ok(limits) = all(&bytes) {
                 assert_eq!(all(&written(&limits)).expect("whole"), limits);
@@ -157,7 +157,7 @@ fn fuzz_any_change_of_a_snapshot_is_refused_or_read() {
     let limits: Vec<_> = each().into_iter().map(|kept| (kept, Vec::new())).collect();
     let whole = written(&limits);
     let body = whole[..whole.len() - 4].to_vec();
-    bolero::check!().with_type::<Vec<(u16, u8)>>().for_each(|changes| {
+    evenkeel_fuzz::fuzz().with_type::<Vec<(u16, u8)>>().for_each(|changes| {
         let mut bytes = body.clone();
         for (at, byte) in changes {
             let at = usize::from(*at) % bytes.len();

@@ -1,5 +1,5 @@
 use super::*;
-use bolero::check;
+use evenkeel_fuzz::fuzz;
 use http::{HeaderName, HeaderValue};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -62,7 +62,7 @@ fn callers_say_in_several_ways_which_trace_they_are_part_of() {
 
 #[test]
 fn fuzz_trace_headers() {
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let mut headers = HeaderMap::new();
         for name in ["traceparent", "tracestate", "b3", "x-b3-traceid", "x-b3-spanid"] {

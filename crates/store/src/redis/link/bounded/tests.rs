@@ -2,7 +2,7 @@
 //! bytes.
 
 use super::*;
-use bolero::check;
+use evenkeel_fuzz::fuzz;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 const MAX: usize = EXCESS_BYTES_MAX as usize;
@@ -143,7 +143,7 @@ fn fuzz_ends_are_those_that_the_reader_sees() {
         b"+", b"-", b":", b"$", b"*", b"1", b"2", b"0", b"-1", b"\r\n", b"\r\n", b"\r", b"\n",
         b"a", b" ", b"%",
     ];
-    check!().for_each(|bytes: &[u8]| {
+    fuzz().for_each(|bytes: &[u8]| {
         let text: Vec<u8> =
             bytes.iter().flat_map(|byte| PIECES[usize::from(byte % 16)]).copied().collect();
         let (mut ends, mut sizes) = (Ends::default(), Vec::new());
