@@ -3,8 +3,8 @@
 //!
 //! A `Gate` decides. The `Client` asks a line door, so that all services of a machine count
 //! together, and refused requests get 429; `evenkeel_embed` has gates that decide within the
-//! process. The name of a request is chosen by the code that creates the layer: there are no trusted
-//! proxies and no addresses here. A request for which there is no answer passes.
+//! process. The name of a request is chosen by the code that creates the layer: there are no
+//! trusted proxies and no addresses here. A request for which there is no answer passes.
 
 use super::{Answer, Client};
 use http::header::RETRY_AFTER;

@@ -88,7 +88,7 @@ pub fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     near.filter(|(far, known)| *far <= 1 + known.len() / 4).min().map(|(_, known)| known)
 }
 
-/// Flags that clap accepts but that make no valid configuration, and the command they were given to.
+/// Flags that clap accepts but that make no valid configuration, and the command with the flags.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}\nFor more information, try 'evenkeel {1} --help'.")]
 pub struct Misuse(pub Faults, pub &'static str);

@@ -218,6 +218,9 @@ mod tests {
         assert_eq!(told.ahead(key, now.plus(Nanos::from_secs(9))), Nanos::ZERO);
     }
 
+    /// `store` stands for a store with a clock hours ahead, `told` for an instance that asks it,
+    /// and `told` must decide as `alone` does. The store decides by the limits it can: it does not
+    /// know what runs.
     #[test]
     fn who_is_told_decides_as_one_who_counts_everything() {
         let mut random = Random::new(11, 0);
@@ -236,9 +239,6 @@ mod tests {
             }
             let estimate = Cost(below(400_000_000));
             let (verdict, ticket) = alone.ask(&keys, estimate, now);
-            // `store` stands for a store with a clock hours ahead, `told` for an instance that asks
-            // it; `told` must decide as `alone` does. The store decides by the limits it can: it
-            // does not know what runs.
             let ahead = |key: &Key| store.ahead(*key, clock);
             let before: Vec<Nanos> = keys.as_slice().iter().map(ahead).collect();
             let refused = keys.as_slice().iter().zip(&before).any(|(key, before)| {
@@ -263,8 +263,7 @@ mod tests {
                 .collect();
             let (there, other) = told.ask_told(&keys, &words, estimate, now);
             if matches!(verdict, Verdict::Deny { .. }) && !refused {
-                // The store has charged a request that is refused because of what runs here: take
-                // it back.
+                // The store has charged a request that is refused because of what runs here.
                 for (key, word) in keys.as_slice().iter().zip(words.iter().flatten()) {
                     let moved = word.after.minus(word.before);
                     give_back(&store, *key, moved, clock);

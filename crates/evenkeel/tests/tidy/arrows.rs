@@ -63,7 +63,7 @@ fn crate_fault(name: &str, manifest: &str) -> Vec<String> {
     let Some(own) = layer(name) else {
         return vec![format!("crate `{name}` has no place in tidy/arrows.rs; give it one")];
     };
-    let shipped = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+    let shipped = manifest.split("dev-dependencies]").next().unwrap_or_default();
     let used = shipped.lines().filter_map(|line| line.strip_prefix("evenkeel-"));
     let used = used.filter_map(|rest| rest.split(['.', ' ']).next());
     used.filter(|used| layer(used).is_none_or(|layer| layer >= own))
