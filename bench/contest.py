@@ -51,13 +51,13 @@ def php_fpm():
 
 
 def evenkeel():
-    """The release binary, built if need be."""
+    """The binary that packages contain, built if need be."""
     given = os.environ.get("EVENKEEL")
     if given:
         return given
-    build = ["cargo", "build", "--release", "--locked", "-q", "-p", "evenkeel"]
+    build = ["cargo", "build", "--profile", "dist", "--locked", "-q", "-p", "evenkeel"]
     subprocess.run(build, cwd=ROOT, check=True)
-    return os.path.join(os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target"), "release/evenkeel")
+    return os.path.join(os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target"), "dist/evenkeel")
 
 
 def first_line(*command):

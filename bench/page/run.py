@@ -5,7 +5,7 @@ The binary serves requests of ten thousand clients before a backend that answers
 time of the thread of the admin door is read twice, `--seconds` apart, from /proc: without anybody
 who watches, with one page, with several. All on loopback.
 
-    cargo build --release -p evenkeel && bench/page/run.py
+    cargo build --profile dist -p evenkeel && bench/page/run.py
 """
 
 import argparse
@@ -79,7 +79,7 @@ async def measure(pid, seconds, watchers, port):
 
 async def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--binary", default=ROOT / "target/release/evenkeel")
+    arguments.add_argument("--binary", default=ROOT / "target/dist/evenkeel")
     arguments.add_argument("--clients", type=int, default=10_000)
     arguments.add_argument("--seconds", type=int, default=30)
     asked = arguments.parse_args()
