@@ -24,6 +24,9 @@ use std::time::Duration;
 use doctor::{Form, doctor};
 use remote::Remote;
 
+/// The texts of all licences. `packaging/notices` writes them.
+const NOTICES: &str = include_str!("../../../packaging/notices.txt");
+
 /// Charges every client for the CPU time its requests cost, and keeps a web server fair.
 #[derive(Parser)]
 #[command(name = "evenkeel", version, arg_required_else_help = true, propagate_version = true)]
@@ -68,6 +71,9 @@ enum Command {
     SampleLog(evenkeel_lab::replay::sample::Options),
     /// Demonstrate the throttle with a site, a crawler and a human, all inside this program
     Demo(evenkeel_lab::demo::Options),
+    /// Print the licences of this program and of all that it contains
+    #[command(alias = "licenses")]
+    Licences,
     /// Print a completion script for a shell
     Completions {
         /// The shell that will run the script
@@ -201,6 +207,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Replay(options) => evenkeel_lab::replay::run(&options),
         Command::SampleLog(options) => evenkeel_lab::replay::sample(options),
         Command::Demo(options) => Ok(evenkeel_lab::demo::run(&options)?),
+        Command::Licences => Ok(io::stdout().write_all(NOTICES.as_bytes())?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "evenkeel", &mut script);

@@ -89,6 +89,7 @@ fn completions_and_manual_are_printed() {
         (&["completions", "bash"][..], "complete -F"),
         (&["completions", "zsh"], "#compdef evenkeel"),
         (&["man"], ".TH evenkeel"),
+        (&["licences"], "Copyright (c) 2022 Leon Sorokin"),
     ] {
         let output = evenkeel(arguments);
         assert_eq!(output.status.code(), Some(0));

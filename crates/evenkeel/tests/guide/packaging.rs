@@ -124,13 +124,49 @@ fn links_of_packaged_documents_stay_within_the_package() {
     assert!(seen > 100, "only {seen} links were found");
 }
 
-#[test]
-fn the_list_of_libraries_is_what_cargo_says() {
-    let script = root().join("packaging/debian/crates");
+/// What a script in `packaging` prints.
+fn printed(script: &str) -> String {
+    let script = root().join("packaging").join(script);
     let said = Command::new(script).env("CARGO", env!("CARGO")).output().expect("it runs");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    String::from_utf8(said.stdout).expect("text")
+}
+
+#[test]
+fn the_list_of_libraries_is_what_cargo_says() {
     let kept = include_str!("../../../../packaging/debian/crates.txt");
     let mend = "packaging/debian/crates >packaging/debian/crates.txt";
-    assert_eq!(String::from_utf8_lossy(&said.stdout), kept, "run {mend}");
+    assert_eq!(printed("debian/crates"), kept, "run {mend}");
     assert!(kept.lines().count() > 100 && kept.contains("tokio v"), "{kept}");
+}
+
+/// Whoever is handed a binary is handed the licences of all that it contains.
+#[test]
+fn the_notices_are_those_of_the_libraries() {
+    let kept = include_str!("../../../../packaging/notices.txt");
+    let is = printed("notices") == kept;
+    assert!(is, "run packaging/notices >packaging/notices.txt");
+    for name in ["tokio", "aws-lc-sys", "async-nats", "uPlot, which draws the charts of the page"] {
+        assert!(kept.lines().any(|line| line == name), "{name}");
+    }
+}
+
+/// What comes from elsewhere is what its origin says, byte for byte.
+#[test]
+fn the_charts_script_is_that_of_its_release() {
+    let folder = root().join("crates/evenkeel/src/admin/page/uplot");
+    let origin = fs::read_to_string(folder.join("ORIGIN")).expect("text");
+    let version = origin.lines().find_map(|line| line.strip_prefix("version: ")).expect("one");
+    let script = fs::read_to_string(folder.join("uPlot.iife.min.js")).expect("text");
+    assert!(script.contains(&format!("(v{version})")), "{version}");
+    let mut compared = 0;
+    for line in origin.lines() {
+        let Some((sum, name)) = line.split_once("  ") else { continue };
+        let bytes = fs::read(folder.join(name)).expect(name);
+        let is = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &bytes);
+        let is: String = is.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(is, sum, "{name}");
+        compared += 1;
+    }
+    assert_eq!(compared, 3);
 }
