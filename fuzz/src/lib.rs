@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Cases between two looks at the time.
 const BATCH: u32 = 16;
-/// How long a failing input is made smaller.
+/// How long a failing input is made smaller, and in how many steps: one and more for each byte.
 const SHRINK_MS: u32 = 20_000;
+const SHRINK_STEPS: u32 = 100_000;
 
 /// A harness over bytes.
 pub struct Bytes(());
@@ -64,6 +65,7 @@ fn run<T: Any>(body: impl Fn(&T)) {
         cases: BATCH,
         failure_persistence: None,
         max_shrink_time: SHRINK_MS,
+        max_shrink_iters: SHRINK_STEPS,
         ..Config::default()
     };
     let mut bytes = [0; 32];
